@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from timers import __version__
 from timers.core import sums
+from timers.core.limits import ChunkSize
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
@@ -51,6 +52,7 @@ class Parts(Stores):
     """Asks the leaders of partitions. Blocks; not on the event loop."""
     compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """The compute lock: one machine at a time fills its transaction."""
+    _chunks: dict[TopicPartition, ChunkSize] = field(default_factory=dict, kw_only=True)
 
     def producer(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> TransactionalProducer:
         """Returns the producer of a machine, which is not open yet; setting ``stop`` ends its waiting."""
@@ -58,7 +60,8 @@ class Parts(Stores):
 
     def outbox(self, tp: TopicPartition, producer: TransactionalProducer, metrics: PartitionMetrics) -> Policy:
         """Returns the outbox of a machine."""
-        parts = self.request_reader, producer, metrics.counters, self.compute_lock, self.now_s
+        chunk = self._chunks.setdefault(tp, ChunkSize())
+        parts = self.request_reader, producer, metrics.counters, chunk, self.compute_lock, self.now_s
         return policy_of(self.settings, self.targets, Transaction(self.settings, tp, self.targets, *parts))
 
     def expect(self, producer: TransactionalProducer, outbox: Policy, topics: Collection[str]) -> None:

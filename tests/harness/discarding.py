@@ -56,9 +56,6 @@ class UsableTopics:
 
     def refresh(self) -> None: ...
 
-    def chunk(self, machine: TopicPartition) -> ChunkSize:
-        return ChunkSize()
-
     def partitions(self, topic: str) -> int:
         return self.usable.get(topic, 1)
 
@@ -83,5 +80,5 @@ def discarding(known: UsableTopics, machine: TopicPartition = ("t", 0)) -> Trans
     """A transaction whose records go nowhere."""
     settings: FiringSettings = Settings(brokers="localhost:1")
     requests: Any = None
-    parts = (requests, DiscardingProducer(), Counters(), threading.Lock(), lambda: None)
+    parts = (requests, DiscardingProducer(), Counters(), ChunkSize(), threading.Lock(), lambda: None)
     return Transaction(settings, machine, known, *parts)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
+from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
@@ -94,7 +95,7 @@ class Rig:
 
     def outbox_of(self, topic: str, requests: Any) -> Policy:
         settings, counters = Settings(brokers="localhost:1"), self.metrics.counters
-        parts: Any = (requests, self.producer, counters, self.compute_lock, lambda: NOW_S + 0.5)
+        parts: Any = (requests, self.producer, counters, ChunkSize(), self.compute_lock, lambda: NOW_S + 0.5)
         return policy_of(settings, self.targets, Transaction(settings, (topic, 0), self.targets, *parts))
 
     def fire(self, *targets: str, progress: Progress = Progress()) -> None:  # noqa: B008  # frozen

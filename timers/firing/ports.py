@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from timers.core.limits import ChunkSize
 from timers.core.ports import Lost, TooMuch
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.firing.breaker import DeliveryProblem
@@ -176,9 +175,6 @@ class Topics(Protocol):
 
     def refresh(self) -> None:
         """Note that a transaction begins."""
-
-    def chunk(self, machine: TopicPartition) -> ChunkSize:
-        """Return how many timers brokers take in one transaction of a machine: the same object at each opening."""
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic of the engine."""

@@ -29,8 +29,6 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
-from timers.core.limits import ChunkSize
-from timers.core.timer import TopicPartition
 from timers.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
 from timers.firing.ports import NoAnswer
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
@@ -125,7 +123,6 @@ class Targets:
         """Partition of a topic of the engine whose leader did not take records -> until when another one is used."""
         self._moved: dict[tuple[str, int], float] = {}
         """Partition of a topic of the engine -> when a record of it last went to another one."""
-        self._chunks: dict[TopicPartition, ChunkSize] = {}
         self._unknown: dict[str, float] = {}
         """Topic that does not exist -> until when this is valid."""
         self._times: dict[str, tuple[float, str | None, bool]] = {}
@@ -144,10 +141,6 @@ class Targets:
         self.circuit_breaker = CircuitBreaker(monotonic)
         self._creator = TopicCreator(self._admin, SILENT_S, self._note_created)
         self._not_created: Mapping[str, str] = {}
-
-    def chunk(self, machine: TopicPartition) -> ChunkSize:
-        """See :meth:`timers.firing.ports.Topics.chunk`."""
-        return self._chunks.setdefault(machine, ChunkSize())
 
     # ---- routes ---------------------------------------------------------------------------------------------------
 

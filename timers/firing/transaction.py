@@ -28,7 +28,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from timers.core.counters import Counters, TransactionCounters
-from timers.core.limits import SMALL
+from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import Verdict
 from timers.core.ports import BatchesRefused, Lost, TooMuch
 from timers.core.progress import WITNESS_S, Cuts, Progress
@@ -139,6 +139,7 @@ class Transaction:
         requests: reads requests again, for dead letters.
         producer: only for this machine.
         counters: totals of the partition.
+        chunk: how many timers the next transaction may have: the same object at each opening.
         compute_lock: shared by all machines of the worker; held while a transaction is filled. So the first machine's
             records are sent while the next machine computes; without it, all machines would compute at the same time,
             and each one would wait for all.
@@ -147,7 +148,6 @@ class Transaction:
 
     Attributes:
         machine: request topic and partition.
-        chunk: how many timers the next transaction may have.
         open: fences the previous owner and rolls back its open transaction. Blocks.
         given_up: timers whose dead letters :meth:`commit` will write.
         tick: at which the transaction happens.
@@ -161,6 +161,7 @@ class Transaction:
         requests: Requests,
         producer: Producer,
         counters: Counters,
+        chunk: ChunkSize,
         compute_lock: threading.Lock,
         now_s: Callable[[], float | None],
         clock_s: Callable[[], float] = monotonic,
@@ -171,7 +172,7 @@ class Transaction:
         self._requests = requests
         self._producer = producer
         self._counters = counters
-        self.chunk = known.chunk(machine)
+        self.chunk = chunk
         self._compute_lock = compute_lock
         self._now_s = now_s
         self._clock_s = clock_s

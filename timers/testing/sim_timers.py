@@ -144,7 +144,6 @@ class SimKafka:
         self._formats = formats
         self._missing = missing
         self._logs: defaultdict[str, list[SimRecord]] = defaultdict(list)
-        self._chunks: defaultdict[TopicPartition, ChunkSize] = defaultdict(ChunkSize)
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> str:
         """Append a record, and return its ``<topic>/<partition>/<offset>``."""
@@ -194,9 +193,6 @@ class SimKafka:
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         return DeliveryProblem.unknown(topic) if topic in self._missing else 1
-
-    def chunk(self, machine: TopicPartition) -> ChunkSize:
-        return self._chunks[machine]
 
     def partitions(self, topic: str) -> int:
         return 1
@@ -432,7 +428,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         counters = Counters()
         clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
         kafka = self._kafka
-        transaction = Transaction(settings, machine, kafka, kafka, kafka, counters, threading.Lock(), *clocks)
+        rest = counters, ChunkSize(), threading.Lock(), *clocks
+        transaction = Transaction(settings, machine, kafka, kafka, kafka, *rest)
         policy = policy_of(settings, kafka, transaction)
         policy.transaction.bind(b"simulated topic.", 0)
         loop = Loop(spec.machine(progress, self._stores[machine], policy, counters))

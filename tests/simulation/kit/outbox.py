@@ -111,9 +111,6 @@ class SimTopics:
     def refresh(self) -> None:
         """Do nothing."""
 
-    def chunk(self, machine: TopicPartition) -> ChunkSize:
-        return self.chunks.setdefault(machine, ChunkSize())
-
 
 class SimRequests:
     """Implements :class:`timers.firing.ports.Requests`."""
@@ -314,7 +311,8 @@ def outbox_of(
     producer = producer_class(log, settings, machine, faults)
     requests = SimRequests(log, formats_at(settings, LEVEL))
     clocks = lambda: (log.clock.now_ms + 0.5) / 1000, lambda: log.clock.boot_ms / 1000
-    transaction = Transaction(settings, machine, known, requests, producer, counters, threading.Lock(), *clocks)
+    rest = counters, known.chunks.setdefault(machine, ChunkSize()), threading.Lock(), *clocks
+    transaction = Transaction(settings, machine, known, requests, producer, *rest)
     policy = policy_of(settings, known, transaction)
     policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION)
     return SimOutbox(policy, producer, counters)

@@ -175,7 +175,7 @@ class SimCluster(KafkaCluster):
                 found[0] |= {name: described[name] for name in ("value", "headers")}
             return WorkerAnswer(200 if found else 404, {"id": id, "timers": found, "missing": []})
         if path == wire.COUNT_PATH:
-            return self._counted(wire.parse_count(parameters))
+            return self._counted(wire.parse_count_query(parameters))
         query = wire.parse_query(parameters)
         listed = [self._shown(id) for id in sorted(self.timers) if query.topic in (None, self.timers[id].topic)]
         listed = [timer for timer in listed if timer["id"].startswith(query.prefix)]

@@ -139,7 +139,7 @@ def test_a_question_is_understood_as_it_was_meant(query: wire.Query) -> None:
 
 @given(COUNTS)
 def test_a_count_is_understood_as_it_was_meant(query: wire.Query) -> None:
-    assert wire.parse_count(wire.parameters_of(query)) == query
+    assert wire.parse_count_query(wire.parameters_of(query)) == query
 
 
 PLACE = Place("req", 1, moved=False, hidden_topic="canary")

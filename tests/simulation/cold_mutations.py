@@ -43,8 +43,8 @@ class RemembersCopiesInMemoryOnly(Horizon):
 class UsesThePresentHorizon(Horizon):
     """[I4]: a replay uses the present horizon, not the one of the first read."""
 
-    def enter(self, progress: Progress) -> Progress:
-        after = super().enter(progress)
+    def with_horizon(self, progress: Progress) -> Progress:
+        after = super().with_horizon(progress)
         now = [
             replace(change, value=self._horizon_s) if change.name == HOT_HORIZON else change
             for change in after.settings

@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 def test_retried_timers_are_tried_before_new_ones(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
-    circuit_breaker.enter("t", "target-failing", "why")
+    circuit_breaker.open("t", "target-failing", "why")
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("target-failing", "why", FIRST_S)
     assert circuit_breaker.problem("other", retried=False) is None
     clock.now += FIRST_S
@@ -34,7 +34,7 @@ def test_retried_timers_are_tried_before_new_ones(clock: Clock) -> None:
 
 def test_new_timers_are_tried_if_no_retried_one_comes(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
-    circuit_breaker.enter("t", "c", "r")
+    circuit_breaker.open("t", "c", "r")
     clock.now += 2 * FIRST_S
     assert circuit_breaker.problem("t", retried=False) is None
 
@@ -43,7 +43,7 @@ def test_each_failure_doubles_the_open_time_up_to_a_limit(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     open_times_s = []
     for _ in range(7):
-        circuit_breaker.enter("t", "c", "r")
+        circuit_breaker.open("t", "c", "r")
         problem = circuit_breaker.problem("t", retried=True)
         assert problem is not None and problem.open_s is not None
         open_times_s.append(problem.open_s)
@@ -54,22 +54,22 @@ def test_each_failure_doubles_the_open_time_up_to_a_limit(clock: Clock) -> None:
 def test_a_target_may_fail_for_weeks(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     for _ in range(3000):
-        circuit_breaker.enter("t", "c", "r")
+        circuit_breaker.open("t", "c", "r")
         clock.now += LONGEST_S
-    circuit_breaker.enter("t", "c", "r")
+    circuit_breaker.open("t", "c", "r")
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("c", "r", LONGEST_S)
 
 
 def test_one_failure_reported_by_several_machines_counts_once(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     for _ in range(4):
-        circuit_breaker.enter("t", "c", "r")
+        circuit_breaker.open("t", "c", "r")
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("c", "r", FIRST_S)
 
 
 def test_success_of_records_sent_before_the_failure_does_not_close_the_circuit(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
-    circuit_breaker.enter("t", "c", "r")
+    circuit_breaker.open("t", "c", "r")
     circuit_breaker.worked(["t"])
     assert "t" in circuit_breaker
 
@@ -78,27 +78,27 @@ def test_the_first_failure_and_the_recovery_are_told_once(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     told = []
     for _ in range(3):
-        told.append(circuit_breaker.enter("t", "c", "it is full"))
+        told.append(circuit_breaker.open("t", "c", "it is full"))
         clock.now += LONGEST_S
     assert told == [True, False, False]
     assert circuit_breaker.worked(["t", "other"]) == {"t": 3 * LONGEST_S}
     assert circuit_breaker.worked(["t"]) == {}
-    assert circuit_breaker.enter("t", "c", "r")
+    assert circuit_breaker.open("t", "c", "r")
     assert (circuit_breaker.drop("t"), circuit_breaker.drop("t")) == (True, False)
 
 
 def test_circuits_of_another_process_are_used_as_they_are(clock: Clock) -> None:
     driver, task = CircuitBreaker(clock), CircuitBreaker(clock)
-    driver.enter("t", "target-failing", "why")
-    driver.enter("u", "topic-denied", "no")
+    driver.open("t", "target-failing", "why")
+    driver.open("u", "topic-denied", "no")
     clock.now += 1
-    task.enter("old", "c", "r")
+    task.open("old", "c", "r")
     task.adopt(driver.circuits())
     assert "old" not in task
     assert task.circuits() == driver.circuits()
     assert task.problem("t", retried=False) == driver.problem("t", retried=False)
     clock.now += FIRST_S
-    task.enter("t", "target-failing", "again")
+    task.open("t", "target-failing", "again")
     driver.merge(task.circuits())
     assert driver.problem("t", retried=True) == DeliveryProblem("target-failing", "again", 2 * FIRST_S)
     assert driver.problem("u", retried=True) is None

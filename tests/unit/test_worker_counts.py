@@ -60,7 +60,9 @@ async def test_all_partitions_are_counted_once(seconds: float, most: int, monkey
     query, total, asked = Query(from_s=3, by_s=1), Counter[tuple[int, str]](), 0
     missing: dict[TopicPartition, str] = {}
     while True:
-        answer = await SimQueries().count(wire.parse_count(wire.parameters_of(query)), monotonic(), forwarded=False)
+        answer = await SimQueries().count(
+            wire.parse_count_query(wire.parameters_of(query)), monotonic(), forwarded=False
+        )
         total += Counter({(each["from"], each["topic"]): each["timers"] for each in answer.timers})
         missing |= answer.missing
         asked += 1
@@ -84,7 +86,7 @@ async def test_a_first_page_that_waited_long_ends_after_one_read() -> None:
 
 async def test_one_partition_is_counted_alone() -> None:
     query = Query("t", 5, 9, by_s=1, partition=("b", 2))
-    assert wire.parse_count(wire.parameters_of(query)) == query
+    assert wire.parse_count_query(wire.parameters_of(query)) == query
     answer = await SimQueries().count(query, monotonic(), forwarded=True)
     assert (sum(each["timers"] for each in answer.timers), set(answer.answered)) == (6, {("b", 2)})
 

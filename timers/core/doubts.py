@@ -92,7 +92,7 @@ class Doubts:
             self.worker = worker
             self._store.protect(on=True)
         elif self.worker is not None or not self._was_compared:
-            # What was accepted since the last comparison may be gone, too.
+            # Compaction may have deleted requests that were accepted since the topic's configuration was last read.
             self.worker, self._extends, self._was_compared = None, worker, True
 
     def settled(self, progress: Progress, committed: Progress, of_index_s: int | None) -> Progress:

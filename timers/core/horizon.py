@@ -82,8 +82,8 @@ class Horizon:
         self.sweeper = Sweeper(store)
         self._read_s = self._committed_s = 0
 
-    def enter(self, progress: Progress) -> Progress:
-        """Returns ``progress`` with the horizon in its settings history, for all requests that are not yet accepted."""
+    def with_horizon(self, progress: Progress) -> Progress:
+        """Returns ``progress`` with horizon and seal in its settings history, for requests that are not yet accepted."""
         if not progress.setting_at(SEAL, progress.next_offset, 0):
             progress = progress.with_setting(SEAL, self._new_seal_key)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)

@@ -147,7 +147,7 @@ class Machine:
             opened = replace(progress, next_offset=store.applied, lineage=known._replace(counted=count))
         for name, value in variant.settings.items():
             opened = opened.with_setting(name, value)
-        self.progress = opened if variant.horizon is None else variant.horizon.enter(opened)
+        self.progress = opened if variant.horizon is None else variant.horizon.with_horizon(opened)
         if not self.rescue_count:
             store.note_history(self.progress.settings)
         self.replayed = 0

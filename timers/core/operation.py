@@ -27,8 +27,8 @@ Version: TypeAlias = tuple[int, int, int]
 """(due second, source offset, append second); the first two are the order key."""
 
 PromotedVersion: TypeAlias = tuple[int, int, int, int]
-"""A version that came back from the cold tier: the numbers are those of the copy, and the last is the offset of the
-request."""
+"""A version that came back from the cold tier: (due second, offset and append second of the copy, offset of the
+request)."""
 
 TrackedMessage: TypeAlias = tuple[int, int, int, bytes, bytes]
 """A version of a message that markers track (:mod:`timers.core.index`), with its key and value."""

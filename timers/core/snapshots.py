@@ -91,7 +91,8 @@ def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
     return sha256(f"[{text}]".encode()).digest()
 
 
-def _without_seal(history: Iterable[SettingChange], applied: int) -> tuple[SettingChange, ...]:
+def _public_settings(history: Iterable[SettingChange], applied: int) -> tuple[SettingChange, ...]:
+    """Returns the settings of the records below ``applied``, without the secret of the seals."""
     return tuple(each for each in history if each.from_offset < applied and each.name != SEAL)
 
 
@@ -104,7 +105,7 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
         keys: number of keys in it.
         digest: of all of them.
     """
-    known = _without_seal(view.history, view.applied)
+    known = _public_settings(view.history, view.applied)
     hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
 

@@ -47,7 +47,7 @@ class DeliveryProblem(NamedTuple):
 
     @classmethod
     def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
-        """Returns the problem of a callback that alone makes a batch of ``size`` bytes."""
+        """Returns the problem of a callback that is too large: a batch of it alone has ``size`` bytes."""
         reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
         return cls("message-too-large", reason, None)
 
@@ -98,7 +98,7 @@ class CircuitBreaker:
         """Number of topics that have failed and have not taken records since."""
         return len(self._circuits)
 
-    def enter(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> bool:
+    def open(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> bool:
         """Open the circuit of ``topic``, longer each time it fails.
 
         Args:

@@ -217,7 +217,7 @@ class Targets:
             first_s, reason = FIRST_S, f"{topic!r} does not take records ({error!r})"
         with self._changed:
             self.usable.pop(topic, None)
-            is_first = self.circuit_breaker.enter(topic, code, reason, first_s)
+            is_first = self.circuit_breaker.open(topic, code, reason, first_s)
         if is_first:
             logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
 

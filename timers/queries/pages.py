@@ -120,7 +120,7 @@ class QueryPages:
                 return await self._answer(request, LIST, run)
 
         paged(wire.LIST_PATH, wire.parse_query, lambda queries: queries.page)
-        paged(wire.COUNT_PATH, wire.parse_count, lambda queries: queries.count)
+        paged(wire.COUNT_PATH, wire.parse_count_query, lambda queries: queries.count)
 
         @page(wire.FIND_PATH)
         async def timer(_: Any, request: Any) -> web.Response:

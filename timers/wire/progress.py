@@ -168,7 +168,7 @@ def topic_id_of(value: bytes) -> bytes:
     return found
 
 
-def fired_key(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb2.SnapshotFooter) -> OrderKey:
+def fired_through_of(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb2.SnapshotFooter) -> OrderKey:
     """Return the key up to which a machine had fired."""
     return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
 
@@ -177,7 +177,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
     known, batch, count = message.lineage, message.lineage.batch, message.lineage.count
     return Progress(
         message.next_offset,
-        fired_key(message),
+        fired_through_of(message),
         settings,
         Lineage(
             tuple((each.epoch, each.first_offset) for each in known.epochs),
@@ -187,7 +187,9 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             known.end,
             Count(count.since, count.to, count.records, count.to) if known.HasField("count") else None,
         ),
-        tuple(Rescue(each.from_offset, each.next_offset, fired_key(each), each.through) for each in message.rescues),
+        tuple(
+            Rescue(each.from_offset, each.next_offset, fired_through_of(each), each.through) for each in message.rescues
+        ),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
         _snapshot(message.snapshot) if message.HasField("snapshot") else None,
         _snapshot(message.older_snapshot) if message.HasField("older_snapshot") else None,

@@ -186,7 +186,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
     return _selection(parameters)._replace(limit=limit, with_values=with_values, prefix=prefix, key=key)
 
 
-def parse_count(parameters: Mapping[str, str]) -> Query:
+def parse_count_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for counts. Inverse: :func:`parameters_of`."""
     _check_names(parameters, (*_SELECTION, "by", "partition"))
     by_s = _parse_number(parameters, "by", 5) if "by" in parameters else 0

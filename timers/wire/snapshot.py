@@ -25,7 +25,7 @@ from timers.core.ports import Page
 from timers.core.progress import NamedSnapshot, SettingChange
 from timers.core.snapshots import CHUNK_BYTES, Footer, Place, Unreadable
 from timers.v1 import snapshot_pb2
-from timers.wire.progress import fired_key, has_checksum, with_checksum
+from timers.wire.progress import fired_through_of, has_checksum, with_checksum
 from timers.wire.snapshot_entries import LENGTHS_BYTES, cut
 
 DATA, FOOTER = b"\1d", b"\1f"
@@ -169,5 +169,5 @@ def decode_footer(value: bytes | None) -> Footer:
         raise Unreadable("its footer is damaged") from None
     place = Place(*(getattr(found, name) for name in Place._fields))
     return Footer(
-        place, found.applied, fired_key(found), history, found.history_hash, found.keys, found.rows, found.digest
+        place, found.applied, fired_through_of(found), history, found.history_hash, found.keys, found.rows, found.digest
     )

@@ -83,7 +83,7 @@ class Horizon:
         self._read_s = self._committed_s = 0
 
     def with_horizon(self, progress: Progress) -> Progress:
-        """Returns ``progress`` with horizon and seal in its settings history, for requests that are not yet accepted."""
+        """Returns ``progress`` with horizon and seal in its settings history, for requests that are accepted later."""
         if not progress.setting_at(SEAL, progress.next_offset, 0):
             progress = progress.with_setting(SEAL, self._new_seal_key)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)

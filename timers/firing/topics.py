@@ -423,7 +423,7 @@ class Targets:
         if not names:
             return
         oldest: Mapping[str, int] = {}
-        until = monotonic() + REFRESH_S
+        until, is_sure = monotonic() + REFRESH_S, True
         for described in ({*names, *others}, names):
             try:
                 oldest = oldest_ms(self._admin, described, CONFIG_ANSWER_S)
@@ -431,9 +431,8 @@ class Targets:
                 break
             except KafkaException as error:  # one of the others was deleted, or the broker does not say
                 if code_of(error) in UNREACHABLE:
-                    until = monotonic() + AVOIDED_S
+                    until, is_sure = monotonic() + AVOIDED_S, False
                     break
-        is_sure = until > monotonic() + AVOIDED_S
         with self._changed:
             for name in names:
                 self._times[name] = until, None, is_sure

@@ -119,6 +119,6 @@ def guarded(state: State, *, commit: bool = True, kind: type[Message] = Message)
     assert plan is not None and plan.in_transaction
     if commit:
         state.settler.succeed(plan)
-    guard.give_up()
+    guard.decide(is_set=False)
     state.settler.revoke([JOBS])
     return message

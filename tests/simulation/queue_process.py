@@ -225,7 +225,7 @@ class SimProcess:
         for _ in self._transact(plan) if plan is not None and plan.in_transaction else ():
             pass
         for guard in guards:
-            guard.give_up()
+            guard.decide(is_set=False)
 
     @property
     def may_protect(self) -> bool:
@@ -238,7 +238,7 @@ class SimProcess:
         origin = self.brokers.source_of(self.brokers.origin(self.place(held.partition, held.ledger, held.entry)))
         self.brokers.signed[guard.id] = self.signing.sign(origin.decode(), 0, 1, None, b"")
         held.ledger.bind(held.entry, held.delivery)
-        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
+        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [guard.id], guard.decide))
         return guard
 
     def is_held(self, held: Held, partitions: Collection[Partition]) -> bool:

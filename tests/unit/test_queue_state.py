@@ -241,8 +241,8 @@ def test_each_commit_is_copied_also_if_nothing_changed_since() -> None:
 
 def test_a_guard_whose_commit_is_known_too_late_does_not_hold() -> None:
     guard = SimGuards().new("jobs/0/1")
-    guard.give_up()
-    guard.confirm()
+    guard.decide(is_set=False)
+    guard.decide()
     assert not guard.leave(0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -58,6 +59,15 @@ class SimProducer:
         self._call("abort_transaction")
 
 
+KAFKA: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
+
+CONNECTED: Future[None] = Future()
+CONNECTED.set_result(None)
+
+ANY_PLACES = cast(Any, SimpleNamespace(partition=lambda record: -1, forget=lambda: None))
+"""All leaders answer."""
+
+
 class Opened(Transactions):
     """Transactions whose producer is connected, and that write no records.
 
@@ -66,14 +76,14 @@ class Opened(Transactions):
     """
 
     def __init__(self, producer: SimProducer | None) -> None:
-        anything = cast(Any, threading.local())
-        anything.settings = None
-        super().__init__(anything, anything, "queue.jobs", "a", "queue.jobs-ledger")
-        self._producer = cast(Any, producer)
+        super().__init__(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+        self._places = ANY_PLACES
+        if producer is not None:
+            self._opened = cast(Any, producer), CONNECTED
 
     @property
     def has_producer(self) -> bool:
-        return self._producer is not None
+        return self._opened is not None
 
     def _write(self, producer: Any, plan: Plan) -> None:
         pass
@@ -84,6 +94,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> SimProducer:
     """What each new producer is."""
     producer = SimProducer("", threading.Event())
     monkeypatch.setattr(module, "Producer", lambda *_, **__: producer)
+    monkeypatch.setattr(module, "admin_client", lambda *_: None)
     monkeypatch.setattr(module, "login", lambda settings: {})
     monkeypatch.setattr(module, "max_message_bytes", lambda settings: 1_000_000)
     return producer
@@ -260,14 +271,14 @@ def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
     transactions = opened_with(producer)
     assert transactions.execute(cast(Any, SimpleNamespace(commits={}, jobs=[], member=None))) is Outcome.REFUSED
     assert producer.calls == ["begin_transaction"], "what was open is aborted already"
-    assert transactions._producer is None
+    assert transactions._opened is None
 
 
 def opened_with(producer: SimProducer) -> Transactions:
     """Transactions that write records."""
-    kafka: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
-    transactions = Transactions(kafka, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
-    transactions._producer = cast(Any, producer)
+    transactions = Transactions(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+    transactions._places = ANY_PLACES
+    transactions._opened = cast(Any, producer), CONNECTED
     return transactions
 
 

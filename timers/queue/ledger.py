@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -279,6 +280,7 @@ _FEW = 512
 """With so few open messages it costs little to compute the limit."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """An open message.
 
@@ -295,27 +297,19 @@ class Entry:
         holder: the delivery, while a receiver holds the message.
     """
 
-    __slots__ = (
-        *("attempt", "crashes", "delivery", "due_s", "first_attempt", "holder", "is_suspect", "item", "lane"),
-        *("offset", "size", "state", "until_s"),
-    )
-
-    def __init__(
-        self, offset: int, item: Any, lane: bytes | None, attempt: int, first_attempt: int, size: int = 0
-    ) -> None:
-        self.is_suspect = False
-        self.crashes = 0
-        self.holder: Any = None
-        self.offset = offset
-        self.item = item
-        self.size = size
-        self.lane = lane
-        self.attempt = attempt
-        self.first_attempt = first_attempt
-        self.delivery = 0
-        self.until_s = 0.0
-        self.due_s = 0
-        self.state = READY
+    offset: int
+    item: Any
+    lane: bytes | None
+    attempt: int
+    first_attempt: int
+    size: int = 0
+    is_suspect: bool = False
+    crashes: int = 0
+    holder: Any = None
+    delivery: int = 0
+    until_s: float = 0.0
+    due_s: int = 0
+    state: int = READY
 
 
 class Ledger:

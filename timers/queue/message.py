@@ -331,7 +331,7 @@ class Message:
         except InvalidTimerError:
             return None
         self._ledger.bind(self._entry, self._delivery)
-        self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, [timer], guard.confirm))
+        self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, [timer], guard.decide))
         self._guard = guard
         return guard
 

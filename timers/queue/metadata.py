@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from timers.core.lineage import Batch, Lineage
@@ -408,26 +409,11 @@ def worst_parts(opened: Sequence[int], position: int) -> list[tuple[int, int]]:
         opened: ascending.
         position: end of the last gap.
     """
-    parts = []
-    count, first = len(opened), 0
-    while first < count:
-        end = _end_of_run(opened, first)
-        next_open = opened[end] if end < count else position
+    parts, first = [], 0
+    ends = [index for index, (before, after) in enumerate(pairwise(opened), 1) if after - before > 1]
+    for end in (*ends, len(opened)) if opened else ():
+        next_open = opened[end] if end < len(opened) else position
         gap = next_open - opened[end - 1] - 1
         parts.append((end - first + (gap.bit_length() + 4) // 5, next_open - opened[first]))
         first = end
     return parts
-
-
-def _end_of_run(offsets: Sequence[int], first: int) -> int:
-    """Return the index after the consecutive offsets that begin at index ``first``. Looks at few of them."""
-    base = offsets[first] - first
-    last, step = first, 1
-    while last + step < len(offsets) and offsets[last + step] - last - step == base:
-        last += step
-        step *= 2
-    while step:
-        if last + step < len(offsets) and offsets[last + step] - last - step == base:
-            last += step
-        step //= 2
-    return last + 1

@@ -203,22 +203,6 @@ def load(transport: Transport, partitions: Iterable[Partition], *, accept_loss: 
     return loaded
 
 
-def check_parted(name: str, lineage: Lineage, at: int, *, accept_loss: bool) -> None:
-    """Say that a log parts at an offset from the one that was read.
-
-    Raises:
-        QueueError: that is not accepted.
-    """
-    read = "" if lineage.batch is None else f", which was read to {lineage.batch.last_offset}"
-    parted = (
-        f"from {at} on, the log is not the one of before{read}: a leader without its newest records was elected, or a "
-        f"disk has lost them. The messages of before that were not done from {at} on are gone"
-    )
-    if not accept_loss:
-        raise QueueError(f"{name}: {parted}. Queue(accept_loss=True) delivers all messages that are there from {at} on")
-    _log.error("%s: %s. The queue delivers all messages that are there from %d on", name, parted, at)
-
-
 def saved_by(name: str, commit: Commit | None, copy: Commit | None, log: str) -> tuple[Saved | None, str]:
     """Return what a commit or else its copy says, None if the first message of the log is the next one; and in a
     sentence what was lost, if anything was.
@@ -271,7 +255,6 @@ class NewPartitions:
         self._unasked: set[Partition] = set()
         self._parted: dict[Partition, tuple[int, int]] = {}
         self._next_load, self._pause_s = 0.0, _RETRY_S
-        self._count()
 
     def __contains__(self, partition: Partition) -> bool:
         """Whether what is read of a partition verifies its log."""
@@ -281,7 +264,6 @@ class NewPartitions:
         """Load these partitions soon."""
         self._waiting |= set(partitions)
         self._next_load, self._pause_s = 0.0, _RETRY_S
-        self._count()
 
     def forget(self, partitions: Collection[Partition]) -> set[Partition]:
         """Forget partitions that have another owner; return those of them that are read."""
@@ -290,7 +272,6 @@ class NewPartitions:
         for partition in partitions:
             self._verifying.pop(partition, None)
             self._parted.pop(partition, None)
-        self._count()
         return read
 
     def note(self, partition: Partition, record: Any) -> None:
@@ -324,7 +305,21 @@ class NewPartitions:
         self.add([partition])
 
     def _check(self, partition: Partition, lineage: Lineage, at: int) -> None:
-        check_parted(topics.partition_name(*partition), lineage, at, accept_loss=self._state.terms.accept_loss)
+        """Say that a log parts at an offset from the one that was read.
+
+        Raises:
+            QueueError: that is not accepted.
+        """
+        name = topics.partition_name(*partition)
+        read = "" if lineage.batch is None else f", which was read to {lineage.batch.last_offset}"
+        parted = (
+            f"from {at} on, the log is not the one of before{read}: a leader without its newest records was elected, "
+            f"or a disk has lost them. The messages of before that were not done from {at} on are gone"
+        )
+        delivers = f"delivers all messages that are there from {at} on"
+        if not self._state.terms.accept_loss:
+            raise QueueError(f"{name}: {parted}. Queue(accept_loss=True) {delivers}")
+        _log.error("%s: %s. The queue %s", name, parted, delivers)
 
     def work(self) -> set[Partition]:
         """Do what is to be done now. Returns the partitions that are read from another position on.
@@ -340,6 +335,7 @@ class NewPartitions:
         self._ask()
         if self._waiting and monotonic() >= self._next_load:
             self._load()
+        self._state.loading = len(self._waiting) + len(self._verifying)
         return noted
 
     def _end_verification(self, partition: Partition) -> None:
@@ -361,7 +357,6 @@ class NewPartitions:
             if parted is not None and partition not in self._parted:
                 self._check(partition, verification.loaded.saved.lineage, parted[0])
             self._own(partition, verification.loaded, parted)
-        self._count()
 
     def _begin(self, partition: Partition, verification: Verification) -> None:
         """Begin the next step of a verification."""
@@ -394,7 +389,6 @@ class NewPartitions:
         if self._waiting:
             names = ", ".join(topics.partition_name(*each) for each in sorted(self._waiting))
             self._load_later(f"no leader of {names} answers")
-        self._count()
 
     def _own(self, partition: Partition, loaded: Loaded, parted: tuple[int, int] | None = None) -> None:
         """Deliver the messages of a partition from now on. ``parted``: where its log parts from the one of before."""
@@ -410,6 +404,3 @@ class NewPartitions:
         self._state.load_error = reason
         self._next_load = monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
-
-    def _count(self) -> None:
-        self._state.loading = len(self._waiting) + len(self._verifying)

@@ -472,7 +472,7 @@ class Receiver:
         while not self._committer.commit_all() and monotonic() < give_up:
             sleep(_HAND_OVER_PAUSE_S)
         for guard in guards:
-            guard.give_up()
+            guard.decide(is_set=False)
 
 
 _PAUSE_S = 0.5

@@ -51,16 +51,11 @@ class Guard:
         self._client = client
         self._is_set: Future[bool] = Future()
 
-    def confirm(self) -> None:
-        """Note that the transaction with the timer was committed."""
-        self._decide(True)
+    def decide(self, *, is_set: bool = True) -> None:
+        """Note whether the transaction with the timer was committed; False also if its outcome is not known.
 
-    def give_up(self) -> None:
-        """Note that the transaction will not be committed any more, or that its outcome is not known."""
-        self._decide(False)
-
-    def _decide(self, is_set: bool) -> None:
-        """Note what the handler's call waits for. The first answer counts: a late commit only returns the message."""
+        The handler's call waits for this. The first answer counts: a late commit only returns the message.
+        """
         if not self._is_set.done():
             self._is_set.set_result(is_set)
 

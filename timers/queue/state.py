@@ -232,8 +232,7 @@ class State:
         with self.lock:
             self._is_left = True
             self.settler.revoke(list(self.settler.ledgers))
-            waiting, self._waiting = self._waiting, []
-            self._answer(waiting, is_settled=is_settled)
+            self._answer(self._waiting, None if is_settled else self._not_settled())
             self.lock.wait_for(lambda: self._receivers or self.closing)
             self._is_left = False
             return not self.closing
@@ -359,16 +358,18 @@ class State:
     def committed(self, waiting: list[Future[None]]) -> None:
         """Set the results of futures whose commit is done."""
         with self.lock:
-            self._waiting = [each for each in self._waiting if each not in waiting]
             self._answer(waiting)
 
-    def _answer(self, waiting: list[Future[None]], *, is_settled: bool = True) -> None:
+    def _answer(self, waiting: list[Future[None]], error: TimersError | None = None) -> None:
         """Set the results of futures: an error if calls before them were not committed. The caller holds the lock."""
-        error = None if is_settled and not self.settler.has_dropped else self._not_settled()
+        if error is None and self.settler.has_dropped:
+            error = self._not_settled()
         if waiting:
             self.settler.has_dropped = False
+        self._waiting = [each for each in self._waiting if each not in waiting]
         for future in waiting:
             future.set_result(None) if error is None else future.set_exception(error)
+        self.lock.notify_all()
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
@@ -400,23 +401,17 @@ class State:
         """Let all calls raise an error."""
         with self.lock:
             self.failure = failure
-            self._end_waiting(failure)
+            self._answer(self._waiting, failure)
 
     def end(self) -> None:
         """Note that the queue's thread has ended: no message can be settled any more."""
         with self.lock:
             self._is_over = True
             self.settler.revoke(list(self.settler.ledgers))
-            self._end_waiting(self._not_settled())
+            self._answer(self._waiting, self._not_settled())
 
     def _not_settled(self) -> QueueError:
         return QueueError(
             f"the queue {self.terms.name!r} lost partitions before all earlier calls on their messages were committed: "
             "these messages are delivered again"
         )
-
-    def _end_waiting(self, error: TimersError) -> None:
-        for future in self._waiting:
-            future.set_exception(error)
-        self._waiting = []
-        self.lock.notify_all()

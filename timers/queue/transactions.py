@@ -178,22 +178,25 @@ class Transactions:
         self._member = member
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
-        self._producer: Producer | None = None
-        self._opening: tuple[Producer, Future[None]] | None = None  # a producer, and the call that connects it
+        self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
         self._refused: dict[Job, None] = {}
-        self._places: Places | None = None
+        self._places: Places
         self.append_ms = 0
 
     def open(self) -> None:
         """Begin to connect. librdkafka needs about half a second for it. Without this call the first transaction would
         wait so long, and the messages of that time too."""
-        self._opening = self._begin_opening()
+        admin = admin_client(self._settings, self._reports, ANSWER_S)
+        leaders, access = AnsweringLeaders(admin, self._reports), WriteAccess(admin, ANSWER_S)
+        topics = {self._kafka.request_topic, self._settings.dead_letter_topic}
+        self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics, self._settings.id_topic)
+        self._opened = self._begin_opening()
 
     def close(self) -> None:
         """Disconnect. No transaction may be open."""
-        if self._opening is not None:  # if it connected later, it would fence the next producer of this id
-            wait([self._opening[1]], _CLOSE_S)
-        self._opening = self._producer = self._places = None
+        if self._opened is not None:  # if it connected later, it would fence the next producer of this id
+            wait([self._opened[1]], _CLOSE_S)
+        self._opened = None
 
     def ask_leaders(self, jobs: Collection[Job]) -> None:
         """Learn for :meth:`without_place` which leaders answer, and for :meth:`take_refused` which outputs and guards
@@ -202,21 +205,12 @@ class Transactions:
         Raises:
             KafkaException: no transaction can begin now.
         """
-        if self._places is None:
-            admin = admin_client(self._settings, self._reports, ANSWER_S)
-            leaders = AnsweringLeaders(admin, self._reports)
-            topics = {self._kafka.request_topic, self._settings.dead_letter_topic}
-            access = WriteAccess(admin, ANSWER_S)
-            self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics, self._settings.id_topic)
         self._places.ask_leaders(jobs)
         self._refused |= dict.fromkeys(self._places.denied(jobs))
 
     def without_place(self, jobs: Iterable[Job]) -> set[Job]:
         """Return the jobs with a record whose leader does not answer."""
-        places = self._places
-        if places is None or places.are_complete:
-            return set()
-        return {job for job in jobs if not places.has_place(job)}
+        return set() if self._places.are_complete else {job for job in jobs if not self._places.has_place(job)}
 
     def _topic_of(self, record: Any) -> str:
         if isinstance(record, records.Later):
@@ -229,25 +223,21 @@ class Transactions:
         """Carry out a plan in a transaction."""
         self.append_ms = 0
         try:
-            producer = self._producer or self._new_producer()
+            producer = self._connected()
             with _fatal_errors():
                 producer.begin_transaction()
         except KafkaException as error:
             _log.warning("a transaction of %s cannot begin: %s", self._group, error.args[0])
-            self._producer = None
-            self._note_fence(error)
+            self._opened = None
+            self._is_given_up(error)
             return Outcome.REFUSED
         try:
             with _fatal_errors():
                 self._write(producer, plan)
             _end(_begin(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member))
-        except Overrun as error:
-            _log.warning("a transaction of %s is repeated: %s", self._group, error)
-            self._producer = None  # the next producer's init_transactions aborts it
-            return Outcome.REFUSED
         except (KafkaException, BufferError) as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error.args[0])
-            if not self._note_fence(error):
+            if not self._is_given_up(error):
                 self._abort(producer)
             return Outcome.REFUSED
         return self._commit(producer)
@@ -257,40 +247,41 @@ class Transactions:
             try:
                 _end(_begin(producer.commit_transaction))
                 return Outcome.COMMITTED
-            except Overrun as overrun:
-                _log.warning("a transaction of %s has no outcome yet: %s", self._group, overrun)
-                break
             except KafkaException as failure:
                 error = failure.args[0]
                 _log.warning("a transaction of %s is not committed yet: %s", self._group, error)
-                if self._note_fence(failure):
+                if self._is_given_up(failure):
                     return Outcome.UNKNOWN
                 if error.txn_requires_abort():
                     self._abort(producer)
                     return Outcome.REFUSED
                 if not error.retriable():
                     break
-        self._producer = None
+        self._opened = None
         return Outcome.UNKNOWN
 
     def _abort(self, producer: Producer) -> None:
-        if self._places is not None:
-            self._places.forget()
+        self._places.forget()
         try:
             _end(_begin(producer.abort_transaction))
-        except (KafkaException, Overrun) as error:
-            self._producer = None  # the next producer's init_transactions aborts it
-            self._note_fence(error)
+        except KafkaException as error:
+            self._opened = None  # the next producer's init_transactions aborts it
+            self._is_given_up(error)
 
-    def _note_fence(self, error: Exception) -> bool:
-        """Whether another producer has taken the name of this process, which then goes on under a name of its own.
+    def _is_given_up(self, error: Exception) -> bool:
+        """Whether the producer is not used any more after an error: because a call of it may still run, so that the
+        next producer's ``init_transactions`` ends what is open; or because another producer has taken the name of this
+        process, which then goes on under a name of its own.
 
         With the old name, each of the two would abort the transactions of the other. An open transaction of the old
         name was decided when it was taken.
         """
-        if not isinstance(error, KafkaException) or code_of(error) not in FENCED:
+        is_fenced = isinstance(error, KafkaException) and code_of(error) in FENCED
+        if not is_fenced and not isinstance(error, Overrun):
             return False
-        self._producer = None
+        self._opened = None
+        if not is_fenced:
+            return True
         self._id = f"{self._group}-{self._member}-{uuid.uuid4().hex[:8]}"
         _log.error(
             "another process of %s took the name %r (--member) of this one, or this process was stopped for more than "
@@ -311,22 +302,19 @@ class Transactions:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        self._new_producer()
+        self._connected()
 
-    def _new_producer(self) -> Producer:
-        self._producer = None
-        opening, self._opening = self._opening, None
-        if opening is None or (opening[1].done() and opening[1].exception() is not None):
-            opening = self._begin_opening()
-        producer, connecting = opening
+    def _connected(self) -> Producer:
+        """Return the producer when it is connected: a new one if the last one was given up, or could not connect."""
+        if self._opened is None or (self._opened[1].done() and self._opened[1].exception() is not None):
+            self._opened = self._begin_opening()
+        producer, connecting = self._opened
         try:
             _end(connecting)
-        except Overrun:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
-            self._note_fence(error)
+            self._opened = None
+            self._is_given_up(error)
             raise
-        self._producer = producer
         return producer
 
     def _begin_opening(self) -> tuple[Producer, Future[None]]:
@@ -369,7 +357,7 @@ class Transactions:
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
             key: bytes | None
-            topic, partition = self._topic_of(each), self._places.partition(each) if self._places is not None else -1
+            topic, partition = self._topic_of(each), self._places.partition(each)
             refusals, headers = _RECORD_REFUSALS, list(each.headers)
             if isinstance(each, records.Later):
                 key = records.due_key(now_ms, each.after_ms)
@@ -421,7 +409,7 @@ class _Deliveries:
             raise KafkaException(self._error or KafkaError(KafkaError._TIMED_OUT))
 
 
-class Overrun(Exception):
+class Overrun(KafkaException):
     """A call of librdkafka did not return in time, and may still run: its producer must not be used again."""
 
 
@@ -445,7 +433,8 @@ def _end(call: Future[None]) -> None:
         with _fatal_errors():
             call.result(_TIMEOUT_S + _OVERRUN_S)
     except TimeoutError:
-        raise Overrun(f"librdkafka did not answer within {_TIMEOUT_S + _OVERRUN_S:g} s") from None
+        text = f"librdkafka did not answer within {_TIMEOUT_S + _OVERRUN_S:g} s"
+        raise Overrun(KafkaError(KafkaError._TIMED_OUT, text)) from None
 
 
 @contextlib.contextmanager

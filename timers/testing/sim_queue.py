@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka import Message as SimMessage
@@ -42,14 +42,6 @@ from timers.wire import dead_letter, topics
 from timers.wire.headers import Header
 
 _MAX_REQUEST_BYTES = 1_000_000
-
-
-class _NoGuards(Guards):
-    """No partition moves here, so no message needs a guard."""
-
-    def __init__(self) -> None:
-        self.are_possible = False
-        self.timeout_s = 0.0
 
 
 class SimQueue:
@@ -91,7 +83,8 @@ class SimQueue:
             max_request_bytes=_MAX_REQUEST_BYTES,
             session_timeout_s=math.inf,
         )
-        self._state = State(terms, _NoGuards(), lambda: self.timers.clock.now_ms / 1000)
+        no_guards = Guards(cast(Any, None), cast(Any, None), "", "", 0.0)  # no partition moves here
+        self._state = State(terms, no_guards, lambda: self.timers.clock.now_ms / 1000)
         self._state.signing = Signing(topic, {1: bytes(KEY_BYTES)})
         self._ledgers = {name: Ledger(Saved(0)) for name in (topic, returns)}
         self._ends = dict.fromkeys(self._ledgers, 0)

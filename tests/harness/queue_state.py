@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timers.client import Backoff
-from timers.queue import Message
+from timers.queue import Message, records
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved, Start
-from timers.queue.records import KEY_BYTES, Letter, Signing
+from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.sending import Guards
 from timers.queue.settling import Commit
 from timers.queue.state import State, Terms
@@ -71,7 +71,7 @@ class SimGuards(Guards):
         self.calls.append("cancel")
         return self.is_cancelled
 
-    def publish(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
+    def publish(self, letter: records.Record, due_s: int, timeout_s: float) -> bool:
         self.calls.append("publish")
         return self.is_published
 

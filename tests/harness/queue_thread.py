@@ -17,7 +17,7 @@ from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue import Message
 from timers.queue.receiver import Receiver
-from timers.queue.records import Output, Signing
+from timers.queue.records import Signing
 from timers.queue.sending import Guards
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.queue.state import State, Terms
@@ -99,7 +99,7 @@ class SimTransactions:
         return refused
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
-        denied = [job for job in jobs for each in job.records if isinstance(each, Output) and each.topic == "denied"]
+        denied = [job for job in jobs for each in job.records if each.topic == "denied"]
         self.refused += denied
         if self.failures:
             raise self.failures.pop(0)

@@ -13,21 +13,21 @@ from confluent_kafka.admin import AclOperation
 
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partitions_of
-from timers.queue import records
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
+from timers.queue.records import Kind, Record
 from timers.queue.settling import Job, Settler
 from timers.queue.transactions import Places
 
 LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"
 
-LATER = records.Later(1000, b"", [], "jobs/0/1")
-LETTER = records.Letter(True, b"", [], "jobs/0/1")
-GUARDING = records.Guarding("guard", 1000, b"", [], "jobs/0/1")
+LATER = Record(Kind.RETRY, b"", [], "jobs/0/1", 1000)
+LETTER = Record(Kind.LETTER, b"", [], "jobs/0/1", 0)
+GUARDING = Record(Kind.GUARD, b"", [], "jobs/0/1", 1000, b"guard")
 
 
-def output(key: bytes | None, topic: str = RESULTS) -> records.Output:
-    return records.Output(topic, key, b"", [], "jobs/0/1")
+def output(key: bytes | None, topic: str = RESULTS) -> Record:
+    return Record(Kind.OUTPUT, b"", [], "jobs/0/1", key=key, topic=topic)
 
 
 def job(*written: Any) -> Job:
@@ -56,10 +56,8 @@ class SimAccess:
         self.asked.append(topics)
 
 
-def topic_of(record: Any) -> str:
-    if isinstance(record, records.Output):
-        return record.topic
-    return {records.Later: REQUESTS, records.Letter: LETTERS, records.Guarding: "ids"}[type(record)]
+def topic_of(record: Record) -> str:
+    return record.topic or {Kind.RETRY: REQUESTS, Kind.LETTER: LETTERS, Kind.GUARD: "ids"}[record.kind]
 
 
 def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:

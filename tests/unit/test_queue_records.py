@@ -24,7 +24,6 @@ from timers.queue.records import (
     SIGNATURE,
     SOURCE,
     Identity,
-    Later,
     Signing,
     returned_value,
 )
@@ -84,7 +83,7 @@ class Record:
         return self.record_headers
 
 
-def fired(later: Later, due_s: int) -> tuple[str, bytes | None, bytes, Headers]:
+def fired(later: records.Record, due_s: int) -> tuple[str, bytes | None, bytes, Headers]:
     """The callback of a timer, as the worker decodes its request."""
     headers: Headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in later.headers]
     read = NATIVE.read(RequestRecord(0, b"%d" % due_s, later.value, headers, due_s * 1000))
@@ -93,7 +92,7 @@ def fired(later: Later, due_s: int) -> tuple[str, bytes | None, bytes, Headers]:
     return row[1], key, row[3], list(row[4] or ())
 
 
-def back(request: Later) -> Record:
+def back(request: records.Record) -> Record:
     """The callback of a timer as a record of the returns topic."""
     topic, key, value, headers = fired(request, 1_800_000_000)
     return Record(topic, headers, key, value)
@@ -311,7 +310,8 @@ def test_an_output_keeps_its_headers() -> None:
     made = records.output(
         Delivered().source, "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))]
     )
-    assert made == ("results", b"k", None, [("timer-a", b"1"), ("b", None), ("b", b"2")], "jobs/3/14")
+    assert (made.topic, made.key, made.value, made.source) == ("results", b"k", None, "jobs/3/14")
+    assert made.headers == [("timer-a", b"1"), ("b", None), ("b", b"2")]
 
 
 def test_delays_are_rounded_up_from_the_brokers_time() -> None:
@@ -328,7 +328,7 @@ def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_att
     decoded = dead_letter.decode(letter.headers)
     assert decoded is not None
     assert (decoded.code, decoded.message, decoded.source) == ("rejected", "too old", "jobs/3/14")
-    again = Later(0, letter.value or b"", list(decoded.headers), "")
+    again = letter._replace(headers=list(decoded.headers))
     record = back(again)
     found = record.topic(), record.key(), returned_value(record.value(), record.headers())
     assert found == ("queue.jobs-returns", b"\xff", sent)
@@ -344,7 +344,7 @@ def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
     ):
         stub = records.truncated_letter(record, "too large")
         decoded = dead_letter.decode(stub.headers)
-        assert decoded is not None and (stub.has_key, stub.value) == (False, None)
+        assert decoded is not None and (stub.after_ms, stub.value) == (None, None)
         assert (decoded.code, decoded.message, decoded.source) == (code, "too large", "jobs/3/14")
 
 

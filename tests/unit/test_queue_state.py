@@ -24,7 +24,7 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
-from timers.queue.records import Letter
+from timers.queue.records import Kind, Record
 from timers.queue.sending import Guards
 from timers.queue.state import State
 
@@ -201,7 +201,7 @@ def test_brokers_that_do_not_take_a_dead_letter_are_no_error_of_the_handler(capl
         raise PublishError("no broker")
 
     guards = Guards(cast(Any, None), cast(Any, SimpleNamespace(publish=publish)), "ids", "letters", 0.0)
-    assert not guards.publish(Letter(True, b"", [], "jobs/0/1"), 1, 0.0)
+    assert not guards.publish(Record(Kind.LETTER, b"", [], "jobs/0/1", 0), 1, 0.0)
     assert "the dead letter of jobs/0/1 was not written: no broker" in caplog.text
 
 

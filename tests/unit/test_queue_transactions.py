@@ -13,10 +13,10 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
-from timers.queue import records
 from timers.queue import transactions as module
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
+from timers.queue.records import Kind, Record
 from timers.queue.settling import Commit, Job, Plan
 from timers.queue.transactions import Outcome, Transactions
 
@@ -297,7 +297,7 @@ def plan_of(*written: Any) -> tuple[Any, Job]:
 @pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC])
 def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(code: int) -> None:
     transactions, producer = refusing("ids", code)
-    plan, job = plan_of(records.Guarding("guard", 1000, b"", [], "jobs/0/1"))
+    plan, job = plan_of(Record(Kind.GUARD, b"", [], "jobs/0/1", 1000, b"guard"))
     assert transactions.execute(plan) is Outcome.REFUSED
     assert "abort_transaction" in producer.calls
     assert transactions.take_refused() == [job]
@@ -306,7 +306,7 @@ def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(c
 def test_what_may_not_be_written_is_asked_for_before_a_transaction_and_again_after_a_failed_one() -> None:
     transactions, _ = refusing("results", KafkaError._MSG_TIMED_OUT)
     asked: list[str] = []
-    plan, job = plan_of(records.Output("results", None, b"", [], "jobs/0/1"))
+    plan, job = plan_of(Record(Kind.OUTPUT, b"", [], "jobs/0/1", topic="results"))
     places = SimpleNamespace(
         ask_leaders=lambda jobs: asked.append("ask"),
         denied=lambda jobs: jobs if len(asked) > 2 else [],
@@ -325,7 +325,7 @@ def test_what_may_not_be_written_is_asked_for_before_a_transaction_and_again_aft
 def test_a_job_is_refused_once_though_several_of_its_records_are() -> None:
     """The second time, its dead letter would be taken for a record that is refused, and lose the message's value."""
     transactions, _ = refusing("results", KafkaError._UNKNOWN_TOPIC)
-    plan, job = plan_of(*(records.Output("results", None, value, [], "jobs/0/1") for value in (b"1", b"2")))
+    plan, job = plan_of(*(Record(Kind.OUTPUT, value, [], "jobs/0/1", topic="results") for value in (b"1", b"2")))
     assert transactions.execute(plan) is Outcome.REFUSED
     assert transactions.take_refused() == [job]
     assert transactions.take_refused() == []

@@ -61,7 +61,7 @@ class Message:
         self._delivery = entry.delivery
         self._record = entry.item
         self._returned = returned
-        self._outputs: list[records.Output] = []
+        self._outputs: list[records.Record] = []
         self._guard: Guard | None = None
         entry.holder = self._protect
         self.attempt = entry.attempt
@@ -317,7 +317,7 @@ class Message:
         self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, written, letter=self._letter))
         return True
 
-    def _letter(self, code: str, reason: str) -> records.Letter:
+    def _letter(self, code: str, reason: str) -> records.Record:
         return records.letter(self, self._state.signing, code, reason, self._terms.max_request_bytes)
 
     def _protect(self) -> Guard | None:

@@ -541,7 +541,7 @@ class Committer:
     def _postpone(self) -> set[Job]:
         """Return the jobs that wait for a leader. Guards do not wait: their partition has a new owner soon."""
         waiting = self._transport.transactions.without_place(self._settler.jobs)
-        for job in [job for job in waiting if isinstance(job.records[0], records.Guarding)]:
+        for job in [job for job in waiting if job.records[0].kind is records.Kind.GUARD]:
             self._settler.jobs.remove(job)
             waiting.discard(job)
         return waiting
@@ -574,9 +574,9 @@ class Committer:
         """Give up records that the brokers refuse: a dead letter of their message takes their place. The caller holds
         the lock."""
         for job in self._transport.transactions.take_refused():
-            if isinstance(job.records[0], records.Guarding):
+            if job.records[0].kind is records.Kind.GUARD:
                 self._settler.jobs.remove(job)
-            elif isinstance(job.records[0], records.Letter) or job.letter is None:
+            elif job.records[0].kind is records.Kind.LETTER or job.letter is None:
                 job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
             else:
                 self._state.totals.dead[REJECTED] += 1

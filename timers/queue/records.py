@@ -11,6 +11,7 @@ import hmac
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
@@ -139,42 +140,31 @@ _HEADER_BYTES = 200
 """Memory of a message and of a header without their contents, about."""
 
 
-class Later(NamedTuple):
-    """A timer that returns a message, counted from the brokers' time in the transaction that holds its request."""
+class Kind(Enum):
+    """What a record is: the timer that returns a message, the same with an id, its dead letter, or an output of its
+    handler."""
 
-    after_ms: int
-    value: bytes
-    headers: list[Header]
-    source: str
+    RETRY, GUARD, LETTER, OUTPUT = range(4)
 
 
-class Guarding(NamedTuple):
-    """A timer with an id that returns a message, counted as :class:`Later`."""
+class Record(NamedTuple):
+    """A record that is visible to committed readers when its message is done, and not before.
 
-    id: str
-    after_ms: int
-    value: bytes
-    headers: list[Header]
-    source: str
+    Attributes:
+        source: that of the message.
+        after_ms: when it is due, counted from the brokers' time in its transaction; None for an output and a truncated
+            dead letter.
+        key: of an output, and the id of a guard. The transaction sets the others, to the due second.
+        topic: of an output; the settings have those of the others.
+    """
 
-
-class Letter(NamedTuple):
-    """A dead letter. Its key is a due second, which the transaction sets; None if the letter is truncated."""
-
-    has_key: bool
+    kind: Kind
     value: bytes | None
     headers: list[Header]
     source: str
-
-
-class Output(NamedTuple):
-    """A record of the handler, which is visible to committed readers when its message is done, and not before."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
-    source: str
+    after_ms: int | None = None
+    key: bytes | None = None
+    topic: str = ""
 
 
 def identity(message: Any, signing: Signing | None, cuts: Cuts = ()) -> Identity:
@@ -220,7 +210,7 @@ def check_text(name: str, given: object) -> None:
         raise InvalidTimerError(f"{name} is of type {type(given).__name__}: give a str, such as str(error)")
 
 
-def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Later:
+def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Record:
     """Return the timer of a message's next delivery.
 
     Raises:
@@ -228,10 +218,10 @@ def later(message: Message, signing: Signing, after_s: float, error: str, max_re
     """
     more = [(ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace"))] if error else []
     _, value, headers = Encoder(max_request_bytes)(_return(message, signing, message.attempt, more))
-    return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
+    return Record(Kind.RETRY, value, headers or [], message.source, math.ceil(after_s * 1000))
 
 
-def guarding(message: Message, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Guarding:
+def guarding(message: Message, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Record:
     """Return the timer that returns a message at the end of its lease.
 
     Raises:
@@ -239,7 +229,7 @@ def guarding(message: Message, signing: Signing, after_s: float, id: str, max_re
     """
     why = "the partition moved, and then the lease ended"
     timer = later(message, signing, max(0.0, after_s), why, max_request_bytes)
-    return Guarding(id, *timer)
+    return timer._replace(kind=Kind.GUARD, key=id.encode())
 
 
 def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
@@ -250,25 +240,25 @@ def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Hea
     return TimerRequest(signing.returns_topic, message.key, value, at=_AT_ONCE_S, headers=[*kept, *more, *own])
 
 
-def letter(message: Message, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Letter:
+def letter(message: Message, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Record:
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
     first attempt."""
     key, value, headers = Encoder(2**31)(_return(message, signing, 0))
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
     rejected = Rejected(0, code, sentence, key, value, headers or [])
     encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)
-    return Letter(encoded.key is not None, encoded.value, encoded.headers, message.source)
+    return Record(Kind.LETTER, encoded.value, encoded.headers, message.source, None if encoded.key is None else 0)
 
 
-def truncated_letter(record: Later | Letter | Output, reason: str) -> Letter:
+def truncated_letter(record: Record, reason: str) -> Record:
     """Return a truncated dead letter in place of a record that the brokers refuse."""
-    errors = dead_letter.decode(record.headers) if isinstance(record, Letter) else None
+    errors = dead_letter.decode(record.headers) if record.kind is Kind.LETTER else None
     code = dead_letter.REJECTED if errors is None else errors.code
     encoded = dead_letter.encode(Rejected(0, code, reason, None, None, []), record.source, 0)
-    return Letter(False, None, encoded.headers, record.source)
+    return Record(Kind.LETTER, None, encoded.headers, record.source)
 
 
-def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Output:
+def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Record:
     """Return a record to be written when the message with this source is done.
 
     Raises:
@@ -276,8 +266,8 @@ def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike =
     """
     if not isinstance(topic, str) or not topics.is_legal(topic):
         raise InvalidTimerError(f"output topic {quoted(topic)} is not {topics.LEGAL_FORM}")
-    sent = [None if each is None else as_bytes(each) for each in (key, value)]
-    return Output(topic, sent[0], sent[1], sent_headers(headers), source)
+    key, value = (None if each is None else as_bytes(each) for each in (key, value))
+    return Record(Kind.OUTPUT, value, sent_headers(headers), source, key=key, topic=topic)
 
 
 def as_bytes(data: object) -> bytes:

@@ -20,7 +20,7 @@ from timers.client.publish import OnResult, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
 from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError
-from timers.queue.records import Letter, as_bytes
+from timers.queue.records import Record, as_bytes
 from timers.wire.headers import Header
 
 _log = logging.getLogger("timers.queue")
@@ -73,7 +73,7 @@ class Guard:
         deadline = monotonic() + timeout_s
         return self.leave(timeout_s) and self._client.cancel(self.id, left_s(deadline))
 
-    def write_letter(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
+    def write_letter(self, letter: Record, due_s: int, timeout_s: float) -> bool:
         """Write a dead letter, then cancel the timer; False if the message comes back, or may come back. After a crash
         between these two steps the message exists twice."""
         deadline = monotonic() + timeout_s
@@ -112,9 +112,9 @@ class Guards:
             _log.warning("it is not known whether the guard %s was cancelled: %s", id, error)
             return False
 
-    def publish(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
+    def publish(self, letter: Record, due_s: int, timeout_s: float) -> bool:
         """Write a dead letter; False if it may not have been written. Blocks."""
-        key, deadline = b"%d" % due_s if letter.has_key else None, monotonic() + timeout_s
+        key, deadline = b"%d" % due_s if letter.after_ms is not None else None, monotonic() + timeout_s
         try:
             self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers, deadline)
         except TimersError as error:  # the timer returns the message

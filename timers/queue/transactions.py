@@ -24,12 +24,16 @@ from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partition_of
-from timers.queue import ledger_log, records
+from timers.queue import ledger_log
+from timers.queue.records import Kind, Record, due_key
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.threads import call_in_thread
 from timers.wire.formats import future_by_id
 
 _log = logging.getLogger("timers.queue")
+
+_DISPENSABLE = (Kind.OUTPUT, Kind.GUARD)
+"""Records that the queue can do without, if the brokers refuse them."""
 
 
 class Places:
@@ -51,7 +55,7 @@ class Places:
         self,
         leaders: AnsweringLeaders,
         access: WriteAccess,
-        topic_of: Callable[[Any], str],
+        topic_of: Callable[[Record], str],
         ledger_topic: str,
         topics: set[str],
         guard_topic: str,
@@ -102,10 +106,9 @@ class Places:
         denied = self._access.denied
         return [job for job in jobs if denied and any(self._is_refused(record) for record in job.records)]
 
-    def _is_refused(self, record: Any) -> bool:
+    def _is_refused(self, record: Record) -> bool:
         """Whether the brokers refuse a record, and the queue can do without it."""
-        is_needed = not isinstance(record, records.Output | records.Guarding)
-        return not is_needed and self._topic_of(record) in self._access.denied
+        return record.kind in _DISPENSABLE and self._topic_of(record) in self._access.denied
 
     def forget(self) -> None:
         """Ask again to which topics the process may write, because a transaction failed."""
@@ -115,28 +118,20 @@ class Places:
         """Whether each record of a job can be written now, as far as is known."""
         return all(self._has_place(record) for record in job.records)
 
-    def _has_place(self, record: Any) -> bool:
+    def _has_place(self, record: Record) -> bool:
         if self._topic_of(record) in self._access.denied:
             return False
         answering = self._leaders.answer.get(self._topic_of(record))
         if answering is None:  # the topic does not exist: an output to it is refused, and becomes a dead letter
-            return isinstance(record, records.Output)
-        key = _key(record)
-        return any(answering) if key is None else answering[partition_of(key, len(answering))]
+            return record.kind is Kind.OUTPUT
+        return any(answering) if record.key is None else answering[partition_of(record.key, len(answering))]
 
-    def partition(self, record: Any) -> int:
+    def partition(self, record: Record) -> int:
         """Return a random partition for a record without a key that decides; -1 lets the client choose by the key."""
         answering = self._leaders.answer.get(self._topic_of(record), ())
-        if _key(record) is not None or not any(answering):
+        if record.key is not None or not any(answering):
             return -1
         return random.choice(list(compress(count(), answering)))
-
-
-def _key(record: Any) -> bytes | None:
-    """The key that decides the partition of a record; None if any partition will do."""
-    if isinstance(record, records.Guarding):
-        return record.id.encode()
-    return record.key if isinstance(record, records.Output) else None
 
 
 TRANSACTION_TIMEOUT_MS = 5000
@@ -212,12 +207,9 @@ class Transactions:
         """Return the jobs with a record whose leader does not answer."""
         return set() if self._places.are_complete else {job for job in jobs if not self._places.has_place(job)}
 
-    def _topic_of(self, record: Any) -> str:
-        if isinstance(record, records.Later):
-            return self._kafka.request_topic
-        if isinstance(record, records.Guarding):
-            return self._settings.id_topic
-        return record.topic if isinstance(record, records.Output) else self._settings.dead_letter_topic
+    def _topic_of(self, record: Record) -> str:
+        topics = {Kind.RETRY: self._kafka.request_topic, Kind.GUARD: self._settings.id_topic}
+        return record.topic or topics.get(record.kind, self._settings.dead_letter_topic)
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan in a transaction."""
@@ -356,18 +348,13 @@ class Transactions:
 
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
-            key: bytes | None
             topic, partition = self._topic_of(each), self._places.partition(each)
-            refusals, headers = _RECORD_REFUSALS, list(each.headers)
-            if isinstance(each, records.Later):
-                key = records.due_key(now_ms, each.after_ms)
-            elif isinstance(each, records.Guarding):
-                key, refusals = each.id.encode(), _OUTPUT_REFUSALS
-                headers += future_by_id.encode_headers(int(records.due_key(now_ms, each.after_ms)))
-            elif isinstance(each, records.Output):
-                key, refusals = each.key, _OUTPUT_REFUSALS
-            else:
-                key = records.due_key(now_ms, 0) if each.has_key else None
+            key, headers = each.key, list(each.headers)
+            if each.kind is Kind.GUARD:
+                headers += future_by_id.encode_headers(int(due_key(now_ms, each.after_ms)))
+            elif each.after_ms is not None:
+                key = due_key(now_ms, each.after_ms)
+            refusals = _OUTPUT_REFUSALS if each.kind in _DISPENSABLE else _RECORD_REFUSALS
             note = partial(written, job=job, refusals=refusals)
             while True:
                 try:

@@ -70,7 +70,7 @@ class SimQueue:
         self.topic = topic
         self.timers = SimTimers() if timers is None else timers
         self.dead: list[DeadLetter] = []
-        self.outputs: list[records.Output] = []
+        self.outputs: list[records.Record] = []
         returns = topics.queue_returns(topics.queue_group(topic))
         terms = Terms(
             name=topic,
@@ -153,11 +153,11 @@ class SimQueue:
         self.timers.advance(seconds)
         self.settle()
 
-    def _write(self, record: Any) -> None:
+    def _write(self, record: records.Record) -> None:
         now_ms = self.timers.clock.now_ms
-        if isinstance(record, records.Later):
-            self.timers.produce(records.due_key(now_ms, record.after_ms), record.value, record.headers)
-        elif isinstance(record, records.Output):
+        if record.kind is records.Kind.RETRY:
+            self.timers.produce(records.due_key(now_ms, record.after_ms or 0), record.value, record.headers)
+        elif record.kind is records.Kind.OUTPUT:
             self.outputs.append(record)
         else:
             letter = dead_letter.decode(record.headers)

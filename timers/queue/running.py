@@ -13,7 +13,6 @@ task its lost process had, gives up all others with it, and cannot end a process
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import multiprocessing
@@ -116,17 +115,16 @@ def call(handler: Callable[[Any], object], message: object) -> None:
 def handle(message: Message, handler: Callable[[Message], None]) -> None:
     """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler."""
     process = os.getpid()
+    failure: BaseException | None = None
     try:
         call(handler, message)
     except BaseException as error:
-        end_fork_of(process, error)
-        finish(message, error)
-    else:
-        end_fork_of(process)
-        finish(message)
+        failure = error
+    end_fork_of(process, failure)
+    finish(message, failure)
 
 
-def finish(message: Message, error: BaseException | None = None) -> None:
+def finish(message: Message, error: BaseException | None) -> None:
     """Settle a message whose handler ended: acknowledge it, unless the handler settled it. If the handler raised an
     exception, retry the message; reject it if it is too large for a retry. If the lease is over, only log this.
     """
@@ -173,7 +171,7 @@ def plain(text: object) -> str:
     return str.__str__(str(text))
 
 
-def end_fork_of(process: int, error: BaseException | None = None) -> None:
+def end_fork_of(process: int, error: BaseException | None) -> None:
     """End this process if a handler made it by ``os.fork`` and returned in it.
 
     It has a copy of the message, which is the other process's to settle, and none of the queue's threads.
@@ -197,7 +195,6 @@ def end_fork_of(process: int, error: BaseException | None = None) -> None:
 
 _POLL_S = 0.5
 _JOIN_S = 5.0
-_READY, _EXTEND, _DONE, _FAILED = "ready", "extend", "done", "failed"
 
 Handler: TypeAlias = Callable[[Any], None]
 
@@ -258,7 +255,7 @@ class RemoteMessage:
     def extend(self, lease_s: float) -> None:
         """As :meth:`Message.extend`. It takes effect at once, also after the other calls, which wait for the end of the
         handler."""
-        if not _ask_parent(self, _EXTEND, records.seconds("lease_s", lease_s)):
+        if not _extend(self, records.seconds("lease_s", lease_s)):
             raise LeaseLostError(f"message {self.source} is no longer this receiver's")
 
     def _settle(self, name: str, *arguments: Any) -> None:
@@ -277,37 +274,40 @@ _to_parent: Connection | None = None
 _asking = threading.Lock()
 
 
-def _ask_parent(message: RemoteMessage, *question: Any) -> Any:
-    """Return the parent's answer; False after the handler of the message has returned."""
+def _extend(message: RemoteMessage, lease_s: float) -> bool:
+    """Ask the parent for a longer lease, and return its answer; False after the handler of the message has returned."""
     assert _to_parent is not None
     with _asking:  # the handler may have threads
         if message.is_over:
             return False
-        _to_parent.send(question)
-        return _to_parent.recv()
+        _to_parent.send(lease_s)
+        answer: bool = _to_parent.recv()
+        return answer
 
 
-def _end(message: RemoteMessage, *reply: Any) -> None:
-    """Tell the parent what the handler did. No question of this message follows: its answer would be taken for the next
-    message, or the next message for its answer."""
+def _end(message: RemoteMessage, error: BaseException | None) -> None:
+    """Tell the parent what the handler did: its calls, whether one of them settles the message, and text and traceback
+    of its exception.
+
+    No question of this message follows: its answer would be taken for the next message, or the next message for its
+    answer."""
     assert _to_parent is not None
     with _asking:
         message.is_over = True
         try:
-            _to_parent.send(reply)
+            _to_parent.send((message.calls, message.is_settled, None if error is None else _texts(error)))
         except OSError:
             raise
-        except BaseException as error:  # the handler put something into the message that cannot be sent
-            _to_parent.send(_failure(error))
+        except BaseException as unsent:  # the handler put something into the message that cannot be sent
+            _to_parent.send(([], False, _texts(unsent)))
 
 
-def _failure(error: BaseException) -> tuple[Any, ...]:
-    """What the parent is told of an exception."""
+def _texts(error: BaseException) -> tuple[str, str]:
     try:
         trace = "".join(traceback.format_exception(error))
     except BaseException:  # code of the exception
         trace = ""
-    return _FAILED, text_of(error), trace, [], False
+    return text_of(error), trace
 
 
 def _serve(pipe: Connection, handler: Handler) -> None:
@@ -319,17 +319,16 @@ def _serve(pipe: Connection, handler: Handler) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        pipe.send((_READY,))
+        pipe.send("ready")
         while True:
             message: RemoteMessage = pipe.recv()
+            failure: BaseException | None = None
             try:
                 call(handler, message)
             except BaseException as error:
-                end_fork_of(process, error)
-                _end(message, *_failure(error)[:3], message.calls, message.is_settled)
-            else:
-                end_fork_of(process)
-                _end(message, _DONE, message.calls)
+                failure = error
+            end_fork_of(process, failure)
+            _end(message, failure)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
@@ -390,8 +389,11 @@ class Child:
             self._pipe.send(RemoteMessage.of(message))
             reply = self._reply(message)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            with contextlib.suppress(LeaseLostError):
-                self._crashed(message, self.end(kill=False))
+            code = self.end(kill=False)
+            how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+            _log.error("message %s: the process of its handler %s", message.source, how)
+            with suppress(LeaseLostError):
+                message.crashed(how)
             return
         except BaseException as error:  # the handler put something into the message that this process cannot read
             self.end(kill=True)
@@ -410,30 +412,24 @@ class Child:
                 if message.is_settled:
                     return None
             reply = self._pipe.recv()
-            if reply[0] != _EXTEND:
+            if not isinstance(reply, float):
                 return reply
             try:
-                message.extend(reply[1])
+                message.extend(reply)
                 self._pipe.send(True)
             except LeaseLostError:
                 self._pipe.send(False)
 
     def _settle(self, reply: Any, message: Message) -> None:
         """Settle the message as the handler said. Errors of these calls are errors of the handler."""
-        if reply[0] == _FAILED:
-            _, text, trace, calls, was_settled = reply
+        calls, is_settled, failure = reply
+        if failure is not None:
+            text, trace = failure
             _log.warning("message %s: its handler failed\n%s", message.source, trace)
-            if not was_settled:
+            if not is_settled:
                 raise RemoteError(text)
-        else:
-            calls = reply[1]
         for name, arguments, more in calls:
             getattr(message, name)(*arguments, **more)
-
-    def _crashed(self, message: Message, code: int | None) -> None:
-        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        _log.error("message %s: the process of its handler %s", message.source, how)
-        message.crashed(how)
 
     def end(self, *, kill: bool) -> int | None:
         """End the process, and return its exit code; None if there is none."""

@@ -18,7 +18,7 @@ from timers import logs
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
 from timers.worker import logs as worker_logs
-from timers.worker.machines import recovery
+from timers.worker.machines import pool as pool_module
 
 
 def record(name: str, message: str, *args: Any, level: int = logging.ERROR, error: bool = False) -> logging.LogRecord:
@@ -147,9 +147,9 @@ async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture, mo
     rig.ask(*[99] * 10)
     machine = rig.machine
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(recovery, "REPORT_S", 0.001)
+    monkeypatch.setattr(pool_module, "REPORT_S", 0.001)
     pool: Any = SimpleNamespace(runners={("requests", 0): SimpleNamespace(machine=machine)}, opening=0)
-    task = asyncio.create_task(recovery.Recoveries(pool)._report())
+    task = asyncio.create_task(pool_module.Recoveries(pool)._report())
     rig.read(4)
     while not caplog.messages:
         await asyncio.sleep(0)

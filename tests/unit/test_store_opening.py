@@ -221,10 +221,10 @@ def test_a_progress_log_is_closed_if_its_broker_is_away() -> None:
 
     log = ProgressLog(Settings(), Cluster("", {}, {}))
     leaders: Any = SimLeaders()
-    log._own._client = leaders
+    log._client = leaders
     log.close()
     with pytest.raises(RuntimeError, match="closed"):
-        log._own._loop.get_loop()
+        log._loop.get_loop()
 
 
 def test_stores_are_listed_by_their_last_use_though_a_process_that_ends_deletes_a_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from timers.core.timer import TopicPartition
 from timers.queries.answers import Queries
 from timers.request_formats import NATIVE
-from timers.worker.machines.held_back import HeldBack
+from timers.worker.consumer.requests import HeldBack
 
 TP = ("timer-request", 3)
 

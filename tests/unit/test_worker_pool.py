@@ -28,8 +28,7 @@ from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
-from timers.worker.machines.pool import Pool
-from timers.worker.machines.recovery import Recoveries
+from timers.worker.machines.pool import Pool, Recoveries
 from timers.worker.metrics import METRICS
 
 REQUESTS = ("timer-request", 0)

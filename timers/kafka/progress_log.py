@@ -108,22 +108,6 @@ async def _committed(client: LeaderClient, group: str, tp: TopicPartition) -> tu
         raise KafkaException(KafkaError(error.errno, f"the group {group!r}: {error!r}")) from None
 
 
-class _OwnLeaders:
-    """Asks leaders over connections of its own."""
-
-    def __init__(self, settings: Settings, timeout_s: float) -> None:
-        self._loop = asyncio.Runner()
-        self._client = LeaderClient(settings, "progress", timeout_s)
-
-    def __call__(self, question: Question[_T]) -> _T:
-        return self._loop.run(question(self._client))
-
-    def close(self) -> None:
-        """Close the connections."""
-        with contextlib.suppress(Exception), self._loop as loop:
-            loop.run(self._client.close())
-
-
 class ProgressLog:
     """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop.
     They raise KafkaException if the brokers do not answer.
@@ -139,12 +123,17 @@ class ProgressLog:
         self._settings = settings
         self._cluster = cluster
         self._timeout_s = timeout_s
-        self._own = _OwnLeaders(settings, min(ANSWER_S, timeout_s))
-        self._ask: AskLeaders = ask or self._own
+        self._loop = asyncio.Runner()
+        self._client = LeaderClient(settings, "progress", min(ANSWER_S, timeout_s))
+        self._ask: AskLeaders = ask or self._ask_own
+
+    def _ask_own(self, question: Question[_T]) -> _T:
+        return self._loop.run(question(self._client))
 
     def close(self) -> None:
         """Close the connections. Errors are left out: nothing is committed."""
-        self._own.close()
+        with contextlib.suppress(Exception), self._loop as loop:
+            loop.run(self._client.close())
 
     def read(
         self, tps: Iterable[TopicPartition], *, after_fence: bool = True, only_some: bool = False
@@ -565,8 +554,6 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
     Args:
         partitions: number of partitions of its progress topic.
     """
-    if levels.RAISED_TO == levels.FIRST:
-        return
     deadline = monotonic() + NEW_APP_S
     while True:
         try:

@@ -138,12 +138,7 @@ class Database:
             rdict = Rdict(str(path), options)
         except Exception as error:
             raise _refused_to_read(path, error) or condemnations.damaged(path, UNREADABLE, error) from error
-        try:
-            database = cls(path, rdict, condemnations)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                rdict.close()
-            raise
+        database = cls(path, rdict, condemnations)
         try:
             found = database.get(IDENTITY)
             if found is None and is_finished:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from hashlib import sha256
-from itertools import chain
+from heapq import merge
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -309,19 +311,12 @@ def _pairs(
     one: Iterator[tuple[_K, bytes]], two: Iterator[tuple[_K, bytes]], check: Callable[[], None]
 ) -> Iterator[tuple[_K, bytes | None, bytes | None]]:
     """Yields each key of two sorted sequences, and its value in both; None: it is not there."""
-    left, right = next(one, None), next(two, None)
-    while left is not None or right is not None:
+    # No two entries have the same key and the same side, so no values are compared.
+    sides = ((key, 0, value) for key, value in one), ((key, 1, value) for key, value in two)
+    for key, found in groupby(merge(*sides), itemgetter(0)):
         check()
-        if right is None or (left is not None and left[0] < right[0]):
-            assert left is not None
-            yield *left, None
-            left = next(one, None)
-        elif left is None or right[0] < left[0]:
-            yield right[0], None, right[1]
-            right = next(two, None)
-        else:
-            yield *left, right[1]
-            left, right = next(one, None), next(two, None)
+        values = {side: value for _, side, value in found}
+        yield key, values.get(0), values.get(1)
 
 
 def _sentence(key: OrderKey, one: bytes | None, two: bytes | None) -> str:

@@ -70,11 +70,9 @@ class LineageWatch:
 
     async def _watch(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S if self._waiting else CHECK_S):
                     await self._asked.wait()
-            except TimeoutError:
-                pass
             self._asked.clear()
             try:
                 await self._check()

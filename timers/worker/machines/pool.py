@@ -17,6 +17,7 @@ from timers.config.settings import Settings
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.counted import per_second
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.firing.topics import Targets
 from timers.kafka import log_lineage
@@ -38,7 +39,6 @@ from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
-from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Ended, OpenMachine, Runner
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,9 @@ UNKNOWN_S = 10.0
 """How long the machines of a worker that has left fire while the group's coordinator does not answer."""
 
 SETTLE_TIMEOUT_S = 3.0
+
+REPORT_S = 2.0
+"""Seconds between two lines about machines that recover."""
 
 MAX_BYTES_OF_ALL = 32 * 1024 * 1024
 """While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
@@ -517,3 +520,71 @@ class Pool:
 
 def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:
     machine.doubts.note(worker, is_compacted=is_compacted)
+
+
+class Recoveries:
+    """Logs when each machine of a pool that was opened for an assignment fires, and when all of them do."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._began_at = monotonic()
+        self._ready_logged = True
+        self._reporting: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Note that machines will be opened now, and log their progress until all of them fire. On the event loop."""
+        self.close()
+        self._began_at = monotonic()
+        self._ready_logged = False
+        self._reporting = asyncio.create_task(self._report())
+
+    def log_recovered(self, runner: Runner, seconds: float) -> None:
+        """Log what was recovered and, when all machines fire, that the worker is ready."""
+        machine, runner.is_recovered = runner.machine, True
+        logger.info(
+            "recovered %s: %d pending, %d records read again in %.2f s%s",
+            runner.name,
+            machine.pending,
+            machine.replayed,
+            seconds,
+            f", {per_second(machine.replayed / seconds)}" if machine.replayed and seconds else "",
+        )
+        self.check_ready()
+
+    def check_ready(self) -> None:
+        """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
+        runners = self._pool.runners.values()
+        is_open = not self._ready_logged and runners and not self._pool.opening
+        if is_open and all(each.is_recovered for each in runners):
+            self._ready_logged = True
+            logger.info(
+                "ready: %d partitions, %d timers pending, %.2f s after assignment",
+                len(runners),
+                sum(each.machine.pending for each in runners),
+                monotonic() - self._began_at,
+            )
+
+    async def _report(self) -> None:
+        """Log a line regularly until no machine recovers and no partition is being opened any more."""
+        last_replayed = 0
+        while True:
+            await asyncio.sleep(REPORT_S)
+            machines, opening = [runner.machine for runner in self._pool.runners.values()], self._pool.opening
+            recovering = [machine for machine in machines if machine.recovering]
+            if not recovering and not opening:
+                return
+            replayed = sum(machine.replayed for machine in machines)
+            logger.info(
+                "recovering %d of %d partitions: %s records read again, %s/s, %s offsets to go",
+                len(recovering) + opening,
+                len(machines) + opening,
+                f"{replayed:,}",
+                f"{max(0, replayed - last_replayed) / REPORT_S:,.0f}",
+                f"{sum(machine.left_to_replay for machine in recovering):,}",
+            )
+            last_replayed = replayed
+
+    def close(self) -> None:
+        """End the reports."""
+        if self._reporting is not None:
+            self._reporting.cancel()

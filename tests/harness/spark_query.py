@@ -23,7 +23,7 @@ from timers.clock import Clock
 from timers.core.timer import TopicPartition
 from timers.kafka import topics
 from timers.spark.engine import query, start
-from timers.spark.engine.machines import Known, Opened, Partitions
+from timers.spark.engine.machines import Known, Opened
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.processor import Said
@@ -59,13 +59,13 @@ class Crash:
 class FailingOpenings:
     """Opens partitions in a process that ends after a step."""
 
-    def __init__(self, crash: Crash, openings: Partitions) -> None:
+    def __init__(self, crash: Crash, openings: Openings) -> None:
         self._crash = crash
         self._openings = openings
         self._has_opened = False
 
     @classmethod
-    def of(cls, crash: Crash, places: Places) -> Partitions:
+    def of(cls, crash: Crash, places: Places) -> Any:
         return cls(crash, Openings.of(places))
 
     def __getattr__(self, name: str) -> Any:

@@ -221,7 +221,7 @@ class WithoutLineageOfOld(SimRun):
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
         for each in super()._fetches(position):
-            yield each._replace(lineage=each.lineage if each.from_offset >= self._range.start else None)
+            yield each._replace(lineage=each.lineage if each.from_offset >= self._read.start else None)
 
 
 class ComparesNothing(ReadLogs):

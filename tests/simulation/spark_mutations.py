@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.spark.engine.machines import Known, Opened, Partitions, Range
+from timers.spark.engine.machines import Known, Opened, Read
+from timers.spark.engine.openings import Openings
 
 
 class Trusting(SimExecutor):
@@ -20,9 +21,7 @@ class Trusting(SimExecutor):
 class WithoutBarrier(SimRun):
     """Fires timers with ids as soon as their second begins [I17]."""
 
-    def __init__(
-        self, tp: TopicPartition, known: Known | None, read: Range, tick: Tick, partitions: Partitions
-    ) -> None:
+    def __init__(self, tp: TopicPartition, known: Known | None, read: Read, tick: Tick, partitions: Openings) -> None:
         super().__init__(tp, known, read._replace(log_end=0), tick, partitions)
 
 
@@ -30,7 +29,7 @@ class SkipsTheGap(SimRun):
     """Accepts what Spark has read now as if the requests before it had been accepted."""
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
-        for each in super()._fetches(max(position, self._range.start)):
+        for each in super()._fetches(max(position, self._read.start)):
             yield each._replace(from_offset=min(position, each.from_offset))
 
 

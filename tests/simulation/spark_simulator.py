@@ -39,8 +39,9 @@ from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
 from timers.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
-from timers.spark.engine.bucket import Bucket, BucketState, Read
-from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer
+from timers.spark.engine.bucket import Bucket, BucketState
+from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer, Read
+from timers.spark.engine.openings import Openings
 from timers.spark.engine.packing import Arrivals, pack
 from timers.spark.engine.read_logs import ReadLogs
 from timers.wire import headers as h
@@ -99,17 +100,16 @@ class SimExecutor(SimWorker):
         return super().open_compared(spec, store, progress)
 
 
-class SimPartitions:
-    """Implements :class:`timers.spark.engine.machines.Partitions` for one attempt of a task."""
+class SimPartitions(Openings):
+    """Opens the partitions of one attempt of a task, in memory."""
 
     def __init__(self, engine: SimSpark, executor: SimExecutor) -> None:
         self._engine = engine
         self._executor = executor
+        self.had_others = False
 
     def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
         """The circuits are those of the routes, which all share."""
-
-    had_others = False
 
     def failing(self) -> Failing:
         return Failing([], [])

@@ -25,8 +25,8 @@ from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, StoreInUse
 from timers.partition_metrics import PartitionMetrics
-from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState, Read
-from timers.spark.engine.machines import Known, MachineRun, Opened, Partitions, Producer, Range
+from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
+from timers.spark.engine.machines import Known, MachineRun, Opened, Producer, Read
 from timers.spark.engine.questions import Question
 
 NOW_S = 1_800_000_000
@@ -109,7 +109,7 @@ def test_a_partition_that_is_only_asked_is_not_fenced_if_its_store_is_the_last_o
 
     partitions: Any = SimpleNamespace(look=lambda *_: found if is_same else None, open=open_fenced)
     question: Any = SimpleNamespace(answered=answered)
-    tick, read = Tick(NOW_S * 1000), Range(7, 7, [], Lineage(), None)
+    tick, read = Tick(NOW_S * 1000), Read(7, None, Lineage(), 7)
     run = MachineRun(TP, KNOWN, read, tick, partitions, [question], only_asked=True)
     with pytest.raises(StoreInUse) if fences else nullcontext():
         run.go()
@@ -141,7 +141,7 @@ def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
 
 def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> None:
     """What was read before it was released need not be committed: a cancel may be in it [I17]."""
-    run = MachineRun(TP, None, Range(100, 200, [], Lineage(), 200), Tick(NOW_S * 1000), NOTHING)
+    run = MachineRun(TP, None, Read(200, 200, Lineage(), 100), Tick(NOW_S * 1000), NOTHING)
     barrier = SecondBarrier()
     for second, end in run._later_seconds(NOW_S, 200):
         barrier.tick(second, end, position=150)
@@ -179,7 +179,7 @@ class SimPartitions:
     def micro_batch(self) -> None:
         self._second += round(IDLE_COMMIT_S)
         state = BucketState.decode(self._state) if self._state else BucketState()
-        bucket = Bucket(state, cast(Partitions, self), {}, {})
+        bucket = Bucket(state, cast(Any, self), {}, {})
         bucket.process([], {TP: Read(9, 9, Lineage())}, Tick(self._second * 1000))
         self._state = bucket.state.encode()
 

@@ -19,8 +19,8 @@ from timers.errors import NameTakenError, SparkError, TimersError
 from timers.firing.breaker import OpenCircuit
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
-from timers.spark.engine.bucket import Read, Total
-from timers.spark.engine.machines import Failing, Snapshot
+from timers.spark.engine.bucket import Total
+from timers.spark.engine.machines import Failing, Read, Snapshot
 from timers.spark.engine.processor import Said, Told
 from timers.spark.engine.query import Plan
 from timers.spark.engine.questions import Question

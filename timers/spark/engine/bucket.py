@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.counters import added
 from timers.core.index import Swept
-from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.machines import Known, MachineRun, Partitions, Producer, Range, Snapshot
+from timers.spark.engine.machines import Known, MachineRun, Producer, Read, Snapshot
 from timers.spark.engine.packing import Arrivals
 from timers.spark.engine.questions import Answering, Question
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
+
+if TYPE_CHECKING:
+    from timers.spark.engine.openings import Openings
 
 FORMAT = 10
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
@@ -86,17 +88,6 @@ def _decode(applied: int, record: bytes, producer: Sequence[Any], swept: Sequenc
     return Known(applied, *progress_record.decode(record), Producer(*producer), Swept(*swept), *rest)
 
 
-class Read(NamedTuple):
-    """What a query has read of a partition in a micro-batch."""
-
-    end: int
-    """Offset up to which it has read."""
-    log_end: int | None
-    """See :attr:`timers.spark.engine.machines.Range.log_end`."""
-    lineage: Lineage
-    """Which log was read up to the end."""
-
-
 class Total(NamedTuple):
     """What a bucket did in a micro-batch."""
 
@@ -127,7 +118,7 @@ class Bucket:
     def __init__(
         self,
         state: BucketState,
-        partitions: Partitions,
+        partitions: Openings,
         starts: Mapping[TopicPartition, int],
         cuts: Mapping[TopicPartition, Cuts],
         run: type[MachineRun] = MachineRun,
@@ -236,9 +227,9 @@ class Bucket:
         state, answering = self.state, Answering()
 
         def run(tp: TopicPartition, *, only_asked: bool) -> MachineRun:
-            end, log_end, lineage = read[tp]
             mine = sorted(records.get(tp, ()), key=lambda record: record.offset)
-            given = Range(state.read_to.get(tp, self._starts.get(tp, end)), end, mine, lineage, log_end)
+            start = state.read_to.get(tp, self._starts.get(tp, read[tp].end))
+            given = read[tp]._replace(start=start, records=mine)
             what = tp, self._known(tp), given, now, self._partitions, asked.get(tp, ()), answering
             return self._run(*what, only_asked=only_asked)
 

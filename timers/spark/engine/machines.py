@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timers.core.counters import subtracted
 from timers.core.index import Swept
@@ -27,6 +27,9 @@ from timers.firing.transaction import Transaction
 from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
 from timers.wire.formats import RequestRecord
+
+if TYPE_CHECKING:
+    from timers.spark.engine.openings import Openings
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
@@ -101,59 +104,18 @@ class Failing(NamedTuple):
     """Targets that have taken records again."""
 
 
-class Partitions(Protocol):
-    """Opens partitions, and runs several at a time."""
+class Read(NamedTuple):
+    """What a query has read of a partition in a micro-batch."""
 
-    def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
-        """Use what the driver knows of failing targets, and the time. Call at the start of a task."""
-
-    def failing(self) -> Failing:
-        """What was learned since :meth:`adopt`."""
-
-    @property
-    def had_others(self) -> bool:
-        """Whether partitions had another owner since the last commit of their bucket: workers, an engine, or another
-        attempt of the task. Of those that were opened since :meth:`adopt`."""
-
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
-        """Fence the former owners of a partition, and open its machine.
-
-        If no one else has committed since, and the store on this disk is the one of then, the progress is known.
-        """
-
-    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
-        """Open a machine to read it, without fencing its former owners. It commits nothing.
-
-        None: it must be fenced, because its store on this disk is not the one of the last commit.
-        """
-
-    def asks(self, tp: TopicPartition) -> bool:
-        """Whether a partition must be opened for its snapshots, although nothing else is to do."""
-
-    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
-        """Open a partition again after a failed transaction; first wait, if it fails again and again."""
-
-    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
-        """Read a range of a log that Spark has read before.
-
-        Raises:
-            CheckpointMismatch: it cannot be read: the log may have lost it.
-        """
-
-    def run(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Make all calls, some of them at the same time, and raise the first error."""
-
-
-class Range(NamedTuple):
-    """What a query has read of a partition."""
-
-    start: int
     end: int
-    records: Sequence[RequestRecord]
-    lineage: Lineage | None
-    """That of ``end``; None: not known."""
-    log_end: int | None
+    """Offset up to which it has read."""
+    log_end: int | None = None
     """End of the log for committed readers, asked after the newest tick of the micro-batch was written."""
+    lineage: Lineage | None = None
+    """Which log was read up to the end; None: not known."""
+    start: int = 0
+    """The bucket knows it, and has the records from there to the end."""
+    records: Sequence[RequestRecord] = ()
 
 
 class Snapshot(NamedTuple):
@@ -198,9 +160,9 @@ class MachineRun:
         self,
         tp: TopicPartition,
         known: Known | None,
-        read: Range,
+        read: Read,
         tick: Tick,
-        partitions: Partitions,
+        partitions: Openings,
         questions: Sequence[Question] = (),
         answering: Answering | None = None,
         *,
@@ -209,7 +171,7 @@ class MachineRun:
         self.known = known
         self.done = Done()
         self._tp = tp
-        self._range = read
+        self._read = read
         self._tick = tick
         self._partitions = partitions
         self._questions = questions
@@ -268,15 +230,15 @@ class MachineRun:
             machine.commit_progress(even_if_idle=self.known is None or self.known.is_idle(self._tick.second))
             if opened.transaction.has_old_witness:
                 opened.transaction.tell_group()
-            if machine.position >= self._range.end:
-                records = self._range.records
+            if machine.position >= self._read.end:
+                records = self._read.records
                 opened.answer(sum(map(_size, records)) / len(records) if records else None)
-        return not loop.firing and machine.position >= self._range.end
+        return not loop.firing and machine.position >= self._read.end
 
     def _ticks(self) -> Iterator[tuple[Tick, int | None]]:
         """What the machine must know of the time."""
         yield from ((Tick(second * 1000), end) for second, end in self._seconds)
-        yield self._tick, self._range.log_end
+        yield self._tick, self._read.log_end
 
     def _has_time(self, until: float) -> bool:
         """Whether it may take another step."""
@@ -285,7 +247,7 @@ class MachineRun:
     def _fetches(self, position: int) -> Iterator[Fetched]:
         """What is between a position and the end of what was read. Spark reads nothing twice, so the log is read again
         if the store of this executor ended earlier, or if the last micro-batch could not accept all of it."""
-        start, end, records, lineage, _ = self._range
+        end, _, lineage, start, records = self._read
         before: Iterable[Fetched] = self._partitions.read(self._tp, position, start) if position < start else ()
         first = max(position, start)
         rest = [record for record in records if record.offset >= first]
@@ -315,7 +277,7 @@ class MachineRun:
         What was read up to ``position`` may not be committed, and the next machine's store may end below: then the
         released second waits there again.
         """
-        given = [*self._seconds, *([] if self._range.log_end is None else [(self._tick.second, self._range.log_end)])]
+        given = [*self._seconds, *([] if self._read.log_end is None else [(self._tick.second, self._read.log_end)])]
         waiting = [each for each in given if released_s is None or each[0] > released_s]
         released = [] if released_s is None else [(released_s, position)]
         return tuple(dict.fromkeys([*released, *waiting[:1], *waiting[-1:]]))

@@ -92,13 +92,15 @@ class Places:
 
 
 class Openings:
-    """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process.
+    """Opens partitions, and runs several at a time; one instance for each process.
 
     Args:
         stop: ends all waiting; None: nothing does.
 
     Attributes:
         now_s: the brokers' time; None: not known.
+        had_others: whether partitions had another owner since the last commit of their bucket: workers, an engine, or
+            another attempt of the task. Of those that were opened since :meth:`adopt`.
     """
 
     _present: ClassVar[tuple[Places, Openings] | None] = None
@@ -154,21 +156,24 @@ class Openings:
         """Number of callback topics that fail. Any thread."""
         return self.parts.targets.circuit_breaker.count
 
-    # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
+    # ---- for buckets ------------------------------------------------------------------------------------------------
 
     def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
+        """Use what the driver knows of failing targets, and the time. Call at the start of a task."""
         self.had_others = False
         self.now_s = None if now is None else now.append_ms / 1000
         self._adopted = {circuit.topic: circuit for circuit in circuits}
         self.parts.targets.adopt(circuits)
 
     def failing(self) -> Failing:
+        """What was learned since :meth:`adopt`."""
         now = {circuit.topic: circuit for circuit in self.parts.targets.circuit_breaker.circuits()}
         known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
         opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
         return Failing(opened, list(known.keys() - now.keys()))
 
     def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Make all calls, some of them at the same time, and raise the first error."""
         if len(calls) == 1:
             calls[0]()
             return
@@ -178,6 +183,10 @@ class Openings:
             each.result()
 
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        """Fence the former owners of a partition, and open its machine.
+
+        If no one else has committed since, and the store on this disk is the one of then, the progress is known.
+        """
         self._patiently(tp, partial(self._fence, tp))
         opened = None
         if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
@@ -188,6 +197,7 @@ class Openings:
         return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))), self._opening(tp))
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+        """Open a partition again after a failed transaction; first wait, if it fails again and again."""
         self._pause(tp, error)
 
         def again() -> tuple[Loop, RocksStore]:
@@ -198,6 +208,10 @@ class Openings:
         return self._opened(tp, *self._patiently(tp, again), self._opening(tp))
 
     def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+        """Open a machine to read it, without fencing its former owners. It commits nothing.
+
+        None: it must be fenced, because its store on this disk is not the one of the last commit.
+        """
         if known.topic_id != self._places.cluster.topic_ids[tp[0]]:
             return None
         with suppress(StoreInUse, Lost):
@@ -208,9 +222,15 @@ class Openings:
         return None
 
     def asks(self, tp: TopicPartition) -> bool:
+        """Whether a partition must be opened for its snapshots, although nothing else is to do."""
         return self.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+        """Read a range of a log that Spark has read before.
+
+        Raises:
+            CheckpointMismatch: it cannot be read: the log may have lost it.
+        """
         config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
         try:
             with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:

@@ -9,7 +9,7 @@ import base64
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 from pyspark import TaskContext
@@ -21,10 +21,13 @@ from timers.core.clock_guard import ClockGuard
 from timers.core.progress import Cuts
 from timers.core.timer import TopicPartition
 from timers.firing.breaker import OpenCircuit
-from timers.spark.engine.bucket import Bucket, BucketState, Read, Total
-from timers.spark.engine.machines import Failing, Partitions
+from timers.spark.engine.bucket import Bucket, BucketState, Total
+from timers.spark.engine.machines import Failing, Read
 from timers.spark.engine.packing import Arrivals
 from timers.spark.engine.questions import Question
+
+if TYPE_CHECKING:
+    from timers.spark.engine.openings import Openings
 
 INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
 """Input rows of a bucket: requests, and ticks."""
@@ -65,7 +68,7 @@ class Buckets:
 
     settings: Settings
     keys: Sequence[int]
-    partitions: Callable[[], Partitions]
+    partitions: Callable[[], Openings]
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Partition -> first offset that the query has read, if this is known."""
     cuts: Mapping[TopicPartition, Cuts] = field(default_factory=dict)

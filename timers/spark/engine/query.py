@@ -20,8 +20,7 @@ from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.spark import jvm, kafka
 from timers.spark.engine import packing, processor
-from timers.spark.engine.bucket import Read
-from timers.spark.engine.machines import Partitions
+from timers.spark.engine.machines import Read
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.processor import TOLD, Buckets, Said, TimerProcessor, Told
 from timers.spark.engine.retries import Retries
@@ -137,7 +136,7 @@ def process(arriving: DataFrame, buckets: Buckets) -> DataFrame:
 
 
 def processed(
-    spark: SparkSession, settings: Settings, plan: Plan, partitions: Callable[[Places], Partitions]
+    spark: SparkSession, settings: Settings, plan: Plan, partitions: Callable[[Places], Openings]
 ) -> DataFrame:
     """What the buckets do with the topics that the engine reads."""
     keys = bucket_keys(spark, plan.buckets)
@@ -235,7 +234,7 @@ def start(
     plan: Plan,
     retries: Retries,
     done: Callable[[int, Sequence[Said]], None],
-    partitions: Callable[[Places], Partitions] = Openings.of,
+    partitions: Callable[[Places], Openings] = Openings.of,
 ) -> StreamingQuery:
     """Start the query.
 

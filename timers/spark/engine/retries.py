@@ -23,7 +23,7 @@ from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, R
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, SparkError, StoreInUse, TimersError
 from timers.kafka.topics import Cluster
-from timers.spark.engine.machines import Known, MachineRun, Range
+from timers.spark.engine.machines import Known, MachineRun, Read
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.questions import Questions
 from timers.spark.engine.read_logs import ReadLogs
@@ -120,7 +120,7 @@ class Retries:
 
     def _run(self, tp: TopicPartition, end: int, tick: Tick) -> None:
         """Accept what the topic has up to ``end``, and fire what is due."""
-        run = MachineRun(tp, self._known.get(tp), Range(end, end, (), None, None), tick, self.openings)
+        run = MachineRun(tp, self._known.get(tp), Read(end, start=end), tick, self.openings)
         try:
             run.go()
             self._known[tp] = run.known

@@ -122,7 +122,7 @@ class SparkQuery:
         retries = Retries(settings, cluster, run, lambda: oscillator.tick, oscillator.wake)
         self._stack.enter_context(retries)
         self._stack.enter_context(answering(settings, cluster, retries, Monitor("engine", 1), print))
-        plan = start.plan(self._spark, settings, cluster, run, str(self.directory), self.buckets, 2, MAX_REQUESTS)
+        plan = start.Start(self._spark, settings, str(self.directory), self.buckets, 2, MAX_REQUESTS).plan(cluster, run)
         openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)
         self._ended.clear()
         self._query = query.start(self._spark, settings, plan, retries, self._note, openings)

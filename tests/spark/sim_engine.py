@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit.log import SimRecord
 from timers.config.settings import Settings
 from timers.core.limits import Limits
+from timers.kafka import connection
+from timers.kafka.records import Record
 from timers.kafka.topic_offsets import Offsets
 from timers.spark.cold import cold_sources
 from timers.spark.columns import RECORD
-from timers.spark.jobs.promote import Copy, KafkaPort, Logs, Port
+from timers.spark.jobs.promote import KafkaPort, Logs
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id
@@ -89,7 +92,7 @@ def as_frame(spark: SparkSession, records: Sequence[SimRecord]) -> DataFrame:
     return spark.createDataFrame(rows, RECORD)
 
 
-class FilePort:
+class FilePort(KafkaPort):
     """Writes copies to a file, since tasks run in other processes; may die when it has, and may refuse some."""
 
     def __init__(self, path: Path, *, dies: bool, refuses: str) -> None:
@@ -97,7 +100,7 @@ class FilePort:
         self._dies = dies
         self._refuses = refuses.encode()
 
-    def write(self, copies: Sequence[Copy]) -> None:
+    def write(self, copies: Sequence[Record]) -> None:
         if any(dict(copy.headers)[h.TIMER_PROMOTED] == self._refuses for copy in copies):
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         with self._path.open("a") as file:
@@ -106,9 +109,6 @@ class FilePort:
                 file.write(json.dumps([topic, partition, _hex(key), _hex(value), texts]) + "\n")
         if self._dies:
             raise RuntimeError("killed after the commit")
-
-    def pause(self, seconds: float) -> None:
-        assert seconds > 0
 
 
 class SimLogs(Logs):
@@ -123,7 +123,7 @@ class SimLogs(Logs):
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
-        super().__init__(spark, engine.settings, {})
+        super().__init__(spark, engine.settings)
         self._session = spark
         self._engine = engine
         self._path = path
@@ -151,7 +151,7 @@ class SimLogs(Logs):
         seen = [] if self.blind or self.trimmed else [(each,) for each in found]
         return self._session.createDataFrame(seen, "source string")
 
-    def port(self) -> Callable[[], Port]:
+    def port(self) -> Callable[[], KafkaPort]:
         path, dies, refuses = self._path, self.dies, self.refuses
         return lambda: FilePort(path, dies=dies, refuses=refuses)
 
@@ -179,12 +179,11 @@ def _bytes(text: str | None) -> bytes | None:
 class Dying(Logs):
     """A promoter that is killed after its first transaction, before it has noted anything."""
 
-    def port(self) -> Callable[[], Port]:
-        config, transactional_id = self._config, self._id
-        return lambda: DyingPort(config, transactional_id)
+    def port(self) -> Callable[[], KafkaPort]:
+        return partial(DyingPort, connection.librdkafka(self._settings), self._id)
 
 
 class DyingPort(KafkaPort):
-    def write(self, copies: Sequence[Copy]) -> None:
+    def write(self, copies: Sequence[Record]) -> None:
         super().write(copies[: len(copies) // 2])
         raise RuntimeError("killed after the commit")

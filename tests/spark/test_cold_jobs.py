@@ -18,13 +18,14 @@ from tests.harness.waiting import due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
+from timers.kafka.records import Record
 from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.gaps import Scope
 from timers.spark.audit.outcomes import Moment
 from timers.spark.cold import ColdTables
 from timers.spark.jobs import audit, hold, promote
-from timers.spark.jobs.promote import Copy, KafkaPort, Logs, Promote, copies_of
+from timers.spark.jobs.promote import KafkaPort, Logs, Promote, copies_of
 from timers.wire import headers as h
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -92,9 +93,9 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     config = connection.librdkafka(system.settings)
     job = Promote(tables, lead_s=3600, rate_per_s=100_000)
     with pytest.raises(Exception, match="killed after the commit"):
-        promote.run(spark, job, Dying(spark, system.settings, config), now_s, said.append)
+        promote.run(spark, job, Dying(spark, system.settings), now_s, said.append)
     assert cold.unpromoted(spark, tables, due_s, F.lit(True)).count() == COUNT, "nothing was noted"
-    assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == COUNT // 2
+    assert promote.run(spark, job, Logs(spark, system.settings), now_s, said.append) == COUNT // 2
     assert any(line.startswith(f"promote: {COUNT // 2} had been written back") for line in said)
     # Whoever repeats copies, from wherever: they change nothing.
     repeat_all(spark, tables, config, system)
@@ -104,7 +105,7 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
         record = fired[request.source]
         assert (record.key, record.value) == (request.key.encode(), request.value)
         assert [each for each in record.headers if not each[0].startswith(h.PREFIX)] == headers[:2]
-    assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == 0
+    assert promote.run(spark, job, Logs(spark, system.settings), now_s, said.append) == 0
     assert system.dead_letters().rest() == []
     worker.stop()
 
@@ -129,7 +130,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
     go_cold(10, so_far=0)
     hold.run(spark, hold.Hold(system.settings, tables), print)
     job = Promote(tables, lead_s=2 * cold.DAY_S, chunk=4)
-    logs = Logs(spark, system.settings, connection.librdkafka(system.settings))
+    logs = Logs(spark, system.settings)
     tables.create(spark)
     assert promote.promote_chunk(spark, job, logs, int(time.time())).promoted == 4
     go_cold(3, so_far=10)  # which nobody has held
@@ -158,9 +159,9 @@ def test_an_interrupted_batch_is_looked_for_in_what_is_left_of_the_log(
     config = connection.librdkafka(system.settings)
     port = KafkaPort(config, system.app_id)
     for number in range(3):
-        port.write([Copy(topic, 0, b"k", b"v", [(h.TIMER_PROMOTED, b"%s/0/%d" % (topic.encode(), number))])])
+        port.write([Record(topic, 0, b"k", b"v", [(h.TIMER_PROMOTED, b"%s/0/%d" % (topic.encode(), number))])])
     system.cluster.delete_records(topic, {0: 2})  # each transaction has a marker
-    logs = Logs(spark, system.settings, config)
+    logs = Logs(spark, system.settings)
     found = logs.copies_since({topic: {0: 0, 99: 5}, "nowhere": {0: 7}}).collect()
     assert sorted(row.source for row in found) == [f"{topic}/0/1", f"{topic}/0/2"]
     assert logs.deleted == 2
@@ -171,7 +172,7 @@ def test_the_brokers_refuse_only_the_copy_that_is_too_large(system: System) -> N
     small = system.target(1, max_message_bytes="2000")
     port, refused = KafkaPort(connection.librdkafka(system.settings), system.app_id), dict[str, str]()
     copies = [
-        Copy(small, 0, b"k", bytes(size), [(h.TIMER_PROMOTED, b"timer-request/0/%d" % number)])
+        Record(small, 0, b"k", bytes(size), [(h.TIMER_PROMOTED, b"timer-request/0/%d" % number)])
         for number, size in enumerate((10, 10, 5000, 10))
     ]
     assert sum(promote._write(port, copies, refused)) == 3
@@ -182,7 +183,7 @@ def test_the_brokers_refuse_only_the_copy_that_is_too_large(system: System) -> N
 def test_a_second_promoter_ends_the_first(system: System) -> None:
     topic = system.target()
     config = connection.librdkafka(system.settings)
-    first, copy = KafkaPort(config, system.app_id), Copy(topic, 0, b"k", b"v", [])
+    first, copy = KafkaPort(config, system.app_id), Record(topic, 0, b"k", b"v", [])
     first.write([copy])
     second = KafkaPort(config, system.app_id)
     with pytest.raises(NameTakenError, match="another `timers spark promote` of the same TIMERS_APP_ID has begun"):

@@ -75,7 +75,7 @@ def test_an_engine_reads_no_other_log_until_the_loss_is_accepted(
 
     cluster = topics.ensure(system.settings)
     with pytest.raises(LogMismatch, match=rf"/0 was read up to offset {OLD + 2}, and has lost .* from offset {CUT} on"):
-        start.check(spark, system.settings, cluster, str(tmp_path / "engine"), 2, 2)
+        start.Start(spark, system.settings, str(tmp_path / "engine"), 2, 2, 1000).check(cluster)
     with accepted(system, f"{system.request_topic}/0"), SparkQuery(spark, system, tmp_path / "engine"):
         fired = reader.take(NEW, PATIENCE_S)
         letters = await_letters(system, {request.source for request in old[CUT:]})
@@ -135,7 +135,7 @@ def test_progress_that_lost_its_end_stops_the_engine(
     partition = progress_partition((system.request_topic, 0), cluster, system.settings)
     restart_without_end(broker, system.settings.progress_topic, partition, 2)
     with pytest.raises(LogMismatch, match="lost records, or an older record was written there"):
-        start.check(spark, system.settings, topics.ensure(system.settings), str(tmp_path / "new"), 2, 2)
+        start.Start(spark, system.settings, str(tmp_path / "new"), 2, 2, 1000).check(topics.ensure(system.settings))
 
 
 def test_progress_cut_under_a_running_engine_is_written_again(

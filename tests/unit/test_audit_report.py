@@ -204,7 +204,7 @@ def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
     found = findings()
     found.ahead = [Due(DUE + 3600 * hour, 1 + hour, 100) for hour in range(hours + 1)]
     ahead = [(due.due_s, due.timers) for due in found.ahead]
-    check_colours(report.rate_chart(ahead, found.ahead_span_s, "timers due", "ahead"))
+    check_colours(report.rate_chart(ahead, found.ahead_span_s, "due", "ahead"))
 
 
 def check_colours(html: str) -> None:

@@ -142,7 +142,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         cluster: Any = CLUSTER,
     ) -> Any:
         monkeypatch.setattr(start, "ProgressLog", lambda *_: log)
-        return start.plan(SPARK, settings, cluster, 7, str(directory), buckets, 2, 1000, anew=anew)
+        return start.Start(SPARK, settings, str(directory), buckets, 2, 1000).plan(cluster, 7, anew=anew)
 
     return make
 
@@ -195,7 +195,7 @@ def test_a_check_leaves_the_checkpoints_of_an_engine_that_runs(
     older = checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
     used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
     monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(progress=READ_BEFORE))
-    found, _, _ = start.check(SPARK, SETTINGS, CLUSTER, str(tmp_path), 2, 2)
+    found, _, _ = start.Start(SPARK, SETTINGS, str(tmp_path), 2, 2, 1000).check(CLUSTER)
     assert (found.path, found.replaced) == (str(used), (str(older),))
     assert older.exists() and len(list((used / "offsets").iterdir())) == 3
 

@@ -295,19 +295,11 @@ def _lag(monitor: Monitor) -> Samples:
     return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED) if monitor.engine is not None]
 
 
-def _waiting(read: Callable[[Monitor, int, int | None], float | None]) -> Callable[[Monitor], Samples]:
+def _of_each(name: str, read: Callable[[Monitor, Any], float | None]) -> Callable[[Monitor], Samples]:
+    """Reads a value for each partition of an attribute of :class:`EngineCounts`."""
+
     def samples(monitor: Monitor) -> Samples:
-        for (topic, partition), each in monitor.engine.waiting.items() if monitor.engine else ():
-            value = read(monitor, *each)
-            if value is not None:
-                yield (topic, str(partition)), value
-
-    return samples
-
-
-def _of_snapshot(read: Callable[[Monitor, Snapshot], float | None]) -> Callable[[Monitor], Samples]:
-    def samples(monitor: Monitor) -> Samples:
-        for (topic, partition), each in monitor.engine.snapshots.items() if monitor.engine else ():
+        for (topic, partition), each in getattr(monitor.engine, name, {}).items():
             if (value := read(monitor, each)) is not None:
                 yield (topic, str(partition)), value
 
@@ -319,8 +311,8 @@ def _age_s(monitor: Monitor, snapshot: Snapshot) -> float | None:
     return None if now_s is None or written_ms is None else max(0.0, now_s - written_ms / 1000)
 
 
-def _overdue_s(monitor: Monitor, _: int, oldest_due_s: int | None) -> float | None:
-    now_s = monitor.broker_now_s()
+def _overdue_s(monitor: Monitor, waiting: tuple[int, int | None]) -> float | None:
+    now_s, (_, oldest_due_s) = monitor.broker_now_s(), waiting
     return now_s and (0.0 if oldest_due_s is None else max(0.0, now_s - oldest_due_s))
 
 
@@ -329,12 +321,12 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.DEAD_LETTERED, _dead_lettered),
     Entry(*partition_metrics.RETRIED, _total("retried")),
     Entry(*partition_metrics.LAG, _lag, histogram=True),
-    Entry(*partition_metrics.PENDING, _waiting(lambda _, pending, __: pending)),
-    Entry(*partition_metrics.OVERDUE, _waiting(_overdue_s)),
-    Entry(*partition_metrics.SNAPSHOT_UNREAD, _of_snapshot(lambda _, each: each.unread)),
-    Entry(*partition_metrics.SNAPSHOT_OFFSET, _of_snapshot(lambda _, each: each.applied)),
-    Entry(*partition_metrics.SNAPSHOT_BYTES, _of_snapshot(lambda _, each: each.bytes)),
-    Entry(*partition_metrics.SNAPSHOT_AGE, _of_snapshot(_age_s)),
+    Entry(*partition_metrics.PENDING, _of_each("waiting", lambda _, each: each[0])),
+    Entry(*partition_metrics.OVERDUE, _of_each("waiting", _overdue_s)),
+    Entry(*partition_metrics.SNAPSHOT_UNREAD, _of_each("snapshots", lambda _, each: each.unread)),
+    Entry(*partition_metrics.SNAPSHOT_OFFSET, _of_each("snapshots", lambda _, each: each.applied)),
+    Entry(*partition_metrics.SNAPSHOT_BYTES, _of_each("snapshots", lambda _, each: each.bytes)),
+    Entry(*partition_metrics.SNAPSHOT_AGE, _of_each("snapshots", _age_s)),
     Entry(
         *partition_metrics.OPEN_CIRCUITS,
         lambda monitor: [((), monitor.engine.open_circuits())] if monitor.engine else [],

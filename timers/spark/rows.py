@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,13 +66,6 @@ condition a row whose timer had fired meanwhile would fire again."""
 
 HASH_DIGITS = 40
 """160 bits: two different rows do not get the same hash by chance."""
-
-
-class _Timer(NamedTuple):
-    content: str
-    due_s: int
-    value: bytes
-    headers: list[Header]
 
 
 def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool, encoding: str | None) -> DataFrame:
@@ -144,7 +137,8 @@ def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encodin
     return *timer, None, None, None
 
 
-def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encoding: str | None) -> _Timer:
+def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, encoding: str | None) -> tuple[Any, ...]:
+    """The columns ``content`` to ``headers`` of a row that is a valid timer."""
     due_s = due_second(_text("due", row["due"], encoding))
     topic = _text("topic", row["topic"], encoding)
     key = _text("key", row["key"], encoding)
@@ -154,9 +148,10 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, enco
     headers = _headers(row["headers"], encoding)
     request = future.encode(topic, key, value)
     future.check(request, topic, max_request_bytes)
-    pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
+    flat = (piece for name, content in headers for piece in (name.encode(), content))
+    pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *flat])
     content = hashlib.sha256(pieces).hexdigest()[:HASH_DIGITS]
-    return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s), *CONDITION])
+    return content, due_s, request, [*headers, *future_by_id.encode_headers(due_s), *CONDITION]
 
 
 def _text(name: str, given: bytes | None, encoding: str | None) -> str:
@@ -255,12 +250,6 @@ def _bad_headers(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         "headers-invalid", f'headers {what}: expected is an object such as {{"name": "value"}}, or a list of pairs'
     )
-
-
-def _flat(headers: Sequence[Header]) -> Iterator[bytes | None]:
-    for name, value in headers:
-        yield name.encode()
-        yield value
 
 
 PARQUET, CSV, JSON = "parquet", "csv", "json"

@@ -21,7 +21,6 @@ from timers.clock import Clock
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.counted import counted
-from timers.kafka import connection
 from timers.wire.query import format_due
 
 if TYPE_CHECKING:
@@ -102,7 +101,8 @@ def engine(
             oscillator = stack.enter_context(Oscillator(settings, Clock()))
             spark = stack.enter_context(session(launched))
             stack.enter_context(monitor.watching(spark))
-            start.check(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS)
+            starting = start.Start(spark, settings, checkpoint_dir, buckets, DEFAULT_BUCKETS, max_requests)
+            starting.check(cluster)
         if stop.is_set():
             say("stopped")
             return
@@ -112,10 +112,7 @@ def engine(
         retries = stack.enter_context(Retries(settings, cluster, run, lambda: oscillator.tick, oscillator.wake))
 
         def make_plan(anew: bool) -> Plan:
-            directory, cluster = checkpoint_dir, topics.ensure(settings)
-            plan = start.plan(
-                spark, settings, cluster, run, directory, buckets, DEFAULT_BUCKETS, max_requests, anew=anew
-            )
+            plan = starting.plan(topics.ensure(settings), run, anew=anew)
             names = ", ".join(request_topics(settings))
             say(f"firing timers of {names} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
             return plan
@@ -252,7 +249,7 @@ def promote(
 
     with stop_event() as stop, monitored(options, "promote", every_s) as monitor, session(launched) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
-        logs = job.Logs(spark, settings, connection.librdkafka(settings))
+        logs = job.Logs(spark, settings)
         total = job.run(
             spark, arguments, logs, lambda: int(time.time()), say, None if once else every_s, stop, monitor.ended
         )

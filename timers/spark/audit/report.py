@@ -50,7 +50,9 @@ _MAX_YEAR_S = 253_402_300_799
 
 
 def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
-    """Percentiles of lag in milliseconds, over the due time."""
+    """Percentiles of lag in milliseconds, over the due time; empty without any."""
+    if not lags:
+        return ""
     figure, axes = _axes()
     times = [_at(lag.of) for lag in lags]
     style = {"marker": "o", "markersize": 3} if len(lags) < 60 else {}
@@ -74,11 +76,13 @@ def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
 
 
 def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: str) -> str:
-    """Bars: a number for each time span.
+    """Bars: a number of timers for each time span; empty without any.
 
     Args:
         points: (first second of a span, number).
     """
+    if not points:
+        return ""
     figure, axes = _axes()
     axes.bar(
         [_at(at) for at, _ in points],
@@ -87,7 +91,7 @@ def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: 
         align="edge",
         color=_BLUE,
     )
-    axes.set_ylabel(what)
+    axes.set_ylabel(f"timers {what}")
     axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins="auto", integer=True))
     axes.yaxis.set_major_formatter(_thousands())
     _limit(axes, points[0][0], points[-1][0], span_s)
@@ -284,17 +288,11 @@ def page(findings: Findings, settings: Settings) -> str:
         passed=findings.is_passed,
         storage=_storage(findings),
         cancels=sum(each.records for each in findings.counted if each.kind == CANCEL),
-        lag_chart=lag_chart(findings.lags, findings.lag_span_s) if findings.lags else "",
-        fired_chart=rate_chart(
-            [(lag.of, lag.fired) for lag in findings.lags], findings.lag_span_s, "timers fired", "fired"
-        )
-        if findings.lags
-        else "",
+        lag_chart=lag_chart(findings.lags, findings.lag_span_s),
+        fired_chart=rate_chart([(lag.of, lag.fired) for lag in findings.lags], findings.lag_span_s, "fired", "fired"),
         ahead_chart=rate_chart(
-            [(due.due_s, due.timers) for due in findings.ahead], findings.ahead_span_s, "timers due", "ahead"
-        )
-        if findings.ahead
-        else "",
+            [(due.due_s, due.timers) for due in findings.ahead], findings.ahead_span_s, "due", "ahead"
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
@@ -61,67 +62,63 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop
         )
 
 
-def plan(
-    spark: SparkSession,
-    settings: Settings,
-    cluster: Cluster,
-    run: int,
-    directory: str,
-    buckets: int | None,
-    default_buckets: int,
-    max_requests: int,
-    *,
-    anew: bool = False,
-) -> Plan:
-    """The parameters of the query.
+@dataclass(frozen=True)
+class Start:
+    """The start of an engine.
 
-    Args:
-        run: number of this run of the engine (:func:`announce`).
+    Attributes:
         directory: of the checkpoints.
         buckets: number that the user chose; None: that of the checkpoint, or ``default_buckets``.
         max_requests: largest number of requests of a micro-batch.
-        anew: the existing checkpoint cannot be used, and the log is read from its start.
-
-    Raises:
-        LogMismatch: the log lacks records. No checkpoint was deleted.
-        TimersError: the engine must not start.
     """
-    found = check(spark, settings, cluster, directory, buckets, default_buckets, anew=anew)
-    (path, chosen_buckets, is_new, replaced), starts, progress = found
-    for each in replaced:
-        checkpoints.delete(spark, each)
-    checkpoints.forget_planned(spark, path)
-    return Plan(path, chosen_buckets, max_requests, cluster, starts, progress, run, is_new)
 
+    spark: SparkSession
+    settings: Settings
+    directory: str
+    buckets: int | None
+    default_buckets: int
+    max_requests: int
 
-def check(
-    spark: SparkSession,
-    settings: Settings,
-    cluster: Cluster,
-    directory: str,
-    buckets: int | None,
-    default_buckets: int,
-    *,
-    anew: bool = False,
-) -> tuple[checkpoints.Checkpoint, dict[TopicPartition, int], dict[TopicPartition, Progress]]:
-    """Check that the engine can start. It only claims the directory: an engine that runs goes on.
+    def plan(self, cluster: Cluster, run: int, *, anew: bool = False) -> Plan:
+        """The parameters of the query.
 
-    That engine goes on committing until :func:`announce` fences it, so :func:`plan` reads all this again.
+        Args:
+            run: number of this run of the engine (:func:`announce`).
+            anew: the existing checkpoint cannot be used, and the log is read from its start.
 
-    Args:
-        As those of :func:`plan`.
+        Raises:
+            LogMismatch: the log lacks records. No checkpoint was deleted.
+            TimersError: the engine must not start.
+        """
+        (path, buckets, is_new, replaced), starts, progress = self.check(cluster, anew=anew)
+        for each in replaced:
+            checkpoints.delete(self.spark, each)
+        checkpoints.forget_planned(self.spark, path)
+        return Plan(path, buckets, self.max_requests, cluster, starts, progress, run, is_new)
 
-    Returns:
-        The checkpoint of the query; the first offset to read of each partition, if it is new; and their progress.
+    def check(
+        self, cluster: Cluster, *, anew: bool = False
+    ) -> tuple[checkpoints.Checkpoint, dict[TopicPartition, int], dict[TopicPartition, Progress]]:
+        """Check that the engine can start. It only claims the directory: an engine that runs goes on.
 
-    Raises:
-        LogMismatch: the log lacks records.
-        TimersError: the engine must not start.
-    """
-    checkpoints.claim(spark, directory, settings.app_id, cluster.cluster_id)
-    starts, progress, has_new_cuts = _progress(settings, cluster)
-    checkpoint = checkpoints.choose_checkpoint(spark, directory, buckets, default_buckets, anew=anew or has_new_cuts)
-    return checkpoint, starts, progress
+        That engine goes on committing until :func:`announce` fences it, so :meth:`plan` reads all this again.
+
+        Returns:
+            The checkpoint of the query; the first offset to read of each partition, if it is new; and their progress.
+
+        Raises:
+            LogMismatch: the log lacks records.
+            TimersError: the engine must not start.
+        """
+        place = self.spark, self.directory
+        checkpoints.claim(*place, self.settings.app_id, cluster.cluster_id)
+        starts, progress, has_new_cuts = _progress(self.settings, cluster)
+        anew = anew or has_new_cuts
+        return (
+            checkpoints.choose_checkpoint(*place, self.buckets, self.default_buckets, anew=anew),
+            starts,
+            progress,
+        )
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from time import monotonic
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -329,18 +328,10 @@ _MORE_WAITS = 20
 """The same if another broker may show who is right: an oscillator writes each tick to a partition of its choice."""
 
 
-class Now(NamedTuple):
-    """The time that an audit refers to."""
-
-    as_of_ms: int
-    doubt: str = ""
-    """Why it is not known; empty if it is."""
-
-
 def brokers_now(
     own_ms: int, newest: Callable[[], Mapping[int, Newest]], max_leap_s: int, sleep: Callable[[float], None]
-) -> Now:
-    """The time now by the brokers' clock, or ``own_ms`` if no ticks are written.
+) -> tuple[int, str]:
+    """The time now by the brokers' clock, or ``own_ms`` if no ticks are written; and why it is not known, or "".
 
     By a clock that is behind, timers that have not fired count as pending; by one that is ahead, pending timers count
     as lost. So a broker's clock must agree with a second one, another broker's or this machine's, within the limit that
@@ -355,9 +346,9 @@ def brokers_now(
     first = newest()
     near = [tick.append_ms for tick in first.values() if abs(tick.append_ms - own_ms) <= FRESH_MS]
     if near:
-        return Now(max(near))
+        return max(near), ""
     if not first:
-        return Now(own_ms)
+        return own_ms, ""
     shown: dict[int, int] = {}
     for number in range(_MORE_WAITS):
         if number >= _WAITS and (not shown or len({tick.broker for tick in first.values()}) == 1):
@@ -370,10 +361,10 @@ def brokers_now(
                 shown[tick.broker] = max(tick.append_ms, shown.get(tick.broker, 0))
         agreeing = _agreeing([*shown.values()], own_ms, max_leap_s * 1000)
         if agreeing:
-            return Now(max(agreeing))
+            return max(agreeing), ""
     if not shown:
-        return Now(own_ms)
-    return Now(min(own_ms, *shown.values()), _doubt(shown, own_ms, max_leap_s))
+        return own_ms, ""
+    return min(own_ms, *shown.values()), _doubt(shown, own_ms, max_leap_s)
 
 
 def _agreeing(brokers_ms: Sequence[int], own_ms: int, limit_ms: int) -> list[int]:

@@ -99,7 +99,7 @@ def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kep
     read = kept.on_disk(read)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
     say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
-    _reject(read, job.rejects)
+    read.where("reason is not null").select("reason", "row", "file").write.mode("overwrite").json(job.rejects)
     requests = numbered(read, job.name)
     fresh = kept.on_disk(requests.join(ledger.sent(), "id", "left_anti"))
     count = fresh.count()
@@ -159,11 +159,6 @@ def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
     """Publish requests. The partitioner of Java's producer chooses their partitions, as the client does for ids."""
     options = {**kafka.sink_options(settings, max_message_bytes(settings)), "includeHeaders": "true", "topic": topic}
     requests.select(F.col("id").alias("key"), "value", "headers").write.format("kafka").options(**options).save()
-
-
-def _reject(entries: DataFrame, target: str) -> None:
-    bad = entries.where("reason is not null").select("reason", "row", "file")
-    bad.write.mode("overwrite").json(target)
 
 
 class ImportLedger:

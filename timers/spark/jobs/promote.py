@@ -19,7 +19,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -32,6 +32,7 @@ from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.counted import counted
 from timers.errors import NameTakenError, SparkError
+from timers.kafka import connection
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
@@ -59,20 +60,9 @@ _MAX_MESSAGE_BYTES = 100_000_000
 
 TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun since: this one ends"
 
-Copy: TypeAlias = Record
-"""A promoted request."""
-
-
-class Port(Protocol):
-    """Writes copies to the request topics: all copies of a call, or none."""
-
-    def write(self, copies: Sequence[Copy]) -> None: ...
-
-    def pause(self, seconds: float) -> None: ...
-
 
 class KafkaPort:
-    """Writes to Kafka.
+    """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none.
 
     Args:
         config: configuration of librdkafka; it contains secrets.
@@ -82,7 +72,7 @@ class KafkaPort:
         self._open = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
         self._writer = self._open()
 
-    def write(self, copies: Sequence[Copy]) -> None:
+    def write(self, copies: Sequence[Record]) -> None:
         try:
             with self._writer.transaction() as send:
                 send(copies)
@@ -94,25 +84,21 @@ class KafkaPort:
                 raise NameTakenError(TAKEN) from error
             raise
 
-    def pause(self, seconds: float) -> None:
-        """Wait between two transactions."""
-        time.sleep(seconds)
-
 
 def writer(
-    open_port: Callable[[], Port], rate_per_s: int
+    open_port: Callable[[], KafkaPort], rate_per_s: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; it yields rows of :data:`SENT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent: list[int] = []
         refused: dict[str, str] = {}
-        port: Port | None = None
+        port: KafkaPort | None = None
         for batch in batches:
             for copies in groups(copies_of(batch), _size, MAX_COPIES, MAX_BYTES):
                 port = port or open_port()
                 for count in _write(port, copies, refused):
-                    port.pause(count / rate_per_s)
+                    time.sleep(count / rate_per_s)
                     sent.append(count)
         rows = [(sum(sent), len(sent), None, None), *((0, 0, source, why) for source, why in refused.items())]
         yield record_batch(rows, _ARROW)
@@ -120,7 +106,7 @@ def writer(
     return write
 
 
-def _write(port: Port, copies: Sequence[Copy], refused: dict[str, str]) -> Iterator[int]:
+def _write(port: KafkaPort, copies: Sequence[Record], refused: dict[str, str]) -> Iterator[int]:
     """Write copies, and yield the number of each transaction. A copy that its topic refuses does not stop the others.
 
     Args:
@@ -142,7 +128,7 @@ def _write(port: Port, copies: Sequence[Copy], refused: dict[str, str]) -> Itera
         yield len(copies)
 
 
-def copies_of(batch: pa.RecordBatch) -> Iterator[Copy]:
+def copies_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """Yield the records that promote the rows of an Arrow batch."""
     names = ("source", "topic", "partition", "due_s", "append_ms", "seal", "key", "value")
     columns = [batch.column(name).to_pylist() for name in names]
@@ -150,10 +136,10 @@ def copies_of(batch: pa.RecordBatch) -> Iterator[Copy]:
         *columns, headers_of(batch.column("headers")), strict=True
     ):
         cold = Cold(source, due_s, append_ms, seal, list(headers))
-        yield Copy(topic, partition, key, value, encode_promoted(cold))
+        yield Record(topic, partition, key, value, encode_promoted(cold))
 
 
-def _size(copy: Copy) -> int:
+def _size(copy: Record) -> int:
     return len(copy.key or b"") + len(copy.value or b"")
 
 
@@ -178,10 +164,10 @@ class Logs:
         unsure_until_s: copies of timers due by this second may have been among them.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings, config: dict[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
         self._settings = settings
-        self._config = config
+        self._id = topics.promoter_id(settings.app_id)
         self.deleted = self.unsure_until_s = 0
 
     def ends(self) -> Offsets:
@@ -197,7 +183,7 @@ class Logs:
         """Abort the open transaction of a former promoter, and fence that promoter."""
         self.ends()  # its errors name the broker and the reason
         try:
-            KafkaPort(self._config, self._id)
+            self.port()()
         except KafkaException as error:
             raise SparkError(f"transactional id {self._id!r} cannot be used: {error.args[0].str()}") from error
 
@@ -212,14 +198,9 @@ class Logs:
         read = kafka.read(self._spark, self._settings, left.starts, left.ends)
         return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
 
-    def port(self) -> Callable[[], Port]:
+    def port(self) -> Callable[[], KafkaPort]:
         """A function that opens the writer of a task. Spark sends it to an executor."""
-        config, transactional_id = self._config, self._id
-        return lambda: KafkaPort(config, transactional_id)
-
-    @property
-    def _id(self) -> str:
-        return topics.promoter_id(self._settings.app_id)
+        return partial(KafkaPort, connection.librdkafka(self._settings), self._id)
 
 
 @dataclass(frozen=True)

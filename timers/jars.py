@@ -16,7 +16,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -81,7 +80,8 @@ class JarSet:
 
     def locked(self) -> tuple[Jar, ...]:
         """Return the jars of the lock, in class path order."""
-        return _locked(self.lock)
+        entries = tomllib.loads(self.lock.read_text())["dependencies"]
+        return tuple(Jar(entry["groupId"], entry["artifactId"], entry["version"], entry["sha256"]) for entry in entries)
 
     def ensure(self, out: TextIO | None) -> list[Path]:
         """Return the paths of all jars, and download missing or broken ones. It uses the network only for these.
@@ -94,20 +94,16 @@ class JarSet:
         """
         directory = cache_dir()
         try:
-            if self._missing(directory):
+            if self.missing(directory):
                 message = f"waiting for another download of {self.name}"
                 timeout_s, lock = _OTHER_DOWNLOAD_TIMEOUT_S, directory / ".lock"
                 with exclusive(lock, message, out, timeout_s=timeout_s, error=self.error):
-                    self._download(self._missing(directory), directory, out)
+                    self._download(self.missing(directory), directory, out)
         except OSError as error:
             raise self.error(
                 f"cannot keep {self.name} in {directory}: {error} (XDG_CACHE_HOME names another place)"
             ) from error
         return [directory / jar.filename for jar in self.locked()]
-
-    def is_in(self, directory: Path) -> bool:
-        """Return whether a directory has all these jars, with the hashes of the lock."""
-        return not self._missing(directory)
 
     def relock(self) -> str:
         """Resolve the packages and write the lock: only versions and hashes. Returns a sentence about it.
@@ -125,7 +121,8 @@ class JarSet:
             LockFile.from_resolved_dependencies(needed).save(self.lock)
         return f"{self.lock.name}: {len(needed)} jars"
 
-    def _missing(self, directory: Path) -> list[Jar]:
+    def missing(self, directory: Path) -> list[Jar]:
+        """Return the jars that a directory does not have with the hashes of the lock."""
         return [jar for jar in self.locked() if _sha256(directory / jar.filename) != jar.sha256]
 
     def _download(self, jars: list[Jar], directory: Path, out: TextIO | None) -> None:
@@ -188,12 +185,6 @@ class JarSet:
                 "lock; try again, or ask the operator of your Maven repository"
             )
         path.replace(directory / jar.filename)
-
-
-@cache
-def _locked(lock: Path) -> tuple[Jar, ...]:
-    entries = tomllib.loads(lock.read_text())["dependencies"]
-    return tuple(Jar(entry["groupId"], entry["artifactId"], entry["version"], entry["sha256"]) for entry in entries)
 
 
 def _sha256(path: Path) -> str | None:

@@ -49,7 +49,7 @@ def test_hold_without_a_cold_topic_is_one_sentence(spark: SparkSession, system: 
     with pytest.raises(
         SettingsError, match=r"TIMERS_COLD_TOPIC='cold-.* does not exist .* start a worker .* on Spark\) with TIMERS_"
     ):
-        hold.run(spark, hold.Hold(system.settings, ColdTables(str(tmp_path / "cold"))), print)
+        hold.run(spark, system.settings, ColdTables(str(tmp_path / "cold")), print)
 
 
 def test_hold_counts_the_records_that_are_no_cold_requests(spark: SparkSession, system: System, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_hold_counts_the_records_that_are_no_cold_requests(spark: SparkSession, 
     for headers in foreign:
         writer.write(settings.cold_topic, b"key", b"value", headers, now_s() * 1000)
     tables = ColdTables((tmp_path / "cold").as_uri())
-    assert hold.run(spark, hold.Hold(settings, tables), said.append) == 1
+    assert hold.run(spark, settings, tables, said.append) == 1
     assert said[0].startswith("hold: 1 held, ") and said[0].endswith("/s, 1 since the start")
     why = "the headers of a cold request are missing"
     assert said[1:] == [f"hold: 2 records of {settings.cold_topic} will not be promoted: {why}"]
@@ -82,11 +82,11 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     wait_until(
         lambda: system.end(system.settings.cold_topic, committed=True) >= COUNT, "requests are on the cold topic"
     )
-    assert hold.run(spark, hold.Hold(system.settings, tables), said.append) >= 1
-    assert hold.run(spark, hold.Hold(system.settings, tables), said.append) == 0
+    assert hold.run(spark, system.settings, tables, said.append) >= 1
+    assert hold.run(spark, system.settings, tables, said.append) == 0
     # As if it had been killed before Spark noted the end of the micro-batch: it repeats it.
     max(Path(tables.checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name)).unlink()
-    hold.run(spark, hold.Hold(system.settings, tables), said.append)
+    hold.run(spark, system.settings, tables, said.append)
     held = spark.read.format("delta").load(tables.held)
     assert sorted(row.source for row in held.collect()) == sorted(request.source for request in requests)
 
@@ -128,7 +128,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
 
     system.send(*(Request(target, due_in(1)) for _ in range(5)))
     go_cold(10, so_far=0)
-    hold.run(spark, hold.Hold(system.settings, tables), print)
+    hold.run(spark, system.settings, tables, print)
     job = Promote(tables, lead_s=2 * cold.DAY_S, chunk=4)
     logs = Logs(spark, system.settings)
     tables.create(spark)

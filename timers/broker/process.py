@@ -1,4 +1,4 @@
-"""Starts, recognizes, asks and ends the broker's process, and reads its log."""
+"""Starts, recognizes and asks the broker's process, and reads its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from confluent_kafka.admin import AdminClient
 from timers import java
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals
-from timers.waiting import Waiting
 
 HOST = "127.0.0.1"
 
@@ -116,7 +115,6 @@ _TOOL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.configurat
 """Options for a fast start of a tool that runs for a second."""
 
 _TOOL_TIMEOUT_S = 120.0
-_KILL_TIMEOUT_S = 10.0
 
 
 def _directory_option(directory: Path) -> str:
@@ -195,37 +193,6 @@ def is_broker_of(pid: int, directory: Path) -> bool:
             return False
     result = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
     return os.fsencode(f" {_directory_option(directory)} ") in result.stdout
-
-
-def end(pid: int, directory: Path, waiting: Waiting) -> None:
-    """Ask the broker to stop, and kill it when ``waiting`` expires. Return when it has ended."""
-    _signal(pid, directory, signal.SIGTERM)
-    while is_broker_of(pid, directory):
-        if waiting.expired:
-            kill(pid, directory)
-            return
-        waiting.pause()
-
-
-def kill(pid: int, directory: Path) -> None:
-    """Kill the broker, and return when it has ended."""
-    _signal(pid, directory, signal.SIGKILL)
-    with Waiting(f"killing broker {pid}", None, timeout_s=_KILL_TIMEOUT_S) as waiting:
-        while is_broker_of(pid, directory):
-            if waiting.expired:
-                raise BrokerError(f"the broker's process {pid} does not end after SIGKILL: see `ps -p {pid}`")
-            waiting.pause()
-
-
-def _signal(pid: int, directory: Path, number: signal.Signals) -> None:
-    if not is_broker_of(pid, directory):
-        return
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-    except PermissionError as error:
-        raise BrokerError(f"the broker's process {pid} belongs to another user, who must stop it: {error}") from error
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def missing_in(directory: Path, out: TextIO | None) -> list[Path]:
         out: stream for progress messages; None for no messages.
     """
     needed = jar_set()
-    return [] if needed.is_in(directory) else needed.ensure(out)
+    return needed.ensure(out) if needed.missing(directory) else []
 
 
 if __name__ == "__main__":

@@ -192,8 +192,7 @@ def hold(
         session(launched) as spark,
         monitor.watching(spark),
     ):
-        arguments = job.Hold(settings, cold_tables(spark, tables), None if once else every_s)
-        total = job.run(spark, arguments, say, stop)
+        total = job.run(spark, settings, cold_tables(spark, tables), say, None if once else every_s, stop)
     output.show({"held": total}, f"hold: {total:,} held")
 
 

@@ -7,7 +7,6 @@ of the micro-batch: Delta ignores a micro-batch that Spark repeats.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Event
 
 from pyspark.sql import SparkSession
@@ -28,36 +27,31 @@ MAX_RECORDS = 500_000
 """Records of one micro-batch: limits its duration after a long downtime."""
 
 
-@dataclass(frozen=True)
-class Hold:
-    """Parameters of the job.
-
-    Attributes:
-        every_s: seconds between micro-batches; None: read all existing records, then end.
-    """
-
-    settings: Settings
-    tables: ColdTables
-    every_s: int | None = None
-
-
-def run(spark: SparkSession, job: Hold, say: Callable[[str], None], stop: Event | None = None) -> int:
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    tables: ColdTables,
+    say: Callable[[str], None],
+    every_s: int | None = None,
+    stop: Event | None = None,
+) -> int:
     """Run until ``stop`` is set, or once, and return the number of requests that were held.
 
     Args:
+        every_s: seconds between micro-batches; None: read all existing records, then end.
         stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
 
     Raises:
         SettingsError: the topic of cold timers does not exist.
     """
-    topic = job.settings.cold_topic
-    if topic not in TopicOffsets(job.settings).existing([topic]):
+    topic = settings.cold_topic
+    if topic not in TopicOffsets(settings).existing([topic]):
         raise SettingsError(
-            f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker (or "
+            f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {settings.brokers}: start a worker (or "
             "the engine on Spark) with TIMERS_HOT_HORIZON_S, which creates it"
         )
-    job.tables.create(spark)
-    query = start(spark, job)
+    tables.create(spark)
+    query = start(spark, settings, tables, every_s)
     reported, total, seen = -1, 0, None
     stop = stop or Event()
     try:
@@ -83,8 +77,7 @@ def run(spark: SparkSession, job: Hold, say: Callable[[str], None], stop: Event 
     return total
 
 
-def start(spark: SparkSession, job: Hold) -> StreamingQuery:
-    settings = job.settings
+def start(spark: SparkSession, settings: Settings, tables: ColdTables, every_s: int | None) -> StreamingQuery:
     records = kafka.stream(
         spark,
         settings,
@@ -101,8 +94,8 @@ def start(spark: SparkSession, job: Hold) -> StreamingQuery:
         held.writeStream.queryName("timers-hold")
         .format("delta")
         .outputMode("append")
-        .option("checkpointLocation", job.tables.checkpoint)
+        .option("checkpointLocation", tables.checkpoint)
     )
-    if job.every_s is None:
-        return writer.trigger(availableNow=True).start(job.tables.held)
-    return writer.trigger(processingTime=f"{job.every_s} seconds").start(job.tables.held)
+    if every_s is None:
+        return writer.trigger(availableNow=True).start(tables.held)
+    return writer.trigger(processingTime=f"{every_s} seconds").start(tables.held)

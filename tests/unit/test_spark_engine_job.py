@@ -109,7 +109,7 @@ def test_an_engine_that_must_not_run_ends() -> None:
     message = f"{FAILED}: {TRACEBACK}\ntimers.errors.LogMismatch: the log is shorter\n\tat a.b"
     with pytest.raises(SparkError, match=r"^the log is shorter$"):
         engine._restartable(StreamingQueryException(message))
-    assert engine._restartable(None).sentence == "without a reason"
+    assert engine._restartable(None)[0] == "without a reason"
 
 
 def test_an_engine_that_a_newer_one_has_replaced_ends_with_an_exit_code_of_its_own() -> None:

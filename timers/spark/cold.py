@@ -12,7 +12,6 @@ Nothing here uses Kafka: transforms take and return DataFrames.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import reduce
 from operator import and_, or_
@@ -63,33 +62,21 @@ def cold_sources(settings: Settings) -> list[str]:
     return [topic for topic, request_format in enabled_formats(settings).items() if request_format.allows_cold_tier]
 
 
-@dataclass(frozen=True)
 class ColdTables:
     """Paths of the tables.
 
     Args:
         root: directory of the tables: a path or a URI that all executors can read and write.
+
+    Attributes:
+        checkpoint: path of the checkpoint of `hold`. It is inside the held table, so that both can only be lost
+            together. Delta ignores names that begin with an underscore.
     """
 
-    root: str
-
-    @property
-    def held(self) -> str:
-        return table_at(self.root, "held")
-
-    @property
-    def promoted(self) -> str:
-        return table_at(self.root, "promoted")
-
-    @property
-    def batches(self) -> str:
-        return table_at(self.root, "batches")
-
-    @property
-    def checkpoint(self) -> str:
-        """Path of the checkpoint of `hold`. It is inside the held table, so that both can only be lost together.
-        Delta ignores names that begin with an underscore."""
-        return f"{self.held}/_checkpoint"
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.held, self.promoted, self.batches = (table_at(root, name) for name in ("held", "promoted", "batches"))
+        self.checkpoint = f"{self.held}/_checkpoint"
 
     def steps(self, spark: SparkSession) -> Steps:
         return Steps(spark, self.batches, BATCHES)

@@ -76,10 +76,6 @@ class Buckets:
     fired_s: int | None = None
     """Second up to which the app had fired when the query started; None: nothing had."""
 
-    def mine(self, read: Mapping[TopicPartition, Read], key: int) -> dict[TopicPartition, Read]:
-        """The part of ``read`` for the partitions of a bucket."""
-        return {tp: each for tp, each in read.items() if self.keys[tp[1] % len(self.keys)] == key}
-
 
 class Said(NamedTuple):
     """What a bucket tells the driver of a micro-batch."""
@@ -116,7 +112,9 @@ class TimerProcessor(StatefulProcessor):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
         buckets, (number,) = self._buckets, key
         told, partitions = _told(), buckets.partitions()
-        state = self._load()
+        read = {tp: each for tp, each in told.read.items() if buckets.keys[tp[1] % len(buckets.keys)] == number}
+        value = self._state.get()
+        state = BucketState() if value is None else BucketState.decode(bytes(value[0]))
         partitions.adopt(told.circuits, state.tick)
         bucket = Bucket(state, partitions, buckets.starts, buckets.cuts)
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
@@ -125,15 +123,11 @@ class TimerProcessor(StatefulProcessor):
         clocks = Clock().read()
         tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), buckets.fired_s)
         held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
-        done = bucket.process(arrivals, buckets.mine(told.read, number), tick, told.questions)
+        done = bucket.process(arrivals, read, tick, told.questions)
         self._state.update((bucket.state.encode(),))
         newest_ms = None if bucket.state.tick is None else bucket.state.tick.append_ms
         said = Said(int(number), newest_ms, held, partitions.had_others, partitions.failing(), done)
         yield pd.DataFrame({"said": [pickle.dumps(said)]})
-
-    def _load(self) -> BucketState:
-        value = self._state.get()
-        return BucketState() if value is None else BucketState.decode(bytes(value[0]))
 
     def close(self) -> None:
         """Do nothing: the producers serve the next micro-batch."""

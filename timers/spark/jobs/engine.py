@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum, auto
 from functools import reduce
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -186,11 +186,11 @@ def run(
                 raise retries.failure
             if stop.is_set():
                 return
-            why = _restartable(failure)
+            sentence, cause = _restartable(failure)
             start.check_no_workers(settings)
             pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
-            say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
-            planning.after(why.cause, has_worked=reporter.ended > ended)
+            say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {sentence}")
+            planning.after(cause, has_worked=reporter.ended > ended)
             stop.wait(pause_s)
 
 
@@ -231,13 +231,6 @@ _OWN_CAUSES = {
     CheckpointMismatch.__name__: _Cause.MISMATCH,
 }
 """The errors of this package after which another start may help."""
-
-
-class _Failure(NamedTuple):
-    """Why a query ended that starts again."""
-
-    sentence: str
-    cause: _Cause = _Cause.OTHER
 
 
 class _Planning:
@@ -283,14 +276,14 @@ class _Planning:
         self.plan = replace(self._make_plan(anew), max_requests=self._max_requests)
 
 
-def _restartable(failure: StreamingQueryException | None) -> _Failure:
-    """Why a query ended, if another start may help.
+def _restartable(failure: StreamingQueryException | None) -> tuple[str, _Cause]:
+    """Why a query ended, in a sentence, and its cause, if another start may help.
 
     Raises:
         TimersError: it cannot.
     """
     if failure is None:
-        return _Failure("without a reason")
+        return "without a reason", _Cause.OTHER
     text = str(failure)
     ours = _OURS.search(text)
     if ours is not None:
@@ -298,14 +291,14 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
             raise NameTakenError(ours[2])
         if ours[1] not in _OWN_CAUSES:
             raise SparkError(ours[2])
-        return _Failure(ours[2], _OWN_CAUSES[ours[1]])
+        return ours[2], _OWN_CAUSES[ours[1]]
     reason = _JAVA.search(text)
     sentence = sentence_of(failure) if reason is None else reason[1]
     if _DATA_LOSS.search(text):
-        return _Failure(sentence, _Cause.MISMATCH)
+        return sentence, _Cause.MISMATCH
     if _NOT_LOADED in text:
-        return _Failure(sentence, _Cause.NOT_LOADED)
-    return _Failure(sentence, _Cause.TOO_LARGE if _TOO_LARGE.search(text) else _Cause.OTHER)
+        return sentence, _Cause.NOT_LOADED
+    return sentence, _Cause.TOO_LARGE if _TOO_LARGE.search(text) else _Cause.OTHER
 
 
 def _delay_line(running: StreamingQuery) -> str:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -342,7 +343,11 @@ class EmbeddedBroker:
                 waiting.pause()
 
     def _main_error(self) -> str:
-        return process.main_error(process.last_lines(self.log_path, _ERROR_LINES))
+        try:
+            with self.log_path.open(encoding="utf-8", errors="replace") as file:
+                return process.main_error(deque((line.rstrip("\n") for line in file), _ERROR_LINES))
+        except FileNotFoundError:
+            return process.main_error(())
 
     def _start_error(self) -> BrokerError:
         reason = self._main_error()

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,15 +58,6 @@ def is_port_free(port: int) -> bool:
 _LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
 _IGNORED = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
-
-
-def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last ``count`` lines; none if there is no log yet."""
-    try:
-        with log.open(encoding="utf-8", errors="replace") as file:
-            return [line.rstrip("\n") for line in deque(file, maxlen=count)]
-    except FileNotFoundError:
-        return []
 
 
 def main_error(lines: Iterable[str]) -> str:

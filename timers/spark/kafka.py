@@ -22,16 +22,6 @@ def client_options(settings: Settings) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in connection.java(settings).items()}
 
 
-def sink_options(settings: Settings, max_record_bytes: int) -> dict[str, str]:
-    """Options of the Kafka sink for records of at most ``max_record_bytes``."""
-    return {
-        **client_options(settings),
-        "kafka.acks": "all",
-        "kafka.enable.idempotence": "true",
-        "kafka.max.request.size": str(max_record_bytes),
-    }
-
-
 def stream(spark: SparkSession, settings: Settings, topics: Iterable[str], **options: str) -> DataFrame:
     """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD`."""
     chosen = {**_reader_options(settings), "subscribe": ",".join(topics), **options}

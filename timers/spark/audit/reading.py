@@ -62,12 +62,6 @@ def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> D
     return both.dropDuplicates(["source"]).select(HELD.names)
 
 
-def waiting_cold(spark: SparkSession, tables: ColdTables, requests: DataFrame) -> DataFrame:
-    """The requests without a recorded promotion: ``request``."""
-    promoted = spark.read.format("delta").load(tables.promoted).select("source")
-    return requests.select("source").join(promoted, "source", "left_anti").withColumnRenamed("source", "request")
-
-
 def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> DataFrame:
     """The records of requests that retention deleted from their topics, as :data:`NAMED`.
 
@@ -263,7 +257,9 @@ class Reading:
         sent = self.outputs([self._settings.cold_topic])
         requested = cold_requests(self._spark, tables, sent)
         gone = self._decode(deleted_by_retention(requested, self.starts, self._scope))
-        return Cold(self._kept.on_disk(gone), waiting_cold(self._spark, tables, requested))
+        promoted = self._spark.read.format("delta").load(tables.promoted).select("source")
+        waiting = requested.select("source").join(promoted, "source", "left_anti")
+        return Cold(self._kept.on_disk(gone), waiting.withColumnRenamed("source", "request"))
 
     def opening(self) -> Opening | None:
         """What was pending of requests that trimmed logs no longer have; None: no log of the scope begins late."""

@@ -157,7 +157,14 @@ def _topic(settings: Settings) -> str:
 
 def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
     """Publish requests. The partitioner of Java's producer chooses their partitions, as the client does for ids."""
-    options = {**kafka.sink_options(settings, max_message_bytes(settings)), "includeHeaders": "true", "topic": topic}
+    options = {
+        **kafka.client_options(settings),
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+        "kafka.max.request.size": str(max_message_bytes(settings)),
+        "includeHeaders": "true",
+        "topic": topic,
+    }
     requests.select(F.col("id").alias("key"), "value", "headers").write.format("kafka").options(**options).save()
 
 

@@ -48,11 +48,6 @@ def pending(spark: SparkSession, settings: Settings, cluster: Cluster) -> DataFr
 PLACE = ("topic", "partition")
 
 
-def by_hour(timers: DataFrame) -> DataFrame:
-    """How many timers of each topic are due in each hour: (hour, topic, timers), the first hour first."""
-    return timers.groupBy("hour", "topic").agg(F.count(F.lit(1)).alias("timers")).orderBy("hour", "topic")
-
-
 def run(spark: SparkSession, settings: Settings, cluster: Cluster, table: str | None) -> list[tuple[int, str, int]]:
     """Read what is pending, write it to a table if one is named, and return the forecast by hour.
 
@@ -64,7 +59,8 @@ def run(spark: SparkSession, settings: Settings, cluster: Cluster, table: str | 
     """
     with Kept() as kept, described(spark, f"timers pending: what is pending of {settings.app_id}"):
         timers = kept.on_disk(pending(spark, settings, cluster))
-        hours = by_hour(timers).select(F.unix_seconds("hour"), "topic", "timers").collect()
+        counts = timers.groupBy("hour", "topic").agg(F.count(F.lit(1)).alias("timers")).orderBy("hour", "topic")
+        hours = counts.select(F.unix_seconds("hour"), "topic", "timers").collect()
         if table is not None:
             timers.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
         return [(hour, topic, count) for hour, topic, count in hours]

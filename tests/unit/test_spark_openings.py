@@ -19,6 +19,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
+from timers.machine_parts import Parts
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places
@@ -56,17 +57,19 @@ class Offline(Openings):
         self._producers |= producers
         self._outboxes |= outboxes
 
-    def _open_known(self, tp: TopicPartition, known: Known, outbox: Any) -> Any:
-        return (SimpleNamespace(machine=None, how="known"), tp[1]) if self.has_store else None
+    def _open_known(self, tp: TopicPartition, known: Known, opening: Producer) -> Any:
+        return SimpleNamespace(loop=SimpleNamespace(machine=None), how="known") if self.has_store else None
 
     def _open(self, tp: TopicPartition) -> Any:
         self.in_use -= 1
         if self.in_use >= 0:
             raise StoreInUse("another process has it open")
-        return SimpleNamespace(how="read"), tp[1]
+        return SimpleNamespace(how="read")
 
-    def _opened(self, tp: TopicPartition, loop: Any, store: Any, opening: Producer) -> Any:
-        return loop.how
+
+def how(opened: Any) -> str | None:
+    """How a partition was opened."""
+    return None if opened is None else opened.how
 
 
 NOW_S = 1_000_000
@@ -95,7 +98,7 @@ def known(epoch: int, topic_id: bytes = b"topic") -> Known:
 def test_progress_is_read_unless_it_is_known(before: Known | None, has_store: bool, expected: Any) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings.has_store = has_store
-    assert (openings.open((TOPIC, 0), before), openings.had_others) == expected
+    assert (how(openings.open((TOPIC, 0), before)), openings.had_others) == expected
     openings.close()
 
 
@@ -108,7 +111,7 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings.has_store = has_store
     openings._producers.clear()  # those of a new process
-    assert openings.look((TOPIC, 0), before) == expected
+    assert how(openings.look((TOPIC, 0), before)) == expected
     assert not openings._producers
     openings.close()
 
@@ -116,8 +119,7 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
 def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings.in_use = 2
-    found: Any = openings.open((TOPIC, 0), None)
-    assert found == "read"
+    assert how(openings.open((TOPIC, 0), None)) == "read"
     monkeypatch.setattr(module, "IN_USE_S", -1.0)
     openings.in_use = 1
     with pytest.raises(StoreInUse):
@@ -126,7 +128,9 @@ def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("error", [None, StoreError("the disk is full")])
-def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Exception | None) -> None:
+def test_a_closed_machine_releases_its_store_and_the_compute_lock(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
     """The run failed while a transaction was filled; the next one on this disk waits for the compute lock."""
     log = SimLog(SimClock(NOW_S))
     outboxes: Any = [outbox_of(log, SETTINGS, (TOPIC, 0), Faults(), SimTopics(log)) for _ in range(2)]
@@ -135,7 +139,9 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(error: Excepti
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings._outboxes[TOPIC, 0] = outboxes[0].policy
     store = Mock(**{"close.side_effect": error})
-    opened = Openings._opened(openings, (TOPIC, 0), Mock(), store, Producer(7, 3))
+    monkeypatch.setattr(module, "Loop", Mock())
+    monkeypatch.setattr(Parts, "machine", Mock())
+    opened = openings._made((TOPIC, 0), Progress(), store, Producer(7, 3))
     first.begin(Tick(NOW_S * 1000))
     assert first._compute_lock.locked()
     opened.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -157,6 +158,16 @@ def record_batch(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.RecordB
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def bounds(batch: pa.RecordBatch) -> list[int]:
+    """Where the records of a partition begin in a batch of records (:data:`RECORD`), and its end. A task reads one
+    partition after the other. An offset that does not grow is of another log, after a cut."""
+    if not len(batch):
+        return []
+    topics = np.diff(np.asarray(batch["topic"].dictionary_encode().indices)) != 0
+    begins = topics | (np.diff(np.asarray(batch["partition"])) != 0) | (np.diff(np.asarray(batch["offset"])) <= 0)
+    return [0, *(np.flatnonzero(begins) + 1).tolist(), len(batch)]
 
 
 def headers_of(column: Any) -> list[Sequence[tuple[str, bytes | None]]]:

@@ -23,6 +23,7 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
     RECORD,
+    bounds,
     content,
     header,
     headers_of,
@@ -113,23 +114,18 @@ def decode_batch(
     progress: Mapping[TopicPartition, Progress],
 ) -> pa.RecordBatch:
     """Decode one Arrow batch, which may have records of several partitions."""
-    topics = batch.column("topic").to_pylist()
-    partitions = batch.column("partition").to_pylist()
-    places = list(zip(topics, partitions, strict=True))
+    topics, partitions = (batch.column(name).to_pylist() for name in ("topic", "partition"))
     sources = batch.column("source").to_pylist() if "source" in batch.schema.names else None
     read = _records(batch)
-    ends = (i for i in range(1, len(read)) if places[i] != places[i - 1] or read[i].offset == read[i - 1].offset)
-    starts = [0, *ends, len(read)]
     rows: list[tuple[Any, ...]] = []
-    for first, end in pairwise(starts):
-        if first < end:
-            tp, chunk = places[first], read[first:end]
-            known = progress.get(tp, Progress())
-            name: Callable[[int], str] = partial(source, *tp, cuts=known.cuts)
-            if sources is not None:
-                name = dict(zip((each.offset for each in chunk), sources[first:end], strict=True)).__getitem__
-            decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, known, name)
-            rows += [decoded[each.offset] for each in chunk]
+    for first, end in pairwise(bounds(batch)):
+        tp, chunk = (topics[first], partitions[first]), read[first:end]
+        known = progress.get(tp, Progress())
+        name: Callable[[int], str] = partial(source, *tp, cuts=known.cuts)
+        if sources is not None:
+            name = dict(zip((each.offset for each in chunk), sources[first:end], strict=True)).__getitem__
+        decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, known, name)
+        rows += [decoded[each.offset] for each in chunk]
     decoded_columns = record_batch(rows, _ARROW_DECODED).columns
     return pa.RecordBatch.from_arrays([*map(batch.column, _GIVEN), *decoded_columns], schema=_ARROW)
 

@@ -6,7 +6,7 @@ A checkpoint is a cache of the request log: with another number of buckets the e
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -49,8 +49,7 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
             Kafka cluster.
     """
     check_shared(spark, "--checkpoint", directory)
-    path, files = on_storage(spark, directory)
-    if any(files.exists(on_storage(spark, f"{directory.rstrip('/')}/{name}")[0]) for name in (_PLANNED, _ENDED)):
+    if _children(spark, directory).keys() & {_PLANNED, _ENDED}:
         raise SettingsError(
             f"--checkpoint {directory!r} has a checkpoint of another query, or of an engine that did not commit its "
             "progress to Kafka: use another directory (UPGRADING.md)"
@@ -58,10 +57,9 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
     own = f"{_OWNER}{app_id}@{cluster_id}"
 
     def others() -> list[str]:
-        listed = files.listStatus(path) if files.exists(path) else []
-        return sorted({name for each in listed if (name := each.getPath().getName()).startswith(_OWNER)} - {own})
+        return sorted({name for name in _children(spark, directory) if name.startswith(_OWNER)} - {own})
 
-    mine, _ = on_storage(spark, f"{directory.rstrip('/')}/{own}")
+    mine, files = on_storage(spark, f"{directory.rstrip('/')}/{own}")
     is_new = not others() and files.createNewFile(mine)
     if found := others():
         if is_new:
@@ -85,9 +83,8 @@ def choose_checkpoint(
         default: number for a new checkpoint.
         anew: the existing checkpoint cannot be used.
     """
-    path, files = on_storage(spark, directory)
-    listed = files.listStatus(path) if files.exists(path) else []
-    names = [each.getPath().getName() for each in sorted(listed, key=lambda each: -each.getModificationTime())]
+    listed = _children(spark, directory)
+    names = sorted(listed, key=lambda name: -listed[name].getModificationTime())
     found = {name: tuple(map(int, parts.groups())) for name in names if (parts := _NAME.fullmatch(name))}
     same_format = [buckets for version, buckets in found.values() if version == FORMAT]
     buckets = asked or (same_format[0] if same_format else default)
@@ -118,6 +115,10 @@ def forget_planned(spark: SparkSession, checkpoint: str) -> None:
 
 def _numbers(spark: SparkSession, directory: str) -> list[int]:
     """The numbers of the micro-batches that a directory has files for."""
+    return [int(name) for name in _children(spark, directory) if name.isdecimal()]
+
+
+def _children(spark: SparkSession, directory: str) -> dict[str, Any]:
+    """Name -> Hadoop's status of what is in a directory; empty if it does not exist."""
     path, files = on_storage(spark, directory)
-    names = [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
-    return [int(name) for name in names if name.isdecimal()]
+    return {each.getPath().getName(): each for each in files.listStatus(path)} if files.exists(path) else {}

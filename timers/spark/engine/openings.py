@@ -188,37 +188,30 @@ class Openings:
         If no one else has committed since, and the store on this disk is the one of then, the progress is known.
         """
         self._patiently(tp, partial(self._fence, tp))
-        opened = None
-        if known is not None and known.topic_id == self._places.cluster.topic_ids[tp[0]]:
-            if known.producer.is_followed_by(self._opening(tp)):
-                opened = self._patiently(tp, partial(self._open_known, tp, known, self._outboxes[tp]))
+        opening, opened = self._opening(tp), None
+        if known is not None and known.topic_id == self.parts.cluster.topic_ids[tp[0]]:
+            if known.producer.is_followed_by(opening):
+                opened = self._patiently(tp, partial(self._open_known, tp, known, opening))
             else:
                 self.had_others = True
-        return self._opened(tp, *(opened or self._patiently(tp, partial(self._open, tp))), self._opening(tp))
+        return opened or self._patiently(tp, partial(self._open, tp))
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         """Open a partition again after a failed transaction; first wait, if it fails again and again."""
         self._pause(tp, error)
-
-        def again() -> tuple[Loop, RocksStore]:
-            self._producers[tp].close()
-            self._producers[tp].open()
-            return self._open(tp)
-
-        return self._opened(tp, *self._patiently(tp, again), self._opening(tp))
+        self._producers[tp].close()
+        return self.open(tp, None)
 
     def look(self, tp: TopicPartition, known: Known) -> Opened | None:
         """Open a machine to read it, without fencing its former owners. It commits nothing.
 
         None: it must be fenced, because its store on this disk is not the one of the last commit.
         """
-        if known.topic_id != self._places.cluster.topic_ids[tp[0]]:
-            return None
-        with suppress(StoreInUse, Lost):
-            found = self._open_known(tp, known, self._outbox(tp))
-            if found is not None:
-                self.snapshots.runner(tp, found[0].machine)
-                return self._opened(tp, *found, known.producer)
+        if known.topic_id == self.parts.cluster.topic_ids[tp[0]]:
+            with suppress(StoreInUse, Lost):
+                if (opened := self._open_known(tp, known, known.producer)) is not None:
+                    self.snapshots.runner(tp, opened.loop.machine)
+                    return opened
         return None
 
     def asks(self, tp: TopicPartition) -> bool:
@@ -290,7 +283,7 @@ class Openings:
     def _opening(self, tp: TopicPartition) -> Producer:
         return Producer(*self._producers[tp].opening)
 
-    def _open(self, tp: TopicPartition) -> tuple[Loop, RocksStore]:
+    def _open(self, tp: TopicPartition) -> Opened:
         """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
         self._check_run()
         self.snapshots.forget(tp)
@@ -302,7 +295,7 @@ class Openings:
             raise
         if may_restore(opened, apps):
             opened = restore(self.parts, tp, opened, self._check, apps, lambda: self.now_s)
-        return self._made(tp, opened.progress, opened.store, self._outboxes[tp])
+        return self._made(tp, opened.progress, opened.store, self._opening(tp))
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -321,27 +314,33 @@ class Openings:
                 self._listed_at = monotonic()
             return apps_with_snapshots(topic, self._topics)
 
-    def _open_known(self, tp: TopicPartition, known: Known, outbox: Policy) -> tuple[Loop, RocksStore] | None:
+    def _open_known(self, tp: TopicPartition, known: Known, opening: Producer) -> Opened | None:
         """Open a machine whose progress is known; None if the store on this disk is another one than then."""
         store = self.parts.open(tp)
         try:
             is_same = store.applied == known.applied and not known.progress.rescues
             if is_same and catch_up(store, known.progress, indexed=self.parts.indexed(tp)):
-                return self._made(tp, known.progress, store, outbox)
+                return self._made(tp, known.progress, store, opening)
         except Lost as error:  # it is damaged
             forget_frames(error)
         store.close()
         return None
 
-    def _made(
-        self, tp: TopicPartition, progress: Progress, store: RocksStore, outbox: Policy
-    ) -> tuple[Loop, RocksStore]:
+    def _made(self, tp: TopicPartition, progress: Progress, store: RocksStore, opening: Producer) -> Opened:
+        outbox, metrics = self._outbox(tp), self._metrics(tp)
         try:
-            return Loop(self.parts.machine(tp, progress, store, outbox, self._metrics(tp))), store
+            loop = Loop(self.parts.machine(tp, progress, store, outbox, metrics))
         except BaseException as error:  # the store may be damaged
             forget_frames(error)
             store.close()
             raise
+
+        def close() -> None:
+            outbox.transaction.release_compute_lock()  # a run that failed may have been filling its transaction
+            close_store(store)
+
+        topic_id, answer = self.parts.cluster.topic_ids[tp[0]], partial(self.snapshots.answer, tp, loop.machine, store)
+        return Opened(loop, outbox.transaction, topic_id, opening, metrics, close, answer)
 
     def _check_run(self) -> None:
         """Check that this is the newest engine of the app.
@@ -357,14 +356,3 @@ class Openings:
             raise NameTakenError(
                 f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
             )
-
-    def _opened(self, tp: TopicPartition, loop: Loop, store: RocksStore, opening: Producer) -> Opened:
-        topic_id, metrics = self._places.cluster.topic_ids[tp[0]], self._metrics(tp)
-        transaction = self._outboxes[tp].transaction
-
-        def close() -> None:
-            transaction.release_compute_lock()  # a run that failed may have been filling its transaction
-            close_store(store)
-
-        answer = partial(self.snapshots.answer, tp, loop.machine, store)
-        return Opened(loop, transaction, topic_id, opening, metrics, close, answer)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.timer import TopicPartition
-from timers.spark.columns import headers_of, record_batch, schema
+from timers.spark.columns import bounds, headers_of, record_batch, schema
 from timers.wire.formats import RequestRecord
 
 SCHEMA = schema("bucket int, arrivals binary")
@@ -61,16 +60,8 @@ def packing(buckets: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iter
 
     def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            parts = [batch.slice(first, end - first) for first, end in pairwise(_bounds(batch))]
+            parts = [batch.slice(first, end - first) for first, end in pairwise(bounds(batch))]
             rows = [(buckets[part["partition"][0].as_py() % len(buckets)], pack(part)) for part in parts]
             yield record_batch(rows, _ARROW)
 
     return packed
-
-
-def _bounds(batch: pa.RecordBatch) -> list[int]:
-    """Where another partition begins in a batch: a task reads one partition after the other."""
-    topics = np.asarray(batch["topic"].dictionary_encode().indices)
-    partitions = np.asarray(batch["partition"])
-    begins = np.flatnonzero((np.diff(topics) != 0) | (np.diff(partitions) != 0)) + 1
-    return [0, *begins.tolist(), len(batch)] if len(batch) else []

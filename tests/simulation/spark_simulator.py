@@ -17,8 +17,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
 
-from pyspark.sql.pandas.types import to_arrow_schema
-
 from tests.simulation.checkers import Checkers
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit import faults as f
@@ -50,7 +48,6 @@ NOW_S = 1_000_000
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
 MOST = 20
 """Largest number of requests of a micro-batch."""
-_RECORD = to_arrow_schema(RECORD)
 
 
 class Point(Faults):
@@ -493,5 +490,5 @@ class SimSpark:
         ]
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(rows), size):
-            found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], _RECORD))))
+            found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], RECORD))))
         return found

@@ -165,7 +165,7 @@ def test_entries_fit_the_table() -> None:
     good, bad = entry(headers='{"a": "1"}'), entry(due="soon")
     for values in zip(good, bad, strict=True):
         assert len(values) == 2
-    assert record_batch([good, bad], rows._ARROW).num_rows == 2
+    assert record_batch([good, bad], rows.ENTRY).num_rows == 2
 
 
 def test_a_row_that_is_sent_again_fires_once() -> None:

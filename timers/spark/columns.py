@@ -5,14 +5,15 @@ If an expression repeats a rule of ``timers.wire``, a test compares both on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -153,11 +154,23 @@ def payload_bytes() -> Column:
     return F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
 
 
-def record_batch(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+
+def batchwise(call: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` that calls ``call`` with each batch."""
+
+    def mapped(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return map(call, batches)
+
+    return mapped
+
+
+def record_batch(rows: Iterable[Sequence[Any]], schema: StructType) -> pa.RecordBatch:
     """Rows as one Arrow batch. Headers may be (name, value) pairs; a batch without rows is allowed."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrow, columns = to_arrow_schema(schema), list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
 def bounds(batch: pa.RecordBatch) -> list[int]:

@@ -6,7 +6,7 @@ expressions compute the rest (sizes, hashes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from types import MappingProxyType
@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
@@ -23,6 +22,7 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
     RECORD,
+    batchwise,
     bounds,
     content,
     header,
@@ -64,8 +64,7 @@ callback (:func:`timers.spark.columns.content`)."""
 _CALLBACK = "value binary, headers headers"
 
 _WITH_CALLBACK = schema(f"{_RECORD}, {_DECODED}, {_CALLBACK}")
-_ARROW = to_arrow_schema(_WITH_CALLBACK)
-_ARROW_DECODED = to_arrow_schema(schema(f"{_DECODED}, {_CALLBACK}"))
+_DECODED_COLUMNS = schema(f"{_DECODED}, {_CALLBACK}")
 _GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "bytes", "key", "conditional")
 """Columns of a batch that stay as they are."""
 
@@ -91,18 +90,13 @@ def decode(
     Returns:
         In the shape of :data:`REQUEST`.
     """
-    opened, known = dict(formats), dict(progress)
-
-    def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield decode_batch(batch, opened, max_request_bytes, known)
-
+    each = partial(decode_batch, formats=dict(formats), max_request_bytes=max_request_bytes, progress=dict(progress))
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
     conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
     sizes = size_bytes().cast("long").alias("bytes")
     given = [*RECORD.names, *(name for name in records.columns if name == "source")]
     needed = records.select(*given, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
-    decoded = needed.mapInArrow(decode_batches, _WITH_CALLBACK)
+    decoded = needed.mapInArrow(batchwise(each), _WITH_CALLBACK)
     hash = content(F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic)
     return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(REQUEST.names)
 
@@ -126,8 +120,8 @@ def decode_batch(
             name = dict(zip((each.offset for each in chunk), sources[first:end], strict=True)).__getitem__
         decoded = _decoded(tp, formats[tp[0]], chunk, max_request_bytes, known, name)
         rows += [decoded[each.offset] for each in chunk]
-    decoded_columns = record_batch(rows, _ARROW_DECODED).columns
-    return pa.RecordBatch.from_arrays([*map(batch.column, _GIVEN), *decoded_columns], schema=_ARROW)
+    columns = [*map(batch.column, _GIVEN), *record_batch(rows, _DECODED_COLUMNS).columns]
+    return pa.RecordBatch.from_arrays(columns, names=_WITH_CALLBACK.names)
 
 
 def _records(batch: pa.RecordBatch) -> list[RequestRecord]:

@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -33,7 +32,7 @@ from pyspark.sql.types import (
 
 from timers.core.operation import ABSENT
 from timers.errors import SettingsError
-from timers.spark.columns import record_batch, schema
+from timers.spark.columns import batchwise, record_batch, schema
 from timers.wire import checks, future
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
@@ -56,7 +55,6 @@ ENTRY = schema("content string, due_s bigint, value binary, headers headers, rea
 """``content``: hash of the fields of the row. ``value`` and ``headers``: those of the request. ``reason``: why the row
 is not a valid timer; then only ``reason``, ``row`` (the row as JSON) and ``file`` (its URL) are not null."""
 
-_ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, RFC 3339 such as 2030-01-31T12:00:00Z, or 2030-01-31T12:00:00 Europe/Berlin"
 _NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?", re.ASCII)
 _SHOWN = 80
@@ -80,14 +78,11 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool, encodin
     Returns:
         In the shape of :data:`ENTRY`.
     """
-    canonical = _canonical(rows)
 
-    def read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = batch.to_pylist()
-            yield record_batch([_entry(row, max_request_bytes, as_base64, encoding) for row in rows], _ARROW)
+    def read(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return record_batch([_entry(row, max_request_bytes, as_base64, encoding) for row in batch.to_pylist()], ENTRY)
 
-    return canonical.mapInArrow(read_batches, ENTRY)
+    return _canonical(rows).mapInArrow(batchwise(read), ENTRY)
 
 
 def _canonical(rows: DataFrame) -> DataFrame:
@@ -404,13 +399,11 @@ class RowFiles:
             return lines.withColumns({_TEXT: F.when(F.is_valid_utf8(BROKEN), F.col(BROKEN)), BROKEN: raw})
         lines = lines.withColumn(BROKEN, raw)
 
-        def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                texts = pa.array([_decoded(line, encoding) for line in batch.column(BROKEN).to_pylist()], pa.string())
-                names = [*batch.schema.names, _TEXT]
-                yield pa.RecordBatch.from_arrays([*batch.columns, texts], names=names)
+        def decode(batch: pa.RecordBatch) -> pa.RecordBatch:
+            texts = pa.array([_decoded(line, encoding) for line in batch.column(BROKEN).to_pylist()], pa.string())
+            return pa.RecordBatch.from_arrays([*batch.columns, texts], names=[*batch.schema.names, _TEXT])
 
-        return lines.mapInArrow(decode_batches, StructType([*lines.schema.fields, StructField(_TEXT, StringType())]))
+        return lines.mapInArrow(batchwise(decode), StructType([*lines.schema.fields, StructField(_TEXT, StringType())]))
 
 
 def _decoded(line: bytes, encoding: str) -> str | None:

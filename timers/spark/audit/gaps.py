@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +29,7 @@ from timers.errors import SettingsError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.key_partition import partitions_for
 from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED, names_no_request
+from timers.spark.columns import batchwise
 from timers.spark.requests import TIMER
 from timers.wire.topics import SOURCE_PATTERN, partition_name
 
@@ -271,12 +272,7 @@ def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
         outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`; only its lost timers go to Python.
     """
     is_lost = F.col("status").eqNullSafe(LOST)
-
-    def decide_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield _decided(batch, gaps)
-
-    decided = outcomes.where(is_lost).mapInArrow(decide_batches, outcomes.schema)
+    decided = outcomes.where(is_lost).mapInArrow(batchwise(partial(_decided, gaps=gaps)), outcomes.schema)
     return outcomes.where(~is_lost).unionByName(decided)
 
 

@@ -15,7 +15,6 @@ from confluent_kafka import KafkaException
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from timers.config.settings import Settings
@@ -97,8 +96,6 @@ BATCH_ROWS = 10_000
 NAMED = StructType([*RECORD, *schema("source string")])
 """A record (:data:`timers.spark.columns.RECORD`) and its name. A later record may have its offset, after a cut."""
 
-_ARROW = to_arrow_schema(NAMED)
-
 
 class Opening(NamedTuple):
     """The opening balance: what was pending of requests that their logs no longer have, from snapshots.
@@ -126,7 +123,7 @@ def read_opening(
     late = [(topic, partition) for topic, of in starts.items() for partition, start in of.items() if start > 0]
     # Topics of their users are not trimmed, and a schedule is not rebuilt as it was published.
     late = [tp for tp in late if tp[0] in (settings.request_topic, settings.id_topic, settings.retry_topic)]
-    batches = [record_batch((), _ARROW)]  # Spark takes no table without batches
+    batches = [record_batch((), NAMED)]  # Spark takes no table without batches
     begins: dict[TopicPartition, Begin] = {}
     unknown: dict[TopicPartition, str] = {}
     if late:
@@ -149,11 +146,10 @@ def read_opening(
                     continue
                 begins[tp] = Begin(*tp, starts[tp[0]][tp[1]], found[0], len(records))
                 batches += [
-                    record_batch(records[first : first + BATCH_ROWS], _ARROW)
+                    record_batch(records[first : first + BATCH_ROWS], NAMED)
                     for first in range(0, len(records), BATCH_ROWS)
                 ]
-    table = pa.Table.from_batches(batches, schema=_ARROW)
-    rows = spark.createDataFrame(table, NAMED)
+    rows = spark.createDataFrame(pa.Table.from_batches(batches), NAMED)
     # Request formats decode the records of a partition in the order of their offsets.
     rows = rows.dropDuplicates(["source"]).repartition("topic", "partition")
     return Opening(rows.sortWithinPartitions("topic", "partition", "offset"), begins, unknown)

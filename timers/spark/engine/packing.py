@@ -6,21 +6,18 @@ Arrow until the bucket reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.timer import TopicPartition
-from timers.spark.columns import bounds, headers_of, record_batch, schema
+from timers.spark.columns import Batches, batchwise, bounds, headers_of, record_batch, schema
 from timers.wire.formats import RequestRecord
 
 SCHEMA = schema("bucket int, arrivals binary")
 """Columns of the result."""
-
-_ARROW = to_arrow_schema(SCHEMA)
 
 
 class Arrivals(NamedTuple):
@@ -54,14 +51,13 @@ def pack(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def packing(buckets: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def packing(buckets: Sequence[int]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for ``mapInArrow``: of each batch of requests (:data:`timers.spark.columns.RECORD`) it yields a row
     for each partition, and one more if other partitions are in between."""
 
-    def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            parts = [batch.slice(first, end - first) for first, end in pairwise(bounds(batch))]
-            rows = [(buckets[part["partition"][0].as_py() % len(buckets)], pack(part)) for part in parts]
-            yield record_batch(rows, _ARROW)
+    def packed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        parts = [batch.slice(first, end - first) for first, end in pairwise(bounds(batch))]
+        rows = [(buckets[part["partition"][0].as_py() % len(buckets)], pack(part)) for part in parts]
+        return record_batch(rows, SCHEMA)
 
-    return packed
+    return batchwise(packed)

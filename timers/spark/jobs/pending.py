@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition, key_bytes, origin_of
@@ -27,8 +26,6 @@ from timers.wire.topics import source
 PENDING = schema("topic string, due_s bigint, id string, key binary, attempts int, source string")
 """One timer: its callback topic, the second in which it fires, its id (null if the sender gave none), the key of its
 callback, how often it has failed, and the record of its request."""
-
-_ARROW = to_arrow_schema(PENDING)
 
 BATCH_ROWS = 10_000
 
@@ -92,6 +89,6 @@ def _batches(settings: Settings, reader: PendingReader, tp: TopicPartition) -> I
             id = origin.timer_id if origin.has_id else None
             found.append((topic, due_s, id, key_bytes(key), origin.attempt, origin.request))
         if len(found) >= BATCH_ROWS:
-            yield record_batch(found, _ARROW)
+            yield record_batch(found, PENDING)
             found = []
-    yield record_batch(found, _ARROW)
+    yield record_batch(found, PENDING)

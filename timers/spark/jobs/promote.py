@@ -26,7 +26,6 @@ from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.config.settings import Settings
 from timers.core.grouping import groups
@@ -48,8 +47,6 @@ from timers.wire.cold import Cold, encode_promoted
 SENT = schema("copies bigint, transactions bigint, refused string, reason string")
 """Result of one task: a row with the numbers of copies and transactions, and a row for each copy that its topic
 refuses, with its source and the reason."""
-
-_ARROW = to_arrow_schema(SENT)
 
 MAX_COPIES = 1000
 MAX_BYTES = 8 * 1024 * 1024
@@ -101,7 +98,7 @@ def writer(
                     time.sleep(count / rate_per_s)
                     sent.append(count)
         rows = [(sum(sent), len(sent), None, None), *((0, 0, source, why) for source, why in refused.items())]
-        yield record_batch(rows, _ARROW)
+        yield record_batch(rows, SENT)
 
     return write
 

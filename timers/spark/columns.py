@@ -14,18 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_DIGITS
@@ -35,21 +24,16 @@ HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("v
 _LONG_DIGITS = 18
 """Each number of this many digits fits into a long."""
 
-_TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "date": DateType(),
-    "boolean": BooleanType(),
-    "headers": HEADERS,
-}
+_JSON_TYPES = {"int": "integer", "bigint": "long", "headers": HEADERS.jsonValue()}
+"""Types whose names in Spark's JSON are others."""
 
 
 def schema(ddl: str) -> StructType:
     """The schema of a text such as ``topic string, headers headers``. Spark's own parser needs a session."""
     columns = (column.split() for column in ddl.split(","))
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+    types = ((name, _JSON_TYPES.get(kind, kind)) for name, kind in columns)
+    fields = [{"name": name, "type": type, "nullable": True, "metadata": {}} for name, type in types]
+    return StructType.fromJson({"fields": fields})
 
 
 RECORD = schema(

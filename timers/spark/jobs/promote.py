@@ -230,14 +230,6 @@ class Round(NamedTuple):
     refused: Mapping[str, str] = MappingProxyType({})
     """Source of a timer whose copy its topic refuses -> the reason."""
 
-    def line(self, until_s: int) -> str:
-        """The result as a line for the terminal."""
-        more = ", more is due" if self.more else ""
-        return (
-            f"promote: {self.promoted:,} due by {until_s} written back{more}; {self.files} files scanned, "
-            f"{self.seconds:.1f} s"
-        )
-
 
 def run(
     spark: SparkSession,
@@ -284,7 +276,11 @@ def run(
         total += done.promoted
         ended(done.promoted, done.seconds)
         if done.promoted:
-            say(done.line(second + job.lead_s))
+            more = ", more is due" if done.more else ""
+            say(
+                f"promote: {done.promoted:,} due by {second + job.lead_s} written back{more}; {done.files} files "
+                f"scanned, {done.seconds:.1f} s"
+            )
         if done.more:
             continue
         if second >= care_at_s:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-SCREENS = (
-    *("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none"),
-    *("/due", "/lag", "/live", "/workers", "/dead-letters", "/queues", "/runbook?name=clocks"),
-)
+from tests.harness.console_pages import SCREENS
+
+SEEN = (*SCREENS, "/timer?id=seen%2F1", "/timer?id=none")
+"""The screens, with one of a timer, and one of an id that no timer has."""
 
 
 def settled(page: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.screens import SCREENS, settled
+from tests.browser.screens import SEEN, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
@@ -31,7 +31,7 @@ def seen(served: tuple[System, ConsoleProcess]) -> ConsoleProcess:
     return console
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", SEEN)
 def test_a_screen_can_be_used_by_all(screen: str, seen: ConsoleProcess, open_page: Any) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -53,7 +53,7 @@ def test_a_phone_shows_the_labels_of_columns_and_the_time_of_its_zone(seen: Cons
     watched = open_page(seen.url, viewport={"width": 360, "height": 800}, timezone_id="Asia/Kolkata")
     watched.expected = ["404"]
     page = watched.page
-    for screen in SCREENS:
+    for screen in SEEN:
         page.goto(seen.url + screen)
         settled(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, screen

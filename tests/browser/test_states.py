@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.screens import SCREENS, settled
+from tests.browser.screens import SEEN, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.publication import Publication, publish_in_process
 from tests.harness.system import PARTITIONS, System, timers
@@ -65,7 +65,7 @@ def test_without_workers_and_brokers_each_screen_says_what_is_missing(tmp_path: 
             page.get_by_text("No worker runs, so no timer fires").wait_for()
             broker.stop()
             page.get_by_text("Check that the brokers at TIMERS_BROKERS run").first.wait_for()
-            for screen in SCREENS:
+            for screen in SEEN:
                 page.goto(console.url + screen)
                 settled(page)
                 found = Axe().run(page).response["violations"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.harness.sim_console import SimCluster
 from timers.client.request import TimerRequest
+from timers.console.web.site import MENU
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter
 from timers.fired import CallbackRecord, PastFirings
@@ -24,18 +25,8 @@ timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
 timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
 """
 IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
-SCREENS = (
-    "/",
-    "/timers",
-    "/timers/new",
-    "/timer?id=order-1",
-    "/fired",
-    "/lag?topic=timeouts",
-    "/workers",
-    "/dead-letters",
-    "/queues",
-    "/runbook?name=clocks",
-)
+SCREENS = (*(path for path, *_ in MENU), "/timers/new", "/runbook?name=clocks")
+"""The screens that need no timer."""
 
 
 ANSWERS: dict[str, Any] = {

@@ -132,7 +132,7 @@ async def test_a_form_of_another_site_changes_nothing(headers: dict[str, str], c
 async def test_a_reader_sees_no_button_that_changes_something() -> None:
     cluster = cluster_with("order-1")
     async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:
-        for path in SCREENS:
+        for path in (*SCREENS, "/timer?id=order-1"):
             text = await text_of(client, path)
             assert "read only" in text
             assert (

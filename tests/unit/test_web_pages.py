@@ -36,7 +36,7 @@ from timers.queue.inspection import PartitionStats, QueueStats
 STATIC = Path(timers.console.web.__file__).parent / "static"
 
 
-@pytest.mark.parametrize("path", SCREENS)
+@pytest.mark.parametrize("path", [*SCREENS, "/timer?id=order-1", "/lag?topic=timeouts"])
 @pytest.mark.parametrize("base", ["", "/ops/timers"])
 async def test_each_screen_loads_only_files_of_the_console(path: str, base: str) -> None:
     settings = {"TIMERS_CONSOLE_URL": f"http://127.0.0.1{base}"} if base else {}

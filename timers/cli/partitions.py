@@ -22,6 +22,7 @@ from timers.core.keys import NEVER
 from timers.counted import counted
 from timers.errors import TimersError
 from timers.wire.query import SNAPSHOT_PATH, format_due
+from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
     from timers.core.progress import NamedSnapshot, Progress
@@ -149,11 +150,11 @@ def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[Topi
 
 def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
     rows = []
-    for (topic, partition), progress in sorted(found.items()):
+    for tp, progress in sorted(found.items()):
         fired = None if progress.fired_through == NEVER else iso(progress.fired_through[0])
-        ahead_s = ahead.get((topic, partition), 0)
-        fields = {"topic": topic, "partition": partition, "fired_through": fired, "ahead_s": ahead_s}
-        rows.append((fields, (f"{topic}/{partition}", fired or "nothing", f"{ahead_s} s ahead" if ahead_s else "")))
+        ahead_s = ahead.get(tp, 0)
+        fields = {"topic": tp[0], "partition": tp[1], "fired_through": fired, "ahead_s": ahead_s}
+        rows.append((fields, (partition_name(*tp), fired or "nothing", f"{ahead_s} s ahead" if ahead_s else "")))
     width = max((len(cells[0]) for _, cells in rows), default=0)
     output.table(("partition", "fired through", ""), (width, 20, 0), rows)
 
@@ -172,7 +173,7 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
     for (topic, partition), ahead_s in sorted(ahead.items()):
         progress_log.commit_change(settings, cluster, (topic, partition), Progress.without_time)
         fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
-        output.show(fields, f"{topic}/{partition} was {ahead_s} s ahead, and was taken back")
+        output.show(fields, f"{partition_name(topic, partition)} was {ahead_s} s ahead, and was taken back")
 
 
 class _Found(NamedTuple):
@@ -220,11 +221,9 @@ def levels(wanted: int | None, output: Output) -> None:
     if wanted is not None:
         _allow(settings, found, wanted)
         found = found._replace(allowed=wanted)
-    output.show({**_describe(found), "deletable": deletable}, *_lines(found), *_said_of(settings, level, deletable))
-
-
-def _describe(found: _Found) -> dict[str, Any]:
-    return {"supported": feature_levels.SUPPORTED, "lowest": found.lowest, "highest": found.highest, **found._asdict()}
+    in_use = {"supported": feature_levels.SUPPORTED, "lowest": found.lowest, "highest": found.highest}
+    fields = {**in_use, **found._asdict(), "deletable": deletable}
+    output.show(fields, *_lines(found), *_said_of(settings, level, deletable))
 
 
 def _lines(found: _Found) -> list[str]:
@@ -291,7 +290,7 @@ def _look_up(settings: Settings) -> _Found:
     return _Found(
         allowed,
         {member.worker_id: member.supports for member in members},
-        {f"{topic}/{partition}": found.level for (topic, partition), found in sorted(machines.items())},
+        {partition_name(*tp): found.level for tp, found in sorted(machines.items())},
     )
 
 
@@ -345,7 +344,6 @@ def snapshots(now: bool, output: Output) -> None:
 def _take(settings: Settings, reports: ErrorReports) -> dict[str, str]:
     """Let the workers take snapshots. Returns the partitions that got none -> why."""
     from timers.kafka import progress_log
-    from timers.wire.topics import partition_name
 
     cluster, found = _read(settings, reports)
     answer = ask(settings, SNAPSHOT_PATH, {}, cluster.cluster_id)
@@ -417,7 +415,7 @@ class _Looks:
 
 
 def _cells(fields: dict[str, Any]) -> tuple[str, ...]:
-    name = f"{fields['topic']}/{fields['partition']}"
+    name = partition_name(fields["topic"], fields["partition"])
     if fields["offset"] is None:
         return name, "none", "", "", "", "", ""
     size = f"{fields['most_bytes'] / 1e6:.1f} MB"
@@ -446,7 +444,7 @@ def verify(output: Output) -> None:
         cluster, found = _read(settings, reports)
         for tp in sorted(found):
             result = _verify(settings, cluster, tp)
-            name = f"{tp[0]}/{tp[1]}"
+            name = partition_name(*tp)
             if result is None:
                 output.show(
                     {"topic": tp[0], "partition": tp[1], "compared": False},
@@ -491,7 +489,7 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
 
     def check() -> None:
         if time.monotonic() > until:
-            raise TimersError(f"{tp[0]}/{tp[1]} was not compared within {VERIFY_S:.0f} s")
+            raise TimersError(f"{partition_name(*tp)} was not compared within {VERIFY_S:.0f} s")
 
     for _ in range(VERIFY_TRIES):
         with (
@@ -505,7 +503,7 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
                 return compare(stores, tp, progress, snapshots, Path(directory), check)
             except (Unreadable, Lost) as error:
                 why = str(error)
-    raise TimersError(f"{tp[0]}/{tp[1]} cannot be compared: {why}")
+    raise TimersError(f"{partition_name(*tp)} cannot be compared: {why}")
 
 
 @click.command()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Never, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -139,7 +139,10 @@ def schedule(
     pairs = [header(text) for text in headers]
     id = None if id is None else argument_id(id)
     due_s = due_second(duration, at)  # computed once: the line printed shows the due second that is sent
-    body = _body(value, path)
+    if value is not None:
+        body = argument_bytes(value)
+    else:
+        body = sys.stdin.buffer.read() if path is None else path.read_bytes()
     record_key = None if key is None else argument_bytes(key)
 
     settings = load_settings()
@@ -171,12 +174,6 @@ def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: ob
     left_s, due_at = due_s - time.time(), format_due(due_s)
     when = from_now(left_s) if left_s > 0 else f"in the past: {if_past}"
     output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
-
-
-def _body(value: str | None, path: Path | None) -> bytes:
-    if value is not None:
-        return argument_bytes(value)
-    return sys.stdin.buffer.read() if path is None else path.read_bytes()
 
 
 def _send(
@@ -255,7 +252,10 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
     _warn_of_missing_topics(settings, topics)
     if failure is not None:
-        _fail(failure, [number for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None])
+        numbers = [str(number) for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None]
+        shown, left = ", ".join(numbers[:_MAX_BAD_LINES]), len(numbers) - _MAX_BAD_LINES
+        more = f" and {left:,} more" if left > 0 else ""
+        raise PublishError(f"{failure}. The brokers confirmed all timers but those of lines {shown}{more}") from failure
     say(f"{counted(len(timers), 'timer')} scheduled")
 
 
@@ -305,12 +305,6 @@ def _progress(timers: Iterable[_T], what: str) -> Iterable[_T]:
 
     bar: Iterable[_T] = tqdm(timers, desc=what, unit=" timers", disable=None, leave=False)
     return bar
-
-
-def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
-    shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES]))
-    more = f" and {len(numbers) - _MAX_BAD_LINES:,} more" if len(numbers) > _MAX_BAD_LINES else ""
-    raise PublishError(f"{error}. The brokers confirmed all timers but those of lines {shown}{more}") from error
 
 
 @click.command()

@@ -90,29 +90,17 @@ class TopicsFollower:
         """
         self._consumer = reader({**self._properties, "error_cb": self._reports, "queued.max.messages.kbytes": 4096})
         try:
-            end_s = monotonic() + OPENING_S
-            counts = self._count_partitions(end_s)
-            for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
-                given = positions[number] if positions and number < len(positions) else ()
-                offsets = [
-                    given[partition]
-                    if partition < len(given)
-                    else self._end(topic, partition, end_s)
-                    if not given
-                    else 0
-                    for partition in range(count)
-                ]
-                self.positions.append(offsets)
-            self._consumer.assign(
-                [
-                    Place(topic, partition, offset)
-                    for topic, offsets in zip(self._topics, self.positions, strict=True)
-                    for partition, offset in enumerate(offsets)
-                ]
-            )
-        except KafkaException as error:
-            self._consumer.close()
-            raise self._reports.user_error(error, "the topics cannot be read") from None
+            with self._reports.explained("the topics cannot be read"):
+                end_s = monotonic() + OPENING_S
+                counts = self._count_partitions(end_s)
+                places = []
+                for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
+                    given = list(positions[number]) if positions and number < len(positions) else None
+                    if given is None:
+                        given = [self._end(topic, partition, end_s) for partition in range(count)]
+                    self.positions.append([*given, *[0] * count][:count])
+                    places += [Place(topic, *place) for place in enumerate(self.positions[-1])]
+                self._consumer.assign(places)
         except BaseException:
             self._consumer.close()
             raise
@@ -145,13 +133,11 @@ class TopicsFollower:
         except TimeoutError:
             return [], 0
         with self._lock:
-            self._arrived.clear()
-            failure = self._failure
             records, dropped = self.take()
-        if failure is not None and not records:
-            raise failure
-        if failure is not None:
-            self._arrived.set()
+            if self._failure is None:
+                self._arrived.clear()
+            elif not records:
+                raise self._failure
         return records, dropped
 
     async def close(self) -> None:

@@ -208,20 +208,15 @@ class LetterBox:
             )
             if retrier is None or named:
                 plan.preview()
-            rest = spans
-            more = bool(plan.rest)
             published = 0
             retried: list[dict[str, Any]] = []
-            if retrier is not None:
-                for letter, source in plan.publish(retrier):
-                    published += 1
-                    if len(retried) < _SHOWN:
-                        retried.append({"position": letter.position, "retried_as": source})
-                rest, more = plan.rest, bool(plan.rest)
-        left = {span.partition: (span.start, span.end) for span in rest}
-        seen = plan.seen
-        counts = seen.requests, seen.overdue, dict(seen.left_out), published
-        return RetryResult(*counts, more, retried, log.missing, left)
+            for letter, source in () if retrier is None else plan.publish(retrier):
+                published += 1
+                if len(retried) < _SHOWN:
+                    retried.append({"position": letter.position, "retried_as": source})
+        rest = {span.partition: (span.start, span.end) for span in (spans if retrier is None else plan.rest)}
+        counts = plan.seen.requests, plan.seen.overdue, dict(plan.seen.left_out), published
+        return RetryResult(*counts, bool(plan.rest), retried, log.missing, rest)
 
     def _log(self, check: Callable[[], None]) -> LetterLog:
         return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S, check=check)

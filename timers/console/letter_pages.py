@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from timers.console.call import CONFIRM_S, Call, Reply, handles
-from timers.console.history import FoundLetters, Ranges, RetryResult
+from timers.console.history import FoundLetters, Ranges
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
 from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
@@ -67,23 +67,19 @@ async def retry_letters(call: Call) -> Reply:
         ranges = {int(partition): (start, end) for partition, (start, end) in content.items()}
     elif names is None:
         only_look = True
-    result = await _carry_out(call, letter_filter, ranges, only_look=only_look)
+    try:
+        result = await call.console.cluster.retry(letter_filter, ranges, only_look=only_look)
+    except (PublishError, NameTakenError) as error:
+        why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
+        raise Problem("unknown", why, outcome="unknown") from None
+    except RetryRefusedError as error:
+        raise Problem("conflict", str(error)) from None
     following = None
     if names is None and (only_look or result.more):
         following = call.console.signer.sign(purpose, call.user, result.rest, now_s + CONFIRM_S)
     shown = {**result._asdict(), "missing": _missing(result.missing), "confirm": following}
     del shown["rest"]
     return Reply(shown)
-
-
-async def _carry_out(call: Call, letter_filter: LetterFilter, ranges: Ranges | None, *, only_look: bool) -> RetryResult:
-    try:
-        return await call.console.cluster.retry(letter_filter, ranges, only_look=only_look)
-    except (PublishError, NameTakenError) as error:
-        why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
-        raise Problem("unknown", why, outcome="unknown") from None
-    except RetryRefusedError as error:
-        raise Problem("conflict", str(error)) from None
 
 
 async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLetters]:

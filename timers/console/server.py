@@ -198,19 +198,15 @@ class Server:
         return Reply(generate_latest(self.metrics), headers={"Content-Type": _METRICS_TYPE})
 
     def _check_role(self, route: Route, request: web.Request, user: Principal) -> None:
-        if route.writes:
-            self._check_writing(route, request)
-        if not user.may(route.role):
-            raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
-
-    def _check_writing(self, route: Route, request: web.Request) -> None:
-        if not self._settings.console_write:
+        if route.writes and not self._settings.console_write:
             raise Problem("read-only", "this console only reads: start it with TIMERS_CONSOLE_WRITE=1")
         known = {each.name for each in route.headers}
-        for name in CONDITIONS:
+        for name in CONDITIONS if route.writes else ():
             if name in request.headers and name not in known:
                 able = ", ".join(sorted(known)) or "no conditions"
                 raise Problem("condition-unsupported", f"{route.method} {route.path} takes {able}, and not {name}")
+        if not user.may(route.role):
+            raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:
@@ -242,7 +238,7 @@ class Server:
 
     def _problem(self, request: web.Request, problem: Problem) -> web.Response:
         if self._site.is_for_people(request):
-            return self._site.problem(request, problem)
+            return _response(self._site.problem(request, problem))
         return web.Response(
             text=f"{json.dumps(problem.body)}\n",
             status=problem.status,

@@ -66,7 +66,7 @@ class Site:
             try:
                 return await handler(page)
             except Problem as problem:
-                return self._problem(page, problem)
+                return self.problem(call.request, problem, page)
 
         return answer
 
@@ -93,14 +93,9 @@ class Site:
             return False
         return FRAGMENT in request.headers or HTML in request.headers.get("Accept", "")
 
-    def problem(self, request: web.Request, problem: Problem) -> web.Response:
-        """The page of a problem that arose before the user of the request was known."""
-        reply = self._problem(None, problem, is_fragment=FRAGMENT in request.headers)
-        return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
-
-    def _problem(self, page: Page | None, problem: Problem, *, is_fragment: bool = False) -> Reply:
-        is_fragment = page.is_fragment if page else is_fragment
-        template = "parts/problem.html" if is_fragment else "problem.html"
+    def problem(self, request: web.Request, problem: Problem, page: Page | None = None) -> Reply:
+        """The page of a problem; ``page``: None if it arose before the user of the request was known."""
+        template = "parts/problem.html" if FRAGMENT in request.headers else "problem.html"
         body = self.render(template, page, problem=problem.body, way_out=WAYS_OUT.get(problem.code, ""))
         return Reply(body, problem.status, {**HEADERS, **problem.headers})
 

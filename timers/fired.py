@@ -55,15 +55,8 @@ class CallbackRecord:
     @classmethod
     def of(cls, message: Any) -> CallbackRecord:
         """Convert a confluent-kafka message without an error."""
-        return cls(
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            message.timestamp()[1],
-            message.key(),
-            message.value(),
-            headers_of(message),
-        )
+        place, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
+        return cls(*place, written_ms, message.key(), message.value(), headers_of(message))
 
     def cut(self, most: int) -> CallbackRecord:
         """The record with at most so many bytes of its key and of its value, and with headers of the engine alone."""
@@ -221,9 +214,7 @@ def _spans(
         counts = {partition: end - began[partition] for partition, end in of.items() if began.get(partition, end) < end}
         left = MOST
         for done, (partition, records) in enumerate(sorted(counts.items(), key=itemgetter(1))):
-            share = min(
-                records, left // (len(counts) - done)
-            )  # what partitions with few records leave is for the others
+            share = min(records, left // (len(counts) - done))  # what small partitions leave is for the others
             left -= share
             spans.setdefault(topic, {})[partition] = range(of[partition] - share, of[partition])
         if sum(counts.values()) > MOST:

@@ -28,7 +28,7 @@ from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
-from timers.wire.printable import hexdump, json_value, one_line, printable
+from timers.wire.printable import hexdump, is_utf8, json_value, one_line, printable
 from timers.wire.query import format_due
 
 
@@ -176,14 +176,9 @@ def _indented(data: bytes | None) -> Iterator[str]:
     """Bytes as lines of text if this shows all of them, else as a hexdump."""
     if not data:
         return
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is not None and all(line == printable(line) for line in text.split("\n")):
-        yield from (f"  {line}" for line in text.split("\n"))
-        return
-    yield from (f"  {line}" for line in hexdump(data))
+    lines = data.decode().split("\n") if is_utf8(data) else []
+    shows_all = lines and all(line == printable(line) for line in lines)
+    yield from (f"  {line}" for line in (lines if shows_all else hexdump(data)))
 
 
 def full_name(name: str, dead_letter_topic: str) -> str | None:

@@ -36,10 +36,8 @@ class Message:
         "_outputs",
         "_partition",
         "_received_s",
-        "_record",
         "_returned",
         "_state",
-        "_terms",
         "attempt",
     )
 
@@ -53,13 +51,11 @@ class Message:
         returned: Identity | None = None,
     ) -> None:
         self._state = state
-        self._terms = state.terms
         self._received_s = received_s
         self._partition = partition
         self._ledger = ledger
         self._entry = entry
         self._delivery = entry.delivery
-        self._record = entry.item
         self._returned = returned
         self._outputs: list[records.Record] = []
         self._guard: Guard | None = None
@@ -80,13 +76,13 @@ class Message:
 
     @property
     def key(self) -> bytes | None:
-        key: bytes | None = self._record.key()
+        key: bytes | None = self._entry.item.key()
         return key
 
     @property
     def value(self) -> bytes | None:
-        value: bytes | None = self._record.value()
-        return value if self._returned is None else returned_value(value, headers_of(self._record))
+        value: bytes | None = self._entry.item.value()
+        return value if self._returned is None else returned_value(value, headers_of(self._entry.item))
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
@@ -94,11 +90,11 @@ class Message:
 
         A name that is not UTF-8 has U+FFFD in the place of its wrong bytes.
         """
-        return records.user_headers(headers_of(self._record), returned=self._returned is not None)
+        return records.user_headers(headers_of(self._entry.item), returned=self._returned is not None)
 
     @property
     def _identity(self) -> Identity:
-        return self._returned or records.identity(self._record, None, self._ledger.cuts)
+        return self._returned or records.identity(self._entry.item, None, self._ledger.cuts)
 
     @property
     def source(self) -> str:
@@ -114,7 +110,7 @@ class Message:
 
         It contains the time of sending, because a topic that is deleted and created again has the same sources.
         """
-        return f"{self._terms.name} {self.source} {self.sent_ms}"
+        return f"{self._state.terms.name} {self.source} {self.sent_ms}"
 
     @property
     def sent_ms(self) -> int:
@@ -136,7 +132,7 @@ class Message:
         state, totals = self._state, self._state.totals
         with state.lock:  # the usual case, without calls that it does not need
             now_s = state.now_s()
-            is_confirmed = now_s - state.confirmed_s <= self._terms.session_timeout_s
+            is_confirmed = now_s - state.confirmed_s <= self._state.terms.session_timeout_s
             if is_confirmed and not self._outputs and self._ledger.ack(self._entry, self._delivery):
                 totals.acked += 1
                 totals.handling_s += now_s - self._received_s
@@ -185,7 +181,7 @@ class Message:
             InvalidTimerError: the message is too large for a request, ``after`` is no delay, or ``error`` no text.
         """
         records.check_text("error", error)
-        terms = self._terms
+        terms = self._state.terms
         if self._entry.crashes >= MAX_CRASHES:
             times = f"{self._entry.crashes} times while it ran alone"
             self._give_up(CRASHED, f"its process in the queue {terms.name!r} ended {times}")
@@ -221,7 +217,7 @@ class Message:
             InvalidTimerError: ``reason`` is no text.
         """
         records.check_text("reason", reason)
-        self._give_up(REJECTED, f"the queue {self._terms.name!r} rejected it: {reason}")
+        self._give_up(REJECTED, f"the queue {self._state.terms.name!r} rejected it: {reason}")
 
     def give_up_unsigned(self) -> None:
         """Make a record of the returns topic that the queue has not signed a dead letter with the code ``unsigned``.
@@ -229,7 +225,7 @@ class Message:
         It counts as a message of its own: what its headers say of another message is not believed.
         """
         doubt = self._identity.doubt
-        self._give_up(UNSIGNED, f"the queue {self._terms.name!r} did not send it back: {doubt}")
+        self._give_up(UNSIGNED, f"the queue {self._state.terms.name!r} did not send it back: {doubt}")
 
     def crashed(self, how: str) -> None:
         """Deliver the message again, because the process of its handler ended; twice, and it becomes a dead letter.
@@ -243,7 +239,7 @@ class Message:
         if self._entry.crashes < MAX_CRASHES:
             self.put_back()
         else:
-            self._give_up(CRASHED, f"the queue {self._terms.name!r} gave it up: the process of its handler {how}")
+            self._give_up(CRASHED, f"the queue {self._state.terms.name!r} gave it up: the process of its handler {how}")
 
     def put_back(self) -> None:
         """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
@@ -318,13 +314,13 @@ class Message:
         return True
 
     def _letter(self, code: str, reason: str) -> records.Record:
-        return records.letter(self, self._state.signing, code, reason, self._terms.max_request_bytes)
+        return records.letter(self, self._state.signing, code, reason, self._state.terms.max_request_bytes)
 
     def _protect(self) -> Guard | None:
         """Set a guard, because the partition moves, and return it; None if the message cannot have one."""
         if self._outputs:
             return None
-        guard, terms = self._state.guards.new(self.source), self._terms
+        guard, terms = self._state.guards.new(self.source), self._state.terms
         left_s = self._entry.until_s - self._state.now_s()
         try:
             timer = records.guarding(self, self._state.signing, left_s, guard.id, terms.max_request_bytes)
@@ -336,7 +332,8 @@ class Message:
         return guard
 
     def _lost(self) -> LeaseLostError:
+        lease_s = self._state.terms.lease_s
         return LeaseLostError(
-            f"message {self.source} is no longer this receiver's: its lease of {self._terms.lease_s:g} s is over, its "
+            f"message {self.source} is no longer this receiver's: its lease of {lease_s:g} s is over, its "
             "partition has another owner, or it was settled before. It is delivered again unless it was settled"
         )

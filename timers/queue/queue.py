@@ -205,9 +205,8 @@ class Queue:
         Raises:
             TimersError: the brokers do not answer, or refuse.
         """
-        inspecting = call_in_thread("queue-stats", self._inspect)
         try:
-            return inspecting.result(self.timeout_s)
+            return call_in_thread("queue-stats", self._inspect).result(self.timeout_s)
         except TimeoutError:
             raise QueueError(
                 f"the brokers did not say within {self.timeout_s:g} s what the state of the queue {self.name!r} is"

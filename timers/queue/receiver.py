@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any
@@ -38,50 +38,6 @@ MAX_OPEN_BYTES = 256 * 1024 * 1024
 """Messages that wait, and bytes of all open messages of a process, above which partitions are paused. The client then
 drops what it has fetched of them, and the brokers send it again, so this is for receivers that are slow or have ended.
 Each partition has an equal part of the bytes, so that one of large messages does not stop the others."""
-
-
-class Pausing:
-    """Decides when the thread of a queue, which alone uses it, reads on, waits for receivers, or pauses partitions."""
-
-    def __init__(self, state: State, transport: Transport) -> None:
-        self._state = state
-        self._transport = transport
-        self._paused: set[Partition] = set()
-
-    def forget(self, partitions: Collection[Partition]) -> None:
-        """Note that these partitions have another owner."""
-        self._paused -= set(partitions)
-
-    def wait_for_room(self, has_work: Callable[[], bool], wait_s: float) -> bool:
-        """Return whether receivers need more messages. If not, wait a moment, or until there is other work."""
-        state = self._state
-        with state.lock:
-            if state.ready_count <= MAX_READY:
-                return True
-            state.wait_for_takes(lambda: state.ready_count <= MAX_READY // 2 or has_work(), wait_s)
-            return state.ready_count <= MAX_READY
-
-    def control(self) -> None:
-        """End leases, and pause partitions whose ledger has no room or whose messages are too large together, and all
-        if too many messages wait for receivers."""
-        with self._state.lock:
-            ledgers = self._state.settler.ledgers
-            now_s = self._state.now_s()
-            for ledger in ledgers.values():
-                self._state.totals.leases_lost += len(ledger.expire(now_s))
-                ledger.measure()
-            share = self._state.ready_count / MAX_PAUSED
-            full = {
-                each
-                for each, ledger in ledgers.items()
-                if ledger.position >= ledger.read_limit or ledger.open_bytes * len(ledgers) > MAX_OPEN_BYTES
-            }
-            wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
-            self._state.lock.notify_all()
-        self._state.note_ends({each: self._transport.end(each) for each in ledgers}, wanted)
-        self._transport.pause(wanted - self._paused)
-        self._transport.resume((self._paused - wanted) & ledgers.keys())
-        self._paused = wanted
 
 
 _log = logging.getLogger("timers.queue")
@@ -151,7 +107,7 @@ class Receiver:
         self._transport = transport
         self._committer = Committer(transport, state)
         self._thread: threading.Thread | None = None
-        self._pausing = Pausing(state, transport)
+        self._paused: set[Partition] = set()
         self._new = NewPartitions(state, transport, self._wait_for_commit)
         self._overtaken: set[Partition] = set()
         self._next_skip = 0.0
@@ -210,18 +166,18 @@ class Receiver:
         if self._settling is None:
             self._state.round_began_s = self._state.now_s()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
-        if self._pausing.wait_for_room(self._may_settle, _POLL_S):
+        if self._needs_messages():
             self._feed(self._transport.poll(_BATCH, 0) or self._transport.poll(1, _POLL_S))
         else:
             self._feed(self._transport.poll(1, 0))
-        self._pausing.forget(self._new.work())
+        self._paused -= self._new.work()
         if self._overtaken and monotonic() >= self._next_skip:
             self._skip_deleted()
         if self._settling is not None and self._settling.done():
             self._end_settling()
         if monotonic() >= self._next_control or self._fed_bytes > _CONTROL_BYTES:
             self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
-            self._pausing.control()
+            self._control()
             self._transport.check_configs()
         if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
             self._begin_settling()
@@ -235,7 +191,7 @@ class Receiver:
         is_settled = self._settle_last()
         self._transport.close()
         self._new = NewPartitions(self._state, self._transport, self._wait_for_commit)
-        self._pausing = Pausing(self._state, self._transport)
+        self._paused = set()
         if self._state.wait_for_receiver(is_settled=is_settled):
             self._open()
 
@@ -265,9 +221,40 @@ class Receiver:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def _may_settle(self) -> bool:
-        """Whether a commit has ended, or ready messages wait for one."""
-        return self._wants_commit() if self._settling is None else self._settling.done()
+    def _needs_messages(self) -> bool:
+        """Whether receivers need more messages. If not, wait a moment, or until a commit can begin or has ended."""
+        state = self._state
+
+        def has_work() -> bool:
+            may_settle = self._wants_commit() if self._settling is None else self._settling.done()
+            return may_settle or state.ready_count <= MAX_READY // 2
+
+        with state.lock:
+            if state.ready_count > MAX_READY:
+                state.wait_for_takes(has_work, _POLL_S)
+            return state.ready_count <= MAX_READY
+
+    def _control(self) -> None:
+        """End leases, and pause partitions whose ledger has no room or whose messages are too large together, and all
+        if too many messages wait for receivers."""
+        with self._state.lock:
+            ledgers = self._state.settler.ledgers
+            now_s = self._state.now_s()
+            for ledger in ledgers.values():
+                self._state.totals.leases_lost += len(ledger.expire(now_s))
+                ledger.measure()
+            share = self._state.ready_count / MAX_PAUSED
+            full = {
+                each
+                for each, ledger in ledgers.items()
+                if ledger.position >= ledger.read_limit or ledger.open_bytes * len(ledgers) > MAX_OPEN_BYTES
+            }
+            wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
+            self._state.lock.notify_all()
+        self._state.note_ends({each: self._transport.end(each) for each in ledgers}, wanted)
+        self._transport.pause(wanted - self._paused)
+        self._transport.resume((self._paused - wanted) & ledgers.keys())
+        self._paused = wanted
 
     def _feed(self, polled: Iterable[Any]) -> None:
         """Add records to the ledgers."""
@@ -345,7 +332,7 @@ class Receiver:
             _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
         self._transport.stop([partition])
         self._transport.start({partition: ledger.place})
-        self._pausing.forget([partition])
+        self._paused.discard(partition)
 
     def _note(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -455,7 +442,7 @@ class Receiver:
         with self._state.lock:
             self._state.totals.leases_lost += self._state.settler.revoke(partitions)
             self._state.settler.member = self._transport.member()
-        self._pausing.forget(partitions)
+        self._paused -= set(partitions)
         self._transport.stop(self._new.forget(partitions))
 
     def _hand_over(self, partitions: list[Partition]) -> None:
@@ -514,7 +501,7 @@ class Committer:
                 plan = self._settler.plan(
                     in_transaction=with_copy and may_transact, with_jobs=may_transact, waiting=waiting
                 )
-                is_full = bool(self._settler.full)
+                is_full = self._settler.is_full
             if plan is None:
                 return not jobs and not is_full
             outcome = self._execute(plan)

@@ -153,9 +153,9 @@ class Settler:
         return max((len(owned.committed.metadata) for owned in self._owned.values() if owned.committed), default=0)
 
     @property
-    def full(self) -> list[Partition]:
-        """Partitions whose metadata is too long to be committed until older messages are done."""
-        return [partition for partition, owned in self._owned.items() if owned.is_full]
+    def is_full(self) -> bool:
+        """Whether the metadata of a partition is too long to be committed until older messages are done."""
+        return any(owned.is_full for owned in self._owned.values())
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         """Start no messages of these partitions any more. The next commit says that nothing runs."""

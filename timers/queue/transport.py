@@ -10,7 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -184,19 +184,27 @@ _GRACE_S = 0.5
 
 _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-Asked = dict[Partition, Future[Any]]
-"""What each leader was asked for."""
+_Name = TypeVar("_Name")
+
+Asked: TypeAlias = dict[_Name, Future[Any]]
+"""What each leader, or a broker about each topic, was asked for."""
 
 
-def _list_offsets(admin: Any, partitions: Iterable[Partition], which: OffsetSpec) -> Asked:
+def _answered(asked: Asked[_Name]) -> dict[_Name, Any]:
+    """The answers that have come."""
+    return {name: future.result() for name, future in asked.items() if future.done() and future.exception() is None}
+
+
+def _list_offsets(admin: Any, partitions: Iterable[Partition], which: OffsetSpec) -> Asked[Partition]:
     asked = {TopicPartition(*each): which for each in partitions}
     futures = admin.list_offsets(asked, request_timeout=_LEADERS_S) if asked else {}
     return {(each.topic, each.partition): future for each, future in futures.items()}
 
 
-def _is_answered(future: Future[Any]) -> bool:
-    """Whether a future of an offset has one. librdkafka 2.16 reports a leader that did not answer without an error."""
-    return future.done() and future.exception() is None and future.result().offset != OFFSET_INVALID
+def _offsets(asked: Asked[Partition]) -> dict[Partition, int]:
+    """The offsets that have come. librdkafka 2.16 reports a leader that did not answer without an error."""
+    found = {each: int(answer.offset) for each, answer in _answered(asked).items()}
+    return {each: offset for each, offset in found.items() if offset != OFFSET_INVALID}
 
 
 _TIMEOUT_S = 10.0
@@ -243,11 +251,11 @@ class Transport:
         self._reports = connection.ErrorReports(kafka.settings)
         self._login: dict[str, Any] = {**login(kafka.settings), "error_cb": self._reports}
         self._admin: Any = None
-        self._described: dict[str, Any] = {}
-        self._configs: dict[str, Future[Any]] = {}
+        self._described: Asked[str] = {}
+        self._configs: Asked[str] = {}
         self._next_configs = 0.0
         self._wrong_configs: list[WrongConfig] = []
-        self._firsts: Asked = {}
+        self._firsts: Asked[Partition] = {}
         self._consumer: Consumer | None = None
         self._asking: Consumer
         self._plain: PlainCommits
@@ -298,7 +306,7 @@ class Transport:
                 create_if_missing(
                     self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
                 )
-            self._logs = self._topic_tags(admin)
+            self._logs = self._topic_tags()
             self.transactions.open()
             signing = ledger_log.signing(self._login, self.group, is_new=is_new)
         except KafkaException as error:
@@ -353,20 +361,20 @@ class Transport:
         returned = (number for number in range(self._returns_count) if number % self._count in numbers)
         return [*((self.topic, each) for each in numbers), *((self.returns_topic, each) for each in returned)]
 
-    def _topic_tags(self, admin: Any) -> dict[str, str]:
+    def _topic_tags(self) -> dict[str, str]:
         """Return a few characters of each topic's id, which differs from that of a deleted topic of the same name."""
         give_up = monotonic() + _TIMEOUT_S
         while True:
             try:
-                return {name: tag_of(future.result()) for name, future in self._describe(admin).items()}
+                return {name: tag_of(future.result()) for name, future in self._describe().items()}
             except KafkaException as error:  # a broker may not know a new topic yet
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                     raise
                 sleep(0.1)
 
-    def _describe(self, admin: Any) -> dict[str, Any]:
+    def _describe(self) -> Asked[str]:
         names = TopicCollection([self.topic, self.returns_topic])
-        described: dict[str, Any] = admin.describe_topics(names, request_timeout=_TIMEOUT_S)
+        described: Asked[str] = self._admin.describe_topics(names, request_timeout=_TIMEOUT_S)
         return described
 
     def check_configs(self) -> None:
@@ -374,10 +382,7 @@ class Transport:
         answers to the question before. A topic whose configuration may not be read is left out."""
         if monotonic() < self._next_configs:
             return
-        answers = {}
-        for name, asked in self._configs.items():
-            if asked.done() and asked.exception() is None:
-                answers[name] = config_of(asked)
+        answers = {name: config_of(self._configs[name]) for name in _answered(self._configs)}
         own = partial(OwnTopic, operations=(), must_last=True)
         retries_end = Effect(WARNING, "so larger retried messages become dead letters")
         topics = [
@@ -396,7 +401,7 @@ class Transport:
     @property
     def _replicas(self) -> int:
         """Number of replicas, from the last answers about the topics; 0 if it is not known."""
-        known = [asked.result() for asked in self._described.values() if asked.done() and asked.exception() is None]
+        known = _answered(self._described).values()
         return min((len(each.replicas) for topic in known for each in topic.partitions), default=0)
 
     @property
@@ -503,19 +508,17 @@ class Transport:
         asked = list(partitions)
         firsts, ends = _list_offsets(self._admin, asked, _FIRST), _list_offsets(self._admin, asked, _END)
         wait([*firsts.values(), *ends.values()], _LEADERS_S + _GRACE_S)
-        return {
-            each: (firsts[each].result().offset, ends[each].result().offset)
-            for each in asked
-            if _is_answered(firsts[each]) and _is_answered(ends[each])
-        }
+        low, high = _offsets(firsts), _offsets(ends)
+        return {each: (low[each], high[each]) for each in low.keys() & high.keys()}
 
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Ask for the first offsets of logs, without waiting, and return the answers to the call before.
 
         One request for each partition would block the thread of the queue as long as their leaders are away.
         """
-        asked, self._firsts = self._firsts, _list_offsets(self._admin, partitions, _FIRST)
-        return {each: future.result().offset for each, future in asked.items() if _is_answered(future)}
+        found = _offsets(self._firsts)
+        self._firsts = _list_offsets(self._admin, partitions, _FIRST)
+        return found
 
     def check_topics(self) -> int:
         """Ask for the topics, without waiting, and look at the answers to the call before; return how many partitions
@@ -525,15 +528,13 @@ class Transport:
             QueueError: a topic was deleted and created again.
         """
         added = 0
-        for name, future in self._described.items():
-            if not future.done() or future.exception() is not None:
-                continue
-            if tag_of(future.result()) != self._logs[name]:
+        for name, described in _answered(self._described).items():
+            if tag_of(described) != self._logs[name]:
                 raise QueueError(f"topic {name!r} was deleted and created again. Open the queue again")
             if name == self.topic:
-                count, self._seen_count = self._seen_count, len(future.result().partitions)
+                count, self._seen_count = self._seen_count, len(described.partitions)
                 added = self._seen_count - count
-        self._described = self._describe(self._admin)
+        self._described = self._describe()
         return added
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:

@@ -16,9 +16,10 @@ from itertools import chain
 from typing import TypeAlias
 
 from tests.simulation.queue_log import SimLog
+from timers.client.retry import ATTEMPT
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import MAX_BYTES, Saved, decode
-from timers.queue.records import ATTEMPT, SENT, SIGNATURE, SOURCE, Identity, Signing
+from timers.queue.records import SENT, SIGNATURE, SOURCE, Identity, Signing
 from timers.queue.settling import Commit, Job, Partition
 from timers.wire import topics
 from timers.wire.headers import Header

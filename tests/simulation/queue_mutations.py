@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.simulation.queue_process import Held, Parts, SimProcess
+from timers.client.retry import ATTEMPT
 from timers.core.lineage import PassedBatch
 from timers.queue.ledger import HELD, READY, BrokersClock, Entry, Ledger, Starts
 from timers.queue.metadata import Saved, Start
 from timers.queue.new_partitions import Loaded, Verification
-from timers.queue.records import ATTEMPT, SENT, SOURCE, Identity, Signing
+from timers.queue.records import SENT, SOURCE, Identity, Signing
 from timers.queue.sending import Guard
 from timers.queue.settling import Commit, Job, Partition, Plan, Settler
 from timers.wire.headers import Header

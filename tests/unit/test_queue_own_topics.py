@@ -43,7 +43,7 @@ class Opened:
         monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
         monkeypatch.setattr(module, "Consumer", lambda *_, **__: SimpleNamespace(subscribe=lambda *_, **__: None))
         transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
-        monkeypatch.setattr(transport, "_topic_tags", lambda: {})
+        monkeypatch.setattr(transport, "_topic_tags", dict)
         monkeypatch.setattr(transport.transactions, "open", lambda: None)
         monkeypatch.setattr("timers.queue.ledger_log.signing", lambda *_, **__: SIGNING)
         transport.open(ignore, ignore, lambda: False)

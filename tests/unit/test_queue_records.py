@@ -13,11 +13,11 @@ import pytest
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
 from timers.client import PartlyPublishedError
+from timers.client.retry import ATTEMPT
 from timers.errors import InvalidTimerError, PublishError
 from timers.queue import records
 from timers.queue.metadata import Start
 from timers.queue.records import (
-    ATTEMPT,
     ERROR,
     NO_VALUE,
     SENT,

@@ -158,16 +158,13 @@ def _contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
     before = loop.get_task_factory()
     if getattr(before, "func", None) is _new_task:
         return
-    loop.set_task_factory(cast(Any, partial(_new_task, before or _plain_task)))
+    make = before or (lambda loop, coroutine, **named: asyncio.Task(coroutine, loop=loop, **named))
+    loop.set_task_factory(cast(Any, partial(_new_task, make)))
 
 
 def _new_task(make: Any, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> Any:
     run = _current.get()
     return make(loop, coroutine if run is None else _Contained(coroutine, run), **named)
-
-
-def _plain_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> Any:
-    return asyncio.Task(coroutine, loop=loop, **named)
 
 
 _log = logging.getLogger("timers.queue")

@@ -307,32 +307,28 @@ class Receiver:
 
     def _skip_deleted(self) -> None:
         """Go on with the first messages of logs whose retention has overtaken the reading, as far as their leaders
-        answer."""
-        self._next_skip = monotonic() + _SKIP_PAUSE_S
-        for partition, (low, high) in self._transport.bounds(self._overtaken).items():
-            self._skip_to(partition, low, high)
-            self._overtaken.discard(partition)
-
-    def _skip_to(self, partition: Partition, low: int, high: int) -> None:
-        """Read on from the first message of a log.
+        answer.
 
         Raises:
-            QueueError: the log ends before the position, so that offsets of received messages come again.
+            QueueError: a log ends before the position, so that offsets of received messages come again.
         """
-        with self._state.lock:
+        self._next_skip = monotonic() + _SKIP_PAUSE_S
+        for partition, (low, high) in self._transport.bounds(self._overtaken).items():
+            self._overtaken.discard(partition)
             ledger = self._state.settler.ledgers.get(partition)
             if ledger is None:
-                return
+                continue
             name, position = topics.partition_name(*partition), ledger.position
             if position > high:
                 raise QueueError(f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}")
-            ledger.pass_holes(low)
-        if low > position:
-            span = position, low - 1
-            _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
-        self._transport.stop([partition])
-        self._transport.start({partition: ledger.place})
-        self._paused.discard(partition)
+            with self._state.lock:
+                ledger.pass_holes(low)
+            if low > position:
+                span = position, low - 1
+                _log.error("%s: retention deleted messages from %d to %d before they were received", name, *span)
+            self._transport.stop([partition])
+            self._transport.start({partition: ledger.place})
+            self._paused.discard(partition)
 
     def _note(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -364,18 +360,14 @@ class Receiver:
         if self._state.now_s() - self._state.confirmed_s > self._terms.session_timeout_s / _CONFIRMATIONS:
             self._state.settler.repeat()
         self._state.round_began_s = self._state.now_s()  # a commit that does not return counts as a long round
-        self._settles_with_copy = with_copy or self._needs_time or monotonic() >= self._next_copy
+        # Delays may begin or go on, and the brokers' time is not known, which a transaction tells.
+        needs_time = self._terms.ordered and not self._state.brokers_clock.is_known and self._state.settler.ledgers
+        self._settles_with_copy = with_copy or bool(needs_time) or monotonic() >= self._next_copy
         if self._settles_with_copy:
             self._next_copy = monotonic() + _COPY_S
         name = f"queue-{self._terms.name}-commit"
         self._settling = call_in_thread(name, self._commit, self._settles_with_copy)
         self._settling.add_done_callback(lambda _: self._state.wake())
-
-    @property
-    def _needs_time(self) -> bool:
-        """Whether delays may begin or go on, and the brokers' time is not known, which a transaction tells."""
-        state = self._state
-        return self._terms.ordered and not state.brokers_clock.is_known and bool(state.settler.ledgers)
 
     def _commit(self, with_copy: bool) -> bool:
         waiting = self._state.waiting()

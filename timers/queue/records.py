@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
+from timers.client.retry import ATTEMPT
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
@@ -27,9 +28,6 @@ from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.queue.message import Message
-
-ATTEMPT = "retry-attempt"
-"""On the returns topic: how often the message was retried, in ASCII digits, as in :mod:`timers.client.retry`."""
 
 SOURCE = "queue-source"
 """On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""

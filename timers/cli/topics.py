@@ -39,7 +39,13 @@ def create(names: tuple[str, ...], partitions: int | None, compacted: bool, outp
     """
     settings = load_settings()
     for name in names:
-        _check(settings, name)
+        if not wire.is_legal(name):
+            raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
+        if name in settings.own_topics and name not in settings.schedule_topics:
+            raise click.UsageError(
+                f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker (or the engine on "
+                "Spark), which creates it with the configuration that it needs"
+            )
 
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
 
@@ -53,16 +59,6 @@ def create(names: tuple[str, ...], partitions: int | None, compacted: bool, outp
         state = "created" if created else "exists already, and stays as it is"
         fields = {"topic": name, "created": created, "partitions": count, "cleanup_policy": policy}
         output.show(fields, f"{name}: {state}; {count} partitions, cleanup.policy={policy}")
-
-
-def _check(settings: Settings, name: str) -> None:
-    if not wire.is_legal(name):
-        raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
-    if name in settings.own_topics and name not in settings.schedule_topics:
-        raise click.UsageError(
-            f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker (or the engine on "
-            "Spark), which creates it with the configuration that it needs"
-        )
 
 
 _POLL_S = 1.0

@@ -319,15 +319,14 @@ class Access:
 
     # ---- host and origin --------------------------------------------------------------------------------------------
 
-    def check_host(self, request: web.Request) -> None:
-        """Refuse a request for another host: a page of another site may have its own name point to this machine."""
+    def check_site(self, request: web.Request) -> None:
+        """Refuse what a page of another site asks for in the background. A link to the console is allowed.
+
+        Such a page may have its own name point to this machine: so a request for another host is refused, too.
+        """
         if why := self._hosts.why_refused(request.headers.getall("Host", [])):
             raise Problem("misdirected", why)
-
-    def check_site(self, request: web.Request) -> None:
-        """Refuse what a page of another site asks for in the background. A link to the console is allowed."""
-        why = hosts.why_cross_site(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode"))
-        if why:
+        if why := hosts.why_cross_site(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode")):
             raise Problem("cross-site", why)
 
     def check_origin(self, request: web.Request) -> None:

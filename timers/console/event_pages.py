@@ -14,6 +14,7 @@ from aiohttp import web
 from timers.console.call import Call, handles
 from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
+from timers.console.routes import EVENT_STREAM
 from timers.errors import TimersError
 from timers.fired import CallbackRecord
 
@@ -95,6 +96,7 @@ class _Stream:
         self._thinning = Thinning(call.parameters.get("per_s"))
         self._shows_values = call.user.values and call.console.settings.queries == "values"
         self._response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._response.content_type = EVENT_STREAM
         self._checked_s = 0.0
 
     async def run(self) -> web.StreamResponse:
@@ -105,20 +107,16 @@ class _Stream:
         last_id = self._call.request.headers.get("Last-Event-ID") or self._call.parameters.get("after")
         follower = await self._call.console.cluster.follow(self._topics, last_id and _parse_id(last_id))
         try:
-            return await self._send_all(follower)
+            with suppress(ConnectionError):  # the client is gone
+                await self._response.prepare(self._call.request)
+                # The id at the beginning: a stream that breaks before its first event would else lose what came since.
+                await self._write(b"retry: %d\n" % RETRY_MS + _event("began", {}, self._id(follower)))
+                try:
+                    await self._send_until_end(follower)
+                except (Problem, TimersError) as error:
+                    await self._write(_event("ended", {"reason": str(error)}))
         finally:
             await follower.close()
-
-    async def _send_all(self, follower: TopicsFollower) -> web.StreamResponse:
-        self._response.content_type = "text/event-stream"
-        with suppress(ConnectionError):  # the client is gone
-            await self._response.prepare(self._call.request)
-            # The id at the beginning: a stream that breaks before its first event would else lose what came since.
-            await self._write(b"retry: %d\n" % RETRY_MS + _event("began", {}, self._id(follower)))
-            try:
-                await self._send_until_end(follower)
-            except (Problem, TimersError) as error:
-                await self._write(_event("ended", {"reason": str(error)}))
         return self._response
 
     async def _send_until_end(self, follower: TopicsFollower) -> None:
@@ -135,10 +133,15 @@ class _Stream:
             await self._check_from_time_to_time()
 
     async def _check_from_time_to_time(self) -> None:
-        if monotonic() - self._checked_s >= CHECK_S:
-            self._checked_s = monotonic()
-            await self._check_login()
-            await self._write(b": still here\n\n")
+        """See whether the login still allows what the stream shows, and tell the client that the stream goes on."""
+        if monotonic() - self._checked_s < CHECK_S:
+            return
+        self._checked_s = monotonic()
+        user = await self._call.console.access.principal(self._call.request)
+        if not all(map(user.may_use_topic, self._topics)) or user.name != self._call.user.name:
+            raise Problem("topic-forbidden", "the rights of this user have changed")
+        self._shows_values = self._shows_values and user.values
+        await self._write(b": still here\n\n")
 
     async def _write(self, data: bytes) -> None:
         """Write in pieces, so that a client that takes one of them in time is only slow.
@@ -170,12 +173,6 @@ class _Stream:
         fields["value_bytes"] = len(record.value or b"")
         await self._write(_event("fired", fields, self._id(follower)))
 
-    async def _check_login(self) -> None:
-        user = await self._call.console.access.principal(self._call.request)
-        if not all(map(user.may_use_topic, self._topics)) or user.name != self._call.user.name:
-            raise Problem("topic-forbidden", "the rights of this user have changed")
-        self._shows_values = self._shows_values and user.values
-
     def _id(self, follower: TopicsFollower) -> str:
         return ";".join(",".join(map(str, offsets)) for offsets in follower.positions)
 
@@ -189,7 +186,5 @@ def _parse_id(text: str) -> list[list[int]]:
 
 
 def _event(kind: str, fields: dict[str, Any], id: str = "") -> bytes:
-    lines = [f"id: {id}"] if id else []
-    if kind:
-        lines += [f"event: {kind}", f"data: {json.dumps(fields)}"]
-    return ("\n".join(lines) + "\n\n").encode()
+    first = f"id: {id}\n" if id else ""
+    return f"{first}event: {kind}\ndata: {json.dumps(fields)}\n\n".encode()

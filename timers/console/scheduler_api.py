@@ -265,19 +265,17 @@ def _is_schedule(call: Call, timer: Timer) -> bool:
 
 
 async def _read(call: Call, found: list[Timer]) -> list[dict[str, Any]]:
-    """Schedules as JSON of the scheduler."""
+    """Schedules as JSON of the scheduler, with the fields in the order that Go gives a map."""
     written_s = await call.console.cluster.times([timer["source"] for timer in found])
-    return [_as_schedule(timer, written_s.get(timer["source"], 0)) for timer in found]
-
-
-def _as_schedule(timer: Timer, timestamp_s: int) -> dict[str, Any]:
-    """A schedule with the fields and in the order that Go gives a map."""
-    return {
-        "epoch": timer["due"],
-        "id": timer["id"],
-        "target-key": key_as_bytes(timer).decode(errors="replace"),
-        "target-topic": timer["topic"],
-        "timestamp": timestamp_s,
-        "topic": timer["source"].rsplit("/", 2)[0],
-        "value": timer.get("value"),
-    }
+    return [
+        {
+            "epoch": timer["due"],
+            "id": timer["id"],
+            "target-key": key_as_bytes(timer).decode(errors="replace"),
+            "target-topic": timer["topic"],
+            "timestamp": written_s.get(timer["source"], 0),
+            "topic": timer["source"].rsplit("/", 2)[0],
+            "value": timer.get("value"),
+        }
+        for timer in found
+    ]

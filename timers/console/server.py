@@ -148,7 +148,6 @@ class Server:
     async def _checked(self, route: Route, handler: Handler, request: web.Request) -> web.StreamResponse:
         """Answer a request. The order counts: nothing is read or done for a user who may not ask for it."""
         if route.name not in _EACH_HOST:
-            self._access.check_host(request)
             self._access.check_site(request)
         if request.method not in _READING:
             self._access.check_origin(request)

@@ -323,21 +323,16 @@ async def find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Time
 async def list_timers(call: Call) -> Reply:
     given = call.parameters
     check_values(call, given["value"])
-    topic = given.get("topic")
-    call.check_topic(topic, "see timers of")
-    selection = [given.get(name) for name in _SELECTION]
-    parameters = {"limit": str(given["limit"]), "value": str(int(given["value"]))}
-    parameters |= {name: str(value) for name, value in zip(_SELECTION, selection, strict=True) if value is not None}
-    purpose = f"cursor of {selection}"
+    call.check_topic(given.get("topic"), "see timers of")
+    purpose = f"cursor of {[given.get(name) for name in _SELECTION]}"
     now_s = call.console.now_s()
-    if "cursor" in given:
-        parameters["cursor"] = call.console.signer.open(purpose, call.user, given["cursor"], now_s)
-    answer = await ask(call, wire.LIST_PATH, parameters)
-    following, missing = answer.body["next"], answer.body["missing"]
+    after = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
+    selection = {name: given[name] for name in _SELECTION if name in given} | {"value": int(given["value"])}
+    timers, following, missing = await _matching_page(call, selection, after, given["limit"])
     return Reply(
         {
             "searched_to": following and wire.parse_cursor(following)[0],
-            "timers": [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer["topic"])],
+            "timers": timers,
             "next": following and call.console.signer.sign(purpose, call.user, following, now_s + CURSOR_S),
             "complete": not missing,
             "missing": missing,

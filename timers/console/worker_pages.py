@@ -92,7 +92,8 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     state = _object(asked, _READY)
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
-    partitions, said = _object(asked, _PARTITIONS) or {}, _metrics(asked)
+    status, metrics = asked.pages.get(_METRICS, (0, b""))
+    partitions, said = _object(asked, _PARTITIONS) or {}, figures.samples(metrics) if status == _OK else {}
     red = partitions.get("red")
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
@@ -117,11 +118,6 @@ def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     except (KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _metrics(asked: _Asked) -> figures.Samples:
-    status, body = asked.pages.get(_METRICS, (0, b""))
-    return figures.samples(body) if status == _OK else {}
 
 
 # ---- lateness -------------------------------------------------------------------------------------------------------

@@ -143,14 +143,9 @@ async def timer(page: Page) -> Reply:
         if problem.code != "not-found":
             raise
     past = await page.soon(page.api("getHistory", id=id))  # a worker forgets a cancelled timer, its topic does not
-    state = _past_state(past["events"]) if past else ""
-    return page.show("timer.html", id=id, found=None, with_ids=False, past=past, past_state=state)
-
-
-def _past_state(events: list[dict[str, Any]]) -> str:
-    """How a timer ended that no worker knows any more."""
-    ends = [event["what"] for event in events if event["what"] in (CANCELLED, FIRED, DEAD_LETTER)]
-    return ends[-1] if ends else "no longer known"
+    whats = [event["what"] for event in past["events"]] if past else []
+    state = next((what for what in reversed(whats) if what in (CANCELLED, FIRED, DEAD_LETTER)), "no longer known")
+    return page.show("timer.html", id=id, found=None, with_ids=False, past=past, past_state=state if past else "")
 
 
 def _has_id(page: Page, found: dict[str, Any] | None) -> bool:

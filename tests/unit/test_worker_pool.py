@@ -23,7 +23,6 @@ from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
-from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.worker.machines import openings
@@ -87,9 +86,9 @@ def pool_of(
     settings: Settings, cluster: Cluster, owns: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
 ) -> Pool:
     """A pool whose group answers by ``owns``; errors that end the worker are appended to ``failures``."""
-    pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
+    pool = Pool(settings, cluster, RocksMemory(16 * 1024 * 1024), failures.append, lambda: None)
     consumer: Any = SimConsumer(owns)
-    pool.bind(settings, cluster, consumer, failures.append, lambda: None)
+    pool.consumer = consumer
     return pool
 
 
@@ -105,11 +104,8 @@ async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_
 
     settings = settings_for(tmp_path)
     expected = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
-    pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
-    assert pool.partitions == {}
-    consumer: Any = SimConsumer(owns)
     counts = {**expected, settings.oscillator_topic: 4, settings.progress_topic: 1}
-    pool.bind(settings, Cluster("", {}, counts), consumer, print, lambda: None)
+    pool = pool_of(settings, Cluster("", {}, counts), owns, [])
     status: Any = SimpleNamespace(pool=pool)
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
     assert dict(entry.read(status)) == {(topic,): count for topic, count in expected.items()}
@@ -304,7 +300,7 @@ async def test_a_machine_fires_until_its_new_owner_fences_it(tmp_path: Path) -> 
     pool.on_failed(runner, Fenced("taken over"))
     await asyncio.sleep(0.01)
     assert {*pool.runners} == {("timer-request", 2)} and not pool._openings.partitions, "it is not opened again"
-    consumer: Any = pool._consumer
+    consumer: Any = pool.consumer
     assert sorted(consumer.forgotten) == [("timer-request", 0), ("timer-request", 1)]
     assert not kept.commits_soon
     await pool.take(frozenset({("timer-request", 2)}), anew=True)
@@ -338,8 +334,7 @@ async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_rel
     runner, released = SimRunner(recovering=not is_fenced), Event()
     runner.join = released.wait  # type: ignore[method-assign, assignment]
     pool = open_pool(tmp_path, runner)
-    assert pool._parts is not None
-    pool._parts = replace(pool._parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
+    pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
     begun: list[TopicPartition] = []
 
     async def read_ahead(opening: openings.Opening) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -91,9 +90,12 @@ class TickScheduler(Service):
 
 
 def register(
-    app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge
+    app: faust.App, settings: Settings, pool: Callable[[], Pool], clock: Clock, judge: TickJudge
 ) -> tuple[TickScheduler, Any, Any]:
     """Add the agents to ``app``.
+
+    Args:
+        pool: returns the machines. They are made before the app starts its agents.
 
     Returns:
         What the app must start; the channels for the ticks that it reads, and for fetches of requests (partition,
@@ -103,20 +105,24 @@ def register(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
     due_ticks, read_ticks, read_batches = app.channel(maxsize=1), app.channel(maxsize=1000), app.channel(maxsize=16)
-    ask_ahead = partial(pool.producers.call_soon, pool.producers.answers.ask_ahead)
+
+    def ask_ahead() -> None:
+        producers = pool().producers
+        producers.call_soon(producers.answers.ask_ahead)
+
     tick_scheduler = TickScheduler(due_ticks, judge, ask_ahead, loop=app.loop, beacon=app.beacon)
 
     @app.agent(read_batches, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:
         """Give each fetched batch to the machine of its partition."""
         async for partition, fetched in batches:
-            pool.deliver(partition, fetched)
+            pool().deliver(partition, fetched)
 
     @app.agent(read_ticks, name="join")
     async def join(ticks: faust.StreamT[Any]) -> None:
         """Give each tick to every machine, which fires what is due."""
         async for tick in ticks:
-            pool.tick(tick)
+            pool().tick(tick)
 
     async def send_tick(partition: int | None) -> bool:
         """Send a tick to a partition, or to any. Returns whether it counts."""

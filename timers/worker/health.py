@@ -45,10 +45,10 @@ class WorkerStatus:
     """
 
     settings: Settings
-    pool: Pool
     query_counts: QueryCounts
     tick_scheduler: TickScheduler
     clock: Clock
+    pool: Pool = field(init=False)
     cluster_id: str = field(init=False)
     consumer: PartitionConsumer = field(init=False)
     tick_reader: TickReader = field(init=False)

@@ -376,7 +376,9 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "Stores that were condemned, and rebuilt from their logs. reason: unreadable (a file is damaged), incomplete "
         "(written batches are missing), write-refused (RocksDB takes no more writes), stale (the store has not kept "
         "up with a compacted log).",
-        lambda status: [((reason,), count) for reason, count in list(status.pool.condemnations.by_reason.items())],
+        lambda status: [
+            ((reason,), count) for reason, count in list(status.pool.parts.condemnations.by_reason.items())
+        ],
     ),
     Entry(
         "timers_data_disk_free_bytes",

@@ -32,7 +32,6 @@ from timers.machine_parts import IS_COMPILED
 from timers.queries.answers import Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns
-from timers.request_formats import enabled_formats
 from timers.snapshot_taker import LOOK_S, SnapshotTaker
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
@@ -169,7 +168,6 @@ class TimersApp(faust_internals.App):
         hide_logins()
         faust_internals.hide_banner()
         metadata.install()
-        formats = enabled_formats(settings)
         super().__init__(
             settings.app_id,
             broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
@@ -190,14 +188,13 @@ class TimersApp(faust_internals.App):
             Worker=TimersWorker,
         )
         clock = Clock(settings.clock_offset_s)
-        self._pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
-        self._judge = TickJudge(settings, clock, self._pool)
+        self._judge = TickJudge(settings, clock, lambda: self.status.pool.runners)
         self._tick_scheduler, self._ticks, self._batches = agents.register(
-            self, settings, self._pool, clock, self._judge
+            self, settings, lambda: self.status.pool, clock, self._judge
         )
         self._query_pages = QueryPages(lambda: self.settings, clock.now_s)
         self._query_pages.register(self.page)
-        self.status = WorkerStatus(settings, self._pool, self._query_pages.counts, self._tick_scheduler, clock)
+        self.status = WorkerStatus(settings, self._query_pages.counts, self._tick_scheduler, clock)
         web.register(self.page, self.status)
 
     def adopt_port(self) -> None:
@@ -222,7 +219,6 @@ class TimersApp(faust_internals.App):
         note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(self._wait_for_engine)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
-        self._measure_capacity(cluster)
         _tune_interpreter()
         self._make_parts(cluster)
 
@@ -251,23 +247,26 @@ class TimersApp(faust_internals.App):
                 "the partitions from each other"
             )
 
-    def _measure_capacity(self, cluster: Cluster) -> None:
+    def _measure_capacity(self, pool: Pool) -> None:
         """Compute how many partitions this process can open, and log a warning if there are more."""
-        capacity, settings = self._pool.capacity, self.settings
-        machines = sum(cluster.partitions.get(topic, 0) for topic in self._pool.formats)
+        capacity, settings = pool.capacity, self.settings
+        machines, brokers = sum(pool.partitions.values()), pool.parts.cluster.brokers
         connections = self.web.connections.limit
-        capacity.measure(self._most_files, process_limits.most_threads(), connections, cluster.brokers, machines)
-        self._pool.memory.max_open_files = capacity.tables + UNCOUNTED_FILES
+        capacity.measure(self._most_files, process_limits.most_threads(), connections, brokers, machines)
+        pool.parts.memory.max_open_files = capacity.tables + UNCOUNTED_FILES
         for sentence in (capacity.shortage(machines), memory_shortage(settings.store_memory_mb, machines)):
             if sentence:
                 logger.warning("%s", sentence)
 
     def _make_parts(self, cluster: Cluster) -> None:
-        settings, pool, now_s = self.settings, self._pool, self._tick_scheduler.broker_now_s
+        settings, now_s = self.settings, self._tick_scheduler.broker_now_s
+        memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        self.status.pool = pool = Pool(settings, cluster, memory, self.end, now_s)
+        self._measure_capacity(pool)
         service = {"loop": self.loop, "beacon": self.beacon}
         log_watch = LogWatch(settings, cluster, self._renew, **service)
         consumer = PartitionConsumer(settings, pool, self._batches, self.end, log_watch.suspend, **service)
-        pool.bind(settings, cluster, consumer, self.end, now_s)
+        pool.consumer = consumer
         self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
         want = self._snapshot_taker.wanted.add if settings.snapshot_factor else None
         self._query_pages.queries = Queries(
@@ -322,14 +321,14 @@ class TimersApp(faust_internals.App):
 
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
-        if self._snapshot_taker is not None:
+        if self._snapshot_taker is not None:  # the parts were made
             self._snapshot_taker.should_stop = True
-        # After an error it is started again, and finds its partitions.
-        if self.fatal is None and self._pool.is_bound:
-            await self._pool.settle()
-            await self.status.consumer.leave()
-            await self._pool.hand_over(self.status.consumer.has_others)
-        await self._pool.close()
+            pool, consumer = self.status.pool, self.status.consumer
+            if self.fatal is None:  # after an error it is started again, and finds its partitions
+                await pool.settle()
+                await consumer.leave()
+                await pool.hand_over(consumer.has_others)
+            await pool.close()
         self._end_after_timeout()
         await self._query_pages.close()
         await super().on_stop()
@@ -360,12 +359,12 @@ class TimersApp(faust_internals.App):
         await self.producer.send_and_wait(topic, key, value, partition, None, None)
 
     def _request_partitions(self) -> list[int]:
-        return [partition for topic, partition in self._pool.runners if topic == self.settings.request_topic]
+        return [partition for topic, partition in self.status.pool.runners if topic == self.settings.request_topic]
 
     async def _renew(self, cluster: Cluster, checked: Mapping[TopicPartition, bool]) -> None:
         """Apply a change of the topics, and end the suspension of partitions whose topic was checked."""
         try:
-            await self._pool.renew(cluster, checked)
+            await self.status.pool.renew(cluster, checked)
             self.status.tick_reader.set_partitions(cluster.partitions.get(self.settings.oscillator_topic, 0))
             if self.status.canary is not None:
                 self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))

@@ -24,7 +24,7 @@ from timers.core.ticking import TickPartitions
 from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.wire.formats import LOG_APPEND_TIME
-from timers.worker.machines.pool import Pool
+from timers.worker.machines.runner import Runner
 from timers.worker.periodic import every
 from timers.worker.topic_follower import TopicFollower
 
@@ -43,17 +43,19 @@ class TickJudge:
     Args:
         settings: of the worker.
         clock: of the machine.
-        pool: the machines; at the start, the first tick must follow what the app has fired.
+        runners: returns the open machines; at the start, the first tick must follow what the app has fired.
 
     Attributes:
         newest_fired_s: newest second that has fired in the whole app, also by other workers; None: not known.
         app_is_new: whether nothing has fired in the whole app.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, pool: Pool) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, runners: Callable[[], Mapping[TopicPartition, Runner]]
+    ) -> None:
         self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
         self._clock = clock
-        self._pool = pool
+        self._runners = runners
         self.newest_fired_s: int | None = None
         self.app_is_new = False
         self._logged: set[int | None] = set()
@@ -79,7 +81,7 @@ class TickJudge:
 
     def _fired_s(self) -> list[int] | None:
         """Seconds up to which partitions of the app have fired; None if the app is new, and no partition has."""
-        fired = [runner.machine.progress.fired_through for runner in self._pool.runners.values()]
+        fired = [runner.machine.progress.fired_through for runner in self._runners().values()]
         fired_s = [key[0] for key in fired if key != NEVER]
         if self.newest_fired_s is not None:
             fired_s.append(self.newest_fired_s)

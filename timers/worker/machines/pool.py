@@ -28,11 +28,11 @@ from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
 from timers.partition_metrics import PartitionMetrics
+from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import stored_partitions
 from timers.threads import log_failure
-from timers.wire.formats import RequestFormat
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting
@@ -83,12 +83,19 @@ class RequestConsumer(Protocol):
 class Pool:
     """Owns the machines. Methods run on the event loop, if they do not say otherwise; blocking calls run in threads.
 
-    Attributes:
-        formats: request topic -> request format.
+    Args:
+        settings: of the worker.
+        cluster: the worker's topics.
         memory: of the stores.
+        on_fatal: called with an error after which the worker must end.
+        now_s: the brokers' time; None if it is not known yet.
+
+    Attributes:
+        consumer: delivers fetches to the machines. Set it before the first :meth:`take`.
+        formats: request topic -> request format.
         capacity: how many machines fit into the process.
         producers: the event loop of all machines' producers.
-        condemnations: how many stores were condemned, by reason.
+        parts: what machines share. A change of the topics replaces it.
         partition_metrics: of every partition that this process has ever owned.
         committed: machine that was closed -> offset up to which it had committed.
         held: partition whose newest requests an open transaction holds back -> a sentence.
@@ -96,79 +103,50 @@ class Pool:
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
     """
 
-    _consumer: RequestConsumer
-    _on_fatal: Callable[[BaseException], None]
-    _loop: asyncio.AbstractEventLoop
+    consumer: RequestConsumer
 
-    def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory) -> None:
-        self.memory = memory
-        self.capacity = Capacity()
-        self.formats = formats
-        self.producers = ProducerLoop()
-        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        memory: RocksMemory,
+        on_fatal: Callable[[BaseException], None],
+        now_s: Callable[[], float | None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_fatal = on_fatal
         self._ended = False
-        self._parts: Parts | None = None
-        self.condemnations = Condemnations()
-        self.held: Mapping[TopicPartition, str] = {}
-        self._openings = Openings(self)
-        self._recoveries = Recoveries(self)
         self._dealt: frozenset[TopicPartition] = frozenset()
+        self.formats = formats = enabled_formats(settings)
+        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.runners: Mapping[TopicPartition, Runner] = {}
+        self.stopped: Mapping[TopicPartition, LogMismatch] = {}
+        self.held: Mapping[TopicPartition, str] = {}
+        self.committed: dict[TopicPartition, int] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
         """Partition -> done when its former machine or opening has released the store: a new opening waits [I11]."""
         self._leaving: dict[TopicPartition, float] = {}
         """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
-        self.stopped: Mapping[TopicPartition, LogMismatch] = {}
-        self._closed_stores: dict[TopicPartition, int] = {}
-        self.committed: dict[TopicPartition, int] = {}
+        # How far they were written is not known before they are opened: those used last are the ones to get back.
+        self._closed_stores = {tp: age for age, tp in enumerate(stored_partitions(settings, formats))}
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
-        self._log_end_ticks: LogEndTicks | None = None
-        self._lineage_watch: LineageWatch | None = None
-
-    def bind(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        consumer: RequestConsumer,
-        on_fatal: Callable[[BaseException], None],
-        now_s: Callable[[], float | None],
-    ) -> None:
-        """Set what is known after the brokers have answered. Call before the first :meth:`take`.
-
-        Args:
-            settings: of the worker.
-            cluster: the worker's topics.
-            consumer: delivers fetches to the machines.
-            on_fatal: called with an error after which the worker must end.
-            now_s: the brokers' time; None if it is not known yet.
-        """
-        request_formats = {topic: self.formats[topic] for topic in self.formats.keys() - {settings.retry_topic}}
-        targets = Targets(settings, cluster.partitions)
-        request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
-        compacted = {topic for topic, each in self.formats.items() if each.topic_is_compacted}
+        self.capacity = Capacity()
+        self.producers = ProducerLoop()
+        self._openings = Openings(self)
+        self._recoveries = Recoveries(self)
+        compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
         lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
         progress = [(settings.progress_topic, each) for each in range(cluster.partitions[settings.progress_topic])]
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
-        submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
-        ask_log = AskLog(lineages, submit, compacted)
-        stores = settings, cluster, self.memory, self.condemnations, self.formats
-        others = targets, request_reader, self.producers, now_s, ask_log
-        self._parts = Parts(*stores, *others, committed=self.committed)
-        # How far they were written is not known before they are opened: those used last are the ones to get back.
-        self._closed_stores = {tp: age for age, tp in enumerate(stored_partitions(settings, self.formats))}
-        self._consumer = consumer
-        self._on_fatal = on_fatal
         self._log_end_ticks = LogEndTicks(LeaderClient(settings, "last-stable-offsets", TIMEOUT_S), self._indexed)
-        self._loop = asyncio.get_running_loop()
+        request_formats = {topic: formats[topic] for topic in formats.keys() - {settings.retry_topic}}
+        request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
+        ask_log = AskLog(lineages, partial(asyncio.run_coroutine_threadsafe, loop=self._loop), compacted)
+        others = Targets(settings, cluster.partitions), request_reader, self.producers, now_s, ask_log
+        self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others, committed=self.committed)
 
     # ---- status: any thread -------------------------------------------------------------------------------------
-
-    @property
-    def parts(self) -> Parts:
-        """What machines share. A change of the topics replaces it."""
-        assert self._parts is not None, "call bind() first"
-        return self._parts
 
     def value_limit(self, partition: TopicPartition) -> int | None:
         """The size in bytes above which no value of an open partition is accepted, at any offset; else None."""
@@ -181,8 +159,7 @@ class Pool:
 
         They are closed after a failure, and will be opened again; or open, without knowing the end of their log.
         """
-        unknown_ends = {} if self._log_end_ticks is None else self._log_end_ticks.waiting
-        return {**unknown_ends, **self._openings.waiting}
+        return {**self._log_end_ticks.waiting, **self._openings.waiting}
 
     @property
     def closed(self) -> Mapping[TopicPartition, str]:
@@ -197,14 +174,9 @@ class Pool:
         return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())
 
     @property
-    def is_bound(self) -> bool:
-        """Whether :meth:`bind` was called."""
-        return self._parts is not None
-
-    @property
     def partitions(self) -> Mapping[str, int]:
-        """Number of partitions of each request topic that exists, and of the retry topic; empty before :meth:`bind`."""
-        counts = {} if self._parts is None else self._parts.cluster.partitions
+        """Number of partitions of each request topic that exists, and of the retry topic."""
+        counts = self.parts.cluster.partitions
         return {topic: counts[topic] for topic in self.formats if topic in counts}
 
     @property
@@ -222,7 +194,7 @@ class Pool:
     @property
     def open_circuits(self) -> int:
         """Number of callback topics that failed, and have taken no timer since."""
-        return 0 if self._parts is None else self._parts.targets.circuit_breaker.count
+        return self.parts.targets.circuit_breaker.count
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
@@ -315,7 +287,7 @@ class Pool:
                 the machine is opened again, which finds the cause; if not, it reads on from its position.
         """
         old = self.parts.cluster
-        self._parts = replace(self.parts, cluster=cluster)
+        self.parts = replace(self.parts, cluster=cluster)
         gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
         stale = [runner for (topic, _), runner in self.runners.items() if topic in gone]
         if stale:
@@ -329,7 +301,7 @@ class Pool:
         doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
         self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
         for tp in suspended.keys() & self.runners.keys():
-            self._consumer.read_from(tp, self.runners[tp].machine.position)
+            self.consumer.read_from(tp, self.runners[tp].machine.position)
         self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
@@ -360,7 +332,7 @@ class Pool:
             runner.stop()
         self.runners = {tp: runner for tp, runner in self.runners.items() if tp not in closing}
         if closing:
-            self._consumer.forget(closing.keys())
+            self.consumer.forget(closing.keys())
         self._note_closed({tp: each for tp, each in closing.items() if each is not None})
         released = asyncio.gather(self._openings.end(closing), self._openings.join(runners))
         self._let_openings_wait(closing, released)
@@ -386,12 +358,9 @@ class Pool:
         self._recoveries.close()
         self._ended, self._dealt, self.stopped = True, frozenset(), {}
         await asyncio.wait([self._close({*self.runners} | self._openings.partitions), *self._closing.values()])
-        if self._log_end_ticks is not None:
-            await self._log_end_ticks.close()
-        if self._lineage_watch is not None:
-            await self._lineage_watch.close()
-        if self._parts is not None:
-            await self._openings.in_thread(self._parts.request_reader.close)
+        await self._log_end_ticks.close()
+        await self._lineage_watch.close()
+        await self._openings.in_thread(self.parts.request_reader.close)
         self.producers.close()
         self._openings.close()
 
@@ -426,8 +395,7 @@ class Pool:
         for (topic, _), runner in self.runners.items():
             if not self.formats[topic].has_ids:
                 runner.tick(tick)
-        if self._log_end_ticks is not None:
-            self._log_end_ticks.tick(tick)
+        self._log_end_ticks.tick(tick)
 
     def _indexed(self) -> dict[TopicPartition, Runner]:
         """The open machines of timers with an id."""
@@ -441,19 +409,19 @@ class Pool:
 
     def on_resumed(self) -> None:
         """Fetch again from a partition that was paused."""
-        self._consumer.wake()
+        self.consumer.wake()
 
     def on_read_again(self, runner: Runner, position: int) -> None:
         """A fetch was lost: read a partition again from the position of its machine [I7]."""
         logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
         tp = self._partition_of(runner)
         if tp is not None:
-            self._consumer.read_from(tp, position)
+            self.consumer.read_from(tp, position)
 
     def on_new_leader(self, runner: Runner, leader: Leader) -> None:
         """Compare the log of a machine: a fetch of a new leader waits for it; see :meth:`Runner.trust`."""
         tp = self._partition_of(runner)
-        if tp is not None and self._lineage_watch is not None:
+        if tp is not None:
             self._lineage_watch.ask(tp, runner, leader)
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
@@ -472,7 +440,7 @@ class Pool:
                     logger.info("%s: its new owner has taken over (%s)", runner.name, error)
                 else:  # opened again here, it would fence the new owner
                     logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
-                self._consumer.forget([tp])
+                self.consumer.forget([tp])
                 self._let_openings_wait([tp], asyncio.ensure_future(self._openings.join([runner])))
                 return
             self._openings.begin_again(tp, runner, error)
@@ -493,8 +461,8 @@ class Pool:
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner(partition_name(*tp), opened, self, self._loop.call_soon_threadsafe, metrics)
         self.runners = {**self.runners, tp: runner}
-        self._consumer.read_from(tp, opened.machine.position)
-        self._consumer.wake()
+        self.consumer.read_from(tp, opened.machine.position)
+        self.consumer.wake()
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
         runner.start()
@@ -515,7 +483,7 @@ class Pool:
 
     async def owns(self, tp: TopicPartition) -> bool | None:
         """Ask the group whether this worker owns a partition; None without an answer."""
-        return await self._consumer.owns(tp)
+        return await self.consumer.owns(tp)
 
 
 def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:

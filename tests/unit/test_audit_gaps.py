@@ -33,8 +33,7 @@ def timer(
 def gaps_of(
     callbacks: dict[int, Gap] | None = None, letters: dict[int, Gap] | None = None, retries: Gap | None = None
 ) -> Gaps:
-    counts = {"orders": 4, "dead": 2}
-    return Gaps(counts, {"orders": callbacks or {}}, letters or {}, "dead", retries, NOW)
+    return Gaps({"orders": (4, callbacks or {}), "dead": (2, letters or {})}, "dead", retries, NOW)
 
 
 def test_a_timer_is_lost_if_all_records_are_visible() -> None:
@@ -76,7 +75,7 @@ def test_dead_letters_may_be_gone_too() -> None:
 
 def test_topics_that_do_not_exist_show_nothing() -> None:
     assert gaps_of().why(timer(topic="nowhere")) == NO_TOPIC
-    without_letters = Gaps({"orders": 4}, {}, {}, "dead", None, NOW)
+    without_letters = Gaps({"orders": (4, {})}, "dead", None, NOW)
     assert without_letters.why(timer()) == NO_LETTERS
 
 

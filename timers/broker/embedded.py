@@ -116,6 +116,9 @@ class EmbeddedBroker:
             port, else any free one, for tests: other clients do not find the broker by accident.
         properties: further properties of Kafka; they override the others.
         out: stream for progress messages; None for no messages.
+
+    Attributes:
+        log_path: the broker's log of this run. Logs of earlier runs are in the same directory.
     """
 
     def __init__(
@@ -126,13 +129,14 @@ class EmbeddedBroker:
         *,
         out: TextIO | None = None,
     ) -> None:
-        self._directory = directory.resolve()
+        self.directory = directory.resolve()
+        self.log_path = self.directory / "broker.log"
         self._port = port
         self._properties = dict(properties or {})
         self._out = out
-        self._pid_file = self._directory / "pid"
-        self._port_file = self._directory / "port"
-        self._address_file = self._directory / ADDRESS_FILE.name
+        self._pid_file = self.directory / "pid"
+        self._port_file = self.directory / "port"
+        self._address_file = self.directory / ADDRESS_FILE.name
         self._child: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -148,15 +152,6 @@ class EmbeddedBroker:
         self.stop()
 
     @property
-    def directory(self) -> Path:
-        return self._directory
-
-    @property
-    def log_path(self) -> Path:
-        """The broker's log of this run. Logs of earlier runs are in the same directory."""
-        return self._directory / "broker.log"
-
-    @property
     def pid(self) -> int | None:
         """Process id of the broker, even if it does not answer yet; None if it does not run."""
         try:
@@ -165,13 +160,13 @@ class EmbeddedBroker:
             return None
         if self._child is not None and self._child.pid == pid:
             return pid if self._child.poll() is None else None
-        return pid if process.is_broker_of(pid, self._directory) else None
+        return pid if process.is_broker_of(pid, self.directory) else None
 
     @property
     def cluster_id(self) -> str | None:
         """The cluster id of the data; None if it has none."""
         try:
-            lines = (self._directory / DATA / META_FILE).read_text(encoding="latin-1").splitlines()
+            lines = (self.directory / DATA / META_FILE).read_text(encoding="latin-1").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return next(
@@ -225,18 +220,18 @@ class EmbeddedBroker:
         message = "waiting for another `timers broker` command"
         try:
             with exclusive(
-                self._directory / "lock", message, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S, error=BrokerError
+                self.directory / "lock", message, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S, error=BrokerError
             ):
                 yield
         except OSError as error:
-            raise BrokerError(f"the broker's directory {self._directory} cannot be used: {error}") from error
+            raise BrokerError(f"the broker's directory {self.directory} cannot be used: {error}") from error
 
     def _start_process(self) -> str:
         self._remove_run_files()
         class_path = jars.KAFKA.ensure(self._out)
         runtime = java.for_broker()
         rotate(self.log_path, _OLD_LOGS)
-        (self._directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
+        (self.directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
 
         self._format(runtime, class_path)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -282,24 +277,24 @@ class EmbeddedBroker:
         }
         # Java's Properties reads the escapes of JSON.
         lines = (f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
-        (self._directory / name).write_text("".join(lines))
+        (self.directory / name).write_text("".join(lines))
 
     def _format(self, runtime: Path, class_path: list[Path]) -> None:
         """Format the data directory, once: one that exists is left to Kafka, which checks it."""
-        if (self._directory / DATA).exists():
+        if (self.directory / DATA).exists():
             return
         self._delete_data()
         properties = f"{UNFINISHED}.properties"
         self._write_properties(properties, KAFKA_PORT, UNFINISHED)
         arguments = "format", "--cluster-id", self._new_cluster_id(), "--config", properties
-        result = process.run(runtime, class_path, self._directory, "kafka.tools.StorageTool", *arguments)
+        result = process.run(runtime, class_path, self.directory, "kafka.tools.StorageTool", *arguments)
         with self.log_path.open("a") as output:
             output.write(result.stdout)
-        (self._directory / properties).unlink()
+        (self.directory / properties).unlink()
         if result.returncode != 0:
             reason = process.main_error(result.stdout.splitlines())
-            raise BrokerError(f"cannot format {self._directory / DATA} (exit code {result.returncode}): {reason}")
-        (self._directory / UNFINISHED).rename(self._directory / DATA)
+            raise BrokerError(f"cannot format {self.directory / DATA} (exit code {result.returncode}): {reason}")
+        (self.directory / UNFINISHED).rename(self.directory / DATA)
 
     def _new_cluster_id(self) -> str:
         """Return a random id: 16 bytes in URL-safe base64. The first character is not "-", which starts an option."""
@@ -308,15 +303,15 @@ class EmbeddedBroker:
 
     def _delete_data(self) -> None:
         for name in (DATA, UNFINISHED):
-            if (self._directory / name).exists():
-                shutil.rmtree(self._directory / name)
+            if (self.directory / name).exists():
+                shutil.rmtree(self.directory / name)
 
     def _launch(self, runtime: Path, class_path: list[Path]) -> None:
         """Start the broker and wait until it answers. An interruption, also Ctrl-C, leaves no process behind."""
         child = None
         try:
             with process.signals_deferred():
-                child = process.spawn(runtime, class_path, self._directory, _PROPERTIES, self.log_path)
+                child = process.spawn(runtime, class_path, self.directory, _PROPERTIES, self.log_path)
                 self._pid_file.write_text(f"{child.pid}\n")
             self._child = child
             self._wait_for_answer(child.pid)

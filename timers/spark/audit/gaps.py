@@ -156,17 +156,13 @@ class Gaps:
     """Where callbacks and dead letters of lost timers may be invisible.
 
     Attributes:
-        counts: topic -> number of partitions, of the topics that exist.
-        callbacks: callback topic -> partition -> gap. Topics without gaps are left out.
-        letters: partition -> gap, of the dead letters.
+        topics: topic that exists -> number of its partitions, and the gaps of those that have one.
         retries: gap of the retry topic.
         as_of_ms: until when a topic that does not exist has no records.
         moved: partition -> what was pending of the requests below this offset was moved to another app.
     """
 
-    counts: Mapping[str, int]
-    callbacks: Mapping[str, Mapping[int, Gap]]
-    letters: Mapping[int, Gap]
+    topics: Mapping[str, tuple[int, Mapping[int, Gap]]]
     letter_topic: str
     retries: Gap | None
     as_of_ms: int
@@ -176,35 +172,29 @@ class Gaps:
         """Why the outcome of a lost timer is not known; None if the timer is lost."""
         if timer.offset < self.moved.get((timer.topic, timer.partition), 0):
             return MOVED
-        due_ms = 0 if timer.due_s is None else timer.due_s * 1000
-        could_be_ms = max(due_ms, timer.accepted_ms)
-        topic, place = timer.callback_topic, (timer.callback_key, timer.offset)
-        if topic is not None:
-            gap: Gap | None = Gap(self.as_of_ms, NO_TOPIC)
-            if topic in self.counts:
-                gap = self._gap(self.callbacks.get(topic, {}), place, self.counts[topic], timer.moved)
-            if gap is not None and gap.until_ms > could_be_ms:
-                return gap.why
-        if self.retries is not None and self.retries.until_ms > could_be_ms:
-            return self.retries.why
-        gap = Gap(self.as_of_ms, NO_LETTERS)
-        if self.letter_topic in self.counts:
-            place = timer.record_key, timer.partition
-            gap = self._gap(self.letters, place, self.counts[self.letter_topic], timer.moved)
-        return NO_LETTERS if gap is not None and gap.until_ms > could_be_ms else None
+        could_be_ms = max((timer.due_s or 0) * 1000, timer.accepted_ms)
+        letters = self._gap(self.letter_topic, timer.record_key, timer.partition, timer.moved)
+        possible = (
+            self._gap(timer.callback_topic, timer.callback_key, timer.offset, timer.moved),
+            self.retries,
+            letters and letters._replace(why=NO_LETTERS),
+        )
+        return next((gap.why for gap in possible if gap is not None and gap.until_ms > could_be_ms), None)
 
-    def _gap(self, gaps: Mapping[int, Gap], place: tuple[bytes | None, int], count: int, moved: bool) -> Gap | None:
+    def _gap(self, topic: str | None, key: bytes | None, number: int, moved: bool) -> Gap | None:
         """The gap of the partition to which a record goes.
 
         A record without a key goes to the partition that follows from its number. After the retry topic, this number is
         not known.
         """
-        key, number = place
-        if not gaps:
+        if topic is None:
             return None
+        if topic not in self.topics:
+            return Gap(self.as_of_ms, NO_TOPIC)
+        count, gaps = self.topics[topic]
         if key is None and moved:
-            return max(gaps.values())
-        return gaps.get(partitions_for([key], [number], count)[0])
+            return max(gaps.values(), default=None)
+        return gaps.get(partitions_for([key], [number], count)[0]) if gaps else None
 
 
 class Timer(NamedTuple):
@@ -249,9 +239,7 @@ def find(
         return deleted | {p: Gap(as_of_ms, OPEN) for p in open_}
 
     return Gaps(
-        counts={topic: len(topics.partitions(topic)) for topic in existing},
-        callbacks={topic: gaps_of(topic) for topic in existing if topic != letter_topic},
-        letters=gaps_of(letter_topic),
+        topics={topic: (len(topics.partitions(topic)), gaps_of(topic)) for topic in existing},
         letter_topic=letter_topic,
         retries=Gap(as_of_ms, OPEN) if _behind(retry_topic, ends, high_watermarks) else None,
         as_of_ms=as_of_ms,

@@ -7,7 +7,9 @@ without it. ``make test-newer-spark`` runs the tests of all of them with a newer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from typing import IO, Any
 
 from py4j.java_gateway import JavaClass
@@ -17,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import JStreamingQueryListener, QueryProgressEvent
+from pyspark.sql.streaming.listener import JStreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.signals import children_ignoring_sigterm
@@ -98,19 +100,46 @@ def planned_offsets(running: StreamingQuery, number: int) -> list[dict[str, dict
     return [json.loads(each.get().json()) for each in offsets if each.isDefined()]
 
 
-class _JsonListener(JStreamingQueryListener):
-    def onQueryProgress(self, jevent: Any) -> None:
-        report = {"progress": json.loads(jevent.progress().json())}
-        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
+class _Listener:
+    """Called by Java, as PySpark's own wrapper, which needs a hundred calls into the JVM for each report."""
+
+    Java = JStreamingQueryListener.Java
+
+    def __init__(self, on_progress: Callable[[Mapping[str, Any]], None], on_idle: Callable[[], None]) -> None:
+        self._on_progress, self._on_idle = on_progress, on_idle
+
+    @cached_property
+    def _jlistener(self) -> Any:  # PySpark reads it once Java can call Python
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(self)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._on_progress(json.loads(event.progress().json()))
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._on_idle()
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Do nothing: the job sees the end of its query."""
 
 
-def json_listener(listener: Any) -> Any:
-    """A listener in Java that passes progress reports on as JSON. Call it once Java can call Python.
-
-    Without it, PySpark's own wrapper needs a hundred calls into the JVM for each report.
-    """
-    jvm: Any = SparkContext._jvm
-    return jvm.PythonStreamingQueryListenerWrapper(_JsonListener(listener))
+@contextmanager
+def listening(
+    spark: SparkSession,
+    on_progress: Callable[[Mapping[str, Any]], None],
+    on_idle: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Call ``on_progress`` with the progress reports of all queries of a session, and ``on_idle`` when one has looked
+    for records and found none. Without it, each look at ``recentProgress`` costs hundreds of calls into the JVM."""
+    listener: Any = _Listener(on_progress, on_idle)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
 
 
 # ---- Kafka's client -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import reduce
@@ -10,13 +9,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 
 from timers import partition_metrics
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
@@ -171,7 +163,7 @@ class Monitor:
             took_s = progress["durationMs"].get("triggerExecution", 0) / 1000
             self.ended(sum(each["numInputRows"] for each in progress["sources"]), took_s, behind(progress))
 
-        return listening(spark, count, self.looked)
+        return jvm.listening(spark, count, self.looked)
 
 
 @contextmanager
@@ -334,47 +326,6 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.BUILD, lambda _: [(BUILT, 1)]),
 )
 """Metrics under the names that they have in a worker. Only the engine shows those of timers."""
-
-
-@contextmanager
-def listening(
-    spark: SparkSession,
-    on_progress: Callable[[Mapping[str, Any]], None],
-    on_idle: Callable[[], None] = lambda: None,
-) -> Iterator[None]:
-    """Call ``on_progress`` with the progress reports of all queries of a session, and ``on_idle`` when one has looked
-    for records and found none. Each use of ``recentProgress`` would cost hundreds of calls into the JVM."""
-    listener = _Listener(on_progress, on_idle)
-    spark.streams.addListener(listener)
-    try:
-        yield
-    finally:
-        spark.streams.removeListener(listener)
-
-
-class _Listener(StreamingQueryListener):
-    def __init__(self, on_progress: Callable[[Mapping[str, Any]], None], on_idle: Callable[[], None]) -> None:
-        super().__init__()
-        self._on_progress, self._on_idle = on_progress, on_idle
-        self._as_java: Any = None
-
-    @property
-    def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
-        if self._as_java is None:
-            self._as_java = jvm.json_listener(self)
-        return self._as_java
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._on_progress(json.loads(event.progress.json))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._on_idle()
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: the job sees the end of its query."""
 
 
 def behind(progress: Mapping[str, Any]) -> int:

@@ -74,7 +74,10 @@ class BucketState:
             None if tick_ms is None else Tick(tick_ms),
             {boot_id: Seen(*seen) for boot_id, seen in anchors.items()},
             {boot_id: Seen(*seen) for boot_id, seen in agreed.items()},
-            {tp: _decode(*each) for tp, each in known},
+            {
+                tp: Known(applied, *progress_record.decode(record), Producer(*producer), Swept(*swept), *rest)
+                for tp, (applied, record, producer, swept, *rest) in known
+            },
             dict(read_to),
         )
 
@@ -82,10 +85,6 @@ class BucketState:
 def _newest(machines: dict[str, Seen]) -> dict[str, Seen]:
     """Those of the :data:`ANCHORS` machines with the newest times."""
     return dict(sorted(machines.items(), key=lambda item: item[1].time_s)[-ANCHORS:])
-
-
-def _decode(applied: int, record: bytes, producer: Sequence[Any], swept: Sequence[Any], *rest: Any) -> Known:
-    return Known(applied, *progress_record.decode(record), Producer(*producer), Swept(*swept), *rest)
 
 
 class Total(NamedTuple):

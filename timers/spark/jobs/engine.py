@@ -27,7 +27,7 @@ from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Said
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
-from timers.spark.monitoring import listening
+from timers.spark.jvm import listening
 from timers.spark.session import sentence_of
 
 

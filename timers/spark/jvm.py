@@ -7,6 +7,7 @@ without it. ``make test-newer-spark`` runs the tests of all of them with a newer
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -150,8 +151,8 @@ TIMEOUT_S = 30
 REFUSED = "the brokers refused the question (it needs the right Describe on the cluster)"
 
 
-def replica_bytes(spark: SparkSession, config: Mapping[str, str]) -> dict[tuple[str, int], int] | str:
-    """Bytes of the largest replica of each partition, or the reason why they are not known.
+def topic_bytes(spark: SparkSession, config: Mapping[str, str]) -> dict[str, int] | str:
+    """Bytes of one replica of each topic, the largest one of each partition; or the reason why they are not known.
 
     It uses the Kafka client in Spark's JVM, because the Kafka clients for Python do not support this request. Without
     it, the audit shows no sizes.
@@ -181,4 +182,7 @@ def replica_bytes(spark: SparkSession, config: Mapping[str, str]) -> dict[tuple[
         reason = error.java_exception.getCause() or error.java_exception
         name = reason.getClass().getSimpleName()
         return REFUSED if name == "ClusterAuthorizationException" else f"the brokers did not answer ({name})"
-    return sizes
+    by_topic: dict[str, int] = defaultdict(int)
+    for (topic, _), size in sizes.items():
+        by_topic[topic] += size
+    return by_topic

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -21,14 +20,13 @@ from timers.config.settings import Settings
 from timers.core.progress import MOVED_S, Progress
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
-from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.connection import ErrorReports
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.pending import PendingReader
 from timers.request_formats import enabled_formats
-from timers.spark import cold, jvm, kafka, requests
+from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
@@ -317,15 +315,3 @@ class Reading:
         tasks = self._spark.sparkContext.defaultParallelism
         ends = {topic: {p: ends[topic][p] for p in of} for topic, of in starts.items()}
         return kafka.read(self._spark, self._settings, starts, ends, min_partitions=tasks)
-
-
-def topic_bytes(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
-    """Bytes of the largest replica of each topic, or the reason why they are not known."""
-    sizes = jvm.replica_bytes(spark, connection.java(settings))
-    if isinstance(sizes, str):
-        return sizes
-    by_topic: dict[str, int] = defaultdict(int)
-    for (topic, _), size in sizes.items():
-        if topic in topics:
-            by_topic[topic] += size
-    return dict(by_topic)

@@ -18,13 +18,15 @@ from pyspark.sql import functions as F
 from timers.config.settings import Settings
 from timers.core.clock_guard import iso
 from timers.counted import per_second
+from timers.kafka import connection
 from timers.kafka.topic_offsets import Newest, TopicOffsets
+from timers.spark import jvm
 from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes
 from timers.spark.audit.findings import FAULTY, Findings, collect
 from timers.spark.audit.gaps import UNASKED, Scope, Span, Unplaced, before, inside, ranges_between
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
-from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables, topic_bytes
+from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables
 from timers.spark.cold import ColdTables
 from timers.spark.requests import TIMER
 from timers.spark.session import described
@@ -118,7 +120,7 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     findings.from_cold = from_cold
     findings.read = reading.partitions()
     findings.callback_topics = callback_topics
-    findings.disks = topic_bytes(spark, audit.settings, set(reading.span.starts))
+    findings.disks = jvm.topic_bytes(spark, connection.java(audit.settings))
     findings.stages = stages.done
     return findings
 

@@ -243,14 +243,6 @@ class Findings:
     def clean(self) -> bool:
         return self.verdict == CLEAN
 
-    def left_cold(self) -> int:
-        """Number of listed lost timers that are still in the cold tier."""
-        return sum(row["cold"] for row in self.listed.get(LOST, []))
-
-    def behind(self) -> int:
-        """Number of listed lost timers that are due after the engine's own progress."""
-        return sum(not row["cold"] and not self.is_passed(row) for row in self.listed.get(LOST, []))
-
     def is_passed(self, row: Mapping[str, Any]) -> bool:
         """Whether the engine's own progress is at or after the due second of an offender."""
         due_s = row["due_s"]

@@ -187,18 +187,18 @@ def summary(findings: Findings) -> str:
 
 def hint(findings: Findings) -> str:
     """Possible reasons for lost timers; empty if none is known."""
-    behind, cold = findings.behind(), findings.left_cold()
-    listed = len(findings.listed.get(LOST, []))
-    sentences = []
+    lost, sentences = findings.listed.get(LOST, []), []
+    cold = sum(row["cold"] for row in lost)
+    behind = sum(not row["cold"] and not findings.is_passed(row) for row in lost)
     if behind:
         sentences.append(
-            f"{_of(behind, listed)} listed lost timers are due after the engine's own progress: the engine is down, "
+            f"{_of(behind, len(lost))} listed lost timers are due after the engine's own progress: the engine is down, "
             "behind, or never started. Compare the table of partitions below, and audit again when it has caught up."
         )
     if cold:
         sentences.append(
-            f"{_of(cold, listed)} listed lost timers are in the cold tier: start 'timers spark promote', or read its "
-            "output to see why it does not promote them, and audit again."
+            f"{_of(cold, len(lost))} listed lost timers are in the cold tier: start 'timers spark promote', or read "
+            "its output to see why it does not promote them, and audit again."
         )
     return " ".join(sentences)
 

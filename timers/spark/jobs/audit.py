@@ -24,7 +24,7 @@ from timers.spark import jvm
 from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes
 from timers.spark.audit.findings import FAULTY, Findings, collect
-from timers.spark.audit.gaps import UNASKED, Scope, Span, Unplaced, before, inside, ranges_between
+from timers.spark.audit.gaps import UNASKED, Scope, Unplaced, before, inside, ranges_between
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables
 from timers.spark.cold import ColdTables
@@ -139,7 +139,9 @@ class _Evidence:
         self._requests = request_rows
         letters = outcomes.letters(reading.outputs([audit.settings.dead_letter_topic]))
         self._letters = kept.on_disk(letters)
-        in_scope = _is_audited(audit) & _in_scope(reading.span)
+        # Others were only read because they may close a request in scope.
+        is_in_scope = inside(before(reading.span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
+        in_scope = _is_audited(audit) & is_in_scope
         self._plain = outcomes.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
         self._with_ids = self._schedules = None
         if reading.request_topics(ids=True):
@@ -277,11 +279,6 @@ def _pattern(audit: Audit) -> str:
 def _is_audited(audit: Audit) -> Column:
     """Condition: the callback topic is audited. Requests without one, which cannot be decoded, need a full audit."""
     return gaps.matches(_pattern(audit)) if audit.callback_topics else F.lit(True)
-
-
-def _in_scope(span: Span) -> Column:
-    """Condition: a request is in scope, and was not only read because it may close another one."""
-    return inside(before(span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
 
 
 # ---- write -----------------------------------------------------------------------------------------------------------

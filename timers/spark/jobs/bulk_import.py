@@ -79,7 +79,9 @@ def run(spark: SparkSession, job: Import, say: Callable[[str], None]) -> Importe
 
 
 def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kept) -> Imported:
-    topic = _topic(job.settings)
+    topic = job.settings.id_topic
+    if not topic:
+        raise SettingsError("TIMERS_ID_TOPIC is empty: imported timers have ids; unset it, so that they have a topic")
     topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):
         raise SettingsError(
@@ -144,12 +146,6 @@ def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) 
     records = kafka.read(spark, job.settings, starts, ends)
     ours = records.where(key.rlike(rf"^.+-[0-9a-f]{{{rows.HASH_DIGITS}}}-[0-9]+\z"))
     return ours.select(key.alias("id"), F.lit(None).cast("long").alias("due_s")).distinct()
-
-
-def _topic(settings: Settings) -> str:
-    if not settings.id_topic:
-        raise SettingsError("TIMERS_ID_TOPIC is empty: imported timers have ids; unset it, so that they have a topic")
-    return settings.id_topic
 
 
 # ---- write -----------------------------------------------------------------------------------------------------------

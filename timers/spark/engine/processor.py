@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -57,26 +57,6 @@ class Told(NamedTuple):
         return told
 
 
-@dataclass(frozen=True)
-class Buckets:
-    """What a query says of its buckets.
-
-    Args:
-        keys: of the buckets.
-        partitions: returns what opens partitions in a process.
-    """
-
-    settings: Settings
-    keys: Sequence[int]
-    partitions: Callable[[], Openings]
-    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Partition -> first offset that the query has read, if this is known."""
-    cuts: Mapping[TopicPartition, Cuts] = field(default_factory=dict)
-    """Partition -> the cuts of its log when the query started."""
-    fired_s: int | None = None
-    """Second up to which the app had fired when the query started; None: nothing had."""
-
-
 class Said(NamedTuple):
     """What a bucket tells the driver of a micro-batch."""
 
@@ -91,11 +71,24 @@ class Said(NamedTuple):
     total: Total
 
 
+@dataclass(eq=False)
 class TimerProcessor(StatefulProcessor):
-    """Runs the bucket of a key on the rows of a micro-batch."""
+    """Runs the bucket of a key on the rows of a micro-batch.
 
-    def __init__(self, buckets: Buckets) -> None:
-        self._buckets = buckets
+    Args:
+        keys: of the buckets.
+        partitions: returns what opens partitions in a process.
+        starts: partition -> first offset that the query has read, if this is known.
+        cuts: partition -> the cuts of its log when the query started.
+        fired_s: second up to which the app had fired when the query started; None: nothing had.
+    """
+
+    settings: Settings
+    keys: Sequence[int]
+    partitions: Callable[[], Openings]
+    starts: Mapping[TopicPartition, int]
+    cuts: Mapping[TopicPartition, Cuts]
+    fired_s: int | None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state: ValueState = handle.getValueState("memory", "data binary")
@@ -110,18 +103,18 @@ class TimerProcessor(StatefulProcessor):
                 ticks["tick_partition"], ticks["tick_offset"], ticks["tick_ms"], strict=True
             ):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
-        buckets, (number,) = self._buckets, key
-        told, partitions = _told(), buckets.partitions()
-        read = {tp: each for tp, each in told.read.items() if buckets.keys[tp[1] % len(buckets.keys)] == number}
+        (number,) = key
+        told, partitions = _told(), self.partitions()
+        read = {tp: each for tp, each in told.read.items() if self.keys[tp[1] % len(self.keys)] == number}
         value = self._state.get()
         state = BucketState() if value is None else BucketState.decode(bytes(value[0]))
         partitions.adopt(told.circuits, state.tick)
-        bucket = Bucket(state, partitions, buckets.starts, buckets.cuts)
+        bucket = Bucket(state, partitions, self.starts, self.cuts)
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         ticks_ms = [tick_ms for _, tick_ms in newest.values()]
-        guard = ClockGuard(buckets.settings.max_clock_leap_s, buckets.settings.accept_time_s)
+        guard = ClockGuard(self.settings.max_clock_leap_s, self.settings.accept_time_s)
         clocks = Clock().read()
-        tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), buckets.fired_s)
+        tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), self.fired_s)
         held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
         done = bucket.process(arrivals, read, tick, told.questions)
         self._state.update((bucket.state.encode(),))

@@ -22,7 +22,7 @@ from timers.spark import jvm, kafka
 from timers.spark.engine import packing, processor
 from timers.spark.engine.machines import Read
 from timers.spark.engine.openings import Openings, Places
-from timers.spark.engine.processor import TOLD, Buckets, Said, TimerProcessor, Told
+from timers.spark.engine.processor import TOLD, Said, TimerProcessor, Told
 from timers.spark.engine.retries import Retries
 from timers.wire.formats import LOG_APPEND_TIME
 
@@ -128,17 +128,10 @@ def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
     )
 
 
-def process(arriving: DataFrame, buckets: Buckets) -> DataFrame:
-    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``."""
-    return arriving.groupBy("bucket").transformWithStateInPandas(
-        TimerProcessor(buckets), processor.OUTPUT, outputMode="append", timeMode="none"
-    )
-
-
 def processed(
     spark: SparkSession, settings: Settings, plan: Plan, partitions: Callable[[Places], Openings]
 ) -> DataFrame:
-    """What the buckets do with the topics that the engine reads."""
+    """What the buckets do with the topics that the engine reads: ``processor.OUTPUT``."""
     keys = bucket_keys(spark, plan.buckets)
     starts: Offsets = {}
     for (topic, partition), start in plan.starts.items():
@@ -162,7 +155,9 @@ def processed(
     cuts = {tp: each.cuts for tp, each in plan.progress.items() if each.cuts}
     places = Places(settings, plan.cluster, plan.run)
     began = plan.starts if plan.is_new else {}
-    return process(arriving, Buckets(settings, keys, partial(partitions, places), began, cuts, fired_s))
+    run = TimerProcessor(settings, keys, partial(partitions, places), began, cuts, fired_s)
+    buckets = arriving.groupBy("bucket")
+    return buckets.transformWithStateInPandas(run, processor.OUTPUT, outputMode="append", timeMode="none")
 
 
 def request_topics(settings: Settings) -> list[str]:

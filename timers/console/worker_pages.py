@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
@@ -32,40 +32,6 @@ GROUPS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 # ---- workers --------------------------------------------------------------------------------------------------------
 
 
-class _Asked(NamedTuple):
-    """What one worker said.
-
-    Attributes:
-        pages: path -> status and body.
-        why_not: why it was not asked, or did not answer.
-    """
-
-    worker: FoundWorker
-    pages: dict[str, tuple[int, bytes]]
-    why_not: str
-
-
-async def _ask_all(cluster: KafkaCluster) -> list[_Asked]:
-    """The pages of each worker."""
-    found = await cluster.workers()
-
-    async def ask_one(worker: FoundWorker) -> _Asked:
-        if not worker.may_be_asked:
-            why = f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
-            return _Asked(worker, {}, why)
-        try:
-            asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
-            async with asyncio.timeout(SILENCE_S):
-                _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
-        except TimersError as error:
-            return _Asked(worker, {}, str(error))
-        except TimeoutError:
-            return _Asked(worker, {}, f"it has not answered for {SILENCE_S:.0f} s")
-        return _Asked(worker, dict(zip(_PAGES, pages, strict=True)), "")
-
-    return await asyncio.gather(*map(ask_one, found))
-
-
 @handles("workers")
 async def workers(call: Call) -> Reply:
     return Reply(await look(call.console.cluster))
@@ -77,23 +43,42 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     Raises:
         TimersError: the members of the group cannot be read.
     """
-    asked = await _ask_all(cluster)
-    found = [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]
+    workers = sorted(await cluster.workers(), key=lambda each: each.id)
+    said = await asyncio.gather(*(_ask(cluster, worker) for worker in workers))
+    found = [_shown(worker, *each) for worker, each in zip(workers, said, strict=True)]
     return {"state": judged(found)._asdict(), "workers": found}
 
 
-def _shown(asked: _Asked) -> dict[str, Any]:
-    worker = asked.worker
+_Said: TypeAlias = dict[str, tuple[int, bytes]]
+"""Path -> status and body."""
+
+
+async def _ask(cluster: KafkaCluster, worker: FoundWorker) -> tuple[_Said, str]:
+    """The pages of a worker, or why it was not asked, or did not answer."""
+    if not worker.may_be_asked:
+        return {}, f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
+    try:
+        asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
+        async with asyncio.timeout(SILENCE_S):
+            _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
+    except TimersError as error:
+        return {}, str(error)
+    except TimeoutError:
+        return {}, f"it has not answered for {SILENCE_S:.0f} s"
+    return dict(zip(_PAGES, pages, strict=True)), ""
+
+
+def _shown(worker: FoundWorker, pages: _Said, why_not: str) -> dict[str, Any]:
     assigned: dict[str, list[int]] = {}
     for topic, number in sorted(worker.partitions):
         assigned.setdefault(topic, []).append(number)
     counts = {topic: len(numbers) for topic, numbers in assigned.items()}
     shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": counts, "assigned": assigned}
-    state = _object(asked, _READY)
+    state = _object(pages, _READY)
     if state is None or not isinstance(state.get("pending"), int):
-        return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
-    status, metrics = asked.pages.get(_METRICS, (0, b""))
-    partitions, said = _object(asked, _PARTITIONS) or {}, figures.samples(metrics) if status == _OK else {}
+        return {**shown, "ready": None, "why": why_not or "what answers at its address is no worker of timers"}
+    status, metrics = pages[_METRICS]
+    partitions, said = _object(pages, _PARTITIONS) or {}, figures.samples(metrics) if status == _OK else {}
     red = partitions.get("red")
     unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
@@ -112,9 +97,9 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     }
 
 
-def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
+def _object(pages: _Said, path: str) -> dict[str, Any] | None:
     try:
-        found = decode_json(asked.pages[path][1])
+        found = decode_json(pages[path][1])
     except (KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None

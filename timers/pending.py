@@ -87,8 +87,7 @@ class PendingReader:
 
     def __init__(self, settings: Settings, cluster: Cluster, directory: Path, check: Callable[[], None]) -> None:
         self._settings = replace(settings, data_dir=directory, worker_id="export")
-        self._cluster, self._check = cluster, check
-        self._formats = enabled_formats(settings)
+        self._check, self._formats = check, enabled_formats(settings)
         self._stores = Stores(self._settings, cluster, RocksMemory(MEMORY_BYTES), Condemnations(), self._formats)
         self._log = ProgressLog(settings, cluster)
 

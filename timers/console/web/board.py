@@ -107,7 +107,6 @@ class Look(NamedTuple):
     """What is kept of older figures."""
 
     at_s: float
-    pending: int | None
     ways: Ways
     dead_lettered: int = 0
 
@@ -124,14 +123,12 @@ class Recent(NamedTuple):
         at_s: its end.
         seconds: its length; 0: only one look was taken.
         per_s: callbacks a second; None if it is not known yet.
-        pending: at its end.
         ways: the lags.
     """
 
     at_s: float
     seconds: float
     per_s: float | None
-    pending: int | None
     ways: Ways
 
     @classmethod
@@ -139,12 +136,12 @@ class Recent(NamedTuple):
         """What fired between two looks."""
         seconds, fired = until.at_s - since.at_s, until.fired - since.fired
         if seconds < 1 or fired < 0:  # fewer than before: a worker has started again
-            return cls(until.at_s, 0.0, None, until.pending, {})
+            return cls(until.at_s, 0.0, None, {})
         ways = {}
         for way, counts in until.ways.items():
             ways[way] = Counter(counts)
             ways[way].subtract(since.ways.get(way, {}))
-        return cls(until.at_s, seconds, fired / seconds, until.pending, ways)
+        return cls(until.at_s, seconds, fired / seconds, ways)
 
 
 class Board:
@@ -193,7 +190,7 @@ class Board:
             self._fired_at_s = now_s
         self._newest = newest = newest._replace(fired_at_s=self._fired_at_s)
         if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
-            self._kept.append(Look(newest.at_s, newest.pending, ways, newest.dead_lettered or 0))
+            self._kept.append(Look(newest.at_s, ways, newest.dead_lettered or 0))
         while self._kept[0].at_s < newest.at_s - KEPT_S:
             self._kept.popleft()
 
@@ -203,7 +200,7 @@ class Board:
         if newest is None or not self._kept:
             return None
         since = next(each for each in self._kept if each.at_s >= newest.at_s - SPAN_S)
-        return Recent.between(since, Look(newest.at_s, newest.pending, newest.ways))
+        return Recent.between(since, Look(newest.at_s, newest.ways))
 
     def new_letters(self) -> int:
         """Dead letters of the last half hour, as far as pages were open."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 from timers.wire.printable import quoted
 
 LOCALHOST = "localhost"
 
-_OWN_SITE = ("same-origin", "none")
-"""Values of ``Sec-Fetch-Site`` of a page of the port itself, and of what the user has typed or opened."""
+_OWN_SITE = ("same-origin", "none", None)
+"""Values of ``Sec-Fetch-Site`` of a page of the port itself, of what the user has typed or opened, and of programs."""
 
 _SHOWN = 100
 
@@ -59,8 +60,9 @@ class Hosts:
         own = (urlsplit(url).hostname for url in urls)
         self._names = {LOCALHOST, *filter(None, own), *map(str.lower, names)}
 
-    def why_refused(self, hosts: Sequence[str]) -> str:
-        """Return why a request with these headers ``Host`` is not answered, in a sentence; empty if it is."""
+    def why_refused(self, headers: Any) -> str:
+        """Return why a request with these headers is not answered, in a sentence; empty if its ``Host`` is right."""
+        hosts = headers.getall("Host", [])
         host = _hostname(hosts[0]) if len(hosts) == 1 else None
         if host is not None and (host in self._names or _is_address(host)):
             return ""
@@ -70,19 +72,14 @@ class Hosts:
         )
 
 
-def is_own_site(site: str | None) -> bool:
-    """Whether a request with this header ``Sec-Fetch-Site`` comes from no page, or from a page of the port itself."""
-    return site is None or site in _OWN_SITE
+def is_own_site(headers: Any) -> bool:
+    """Whether a request with these headers comes from no page, or from a page of the port itself."""
+    return headers.get("Sec-Fetch-Site") in _OWN_SITE
 
 
-def why_cross_site(site: str | None, mode: str | None) -> str:
-    """Return why a request is not answered that a page of another site sends; empty if it is. A link is allowed.
-
-    Args:
-        site: header ``Sec-Fetch-Site``.
-        mode: header ``Sec-Fetch-Mode``.
-    """
-    return "" if is_own_site(site) or mode == "navigate" else CROSS_SITE
+def why_cross_site(headers: Any) -> str:
+    """Return why a request is not answered that a page of another site sends; empty if it is. A link is allowed."""
+    return "" if is_own_site(headers) or headers.get("Sec-Fetch-Mode") == "navigate" else CROSS_SITE
 
 
 CROSS_SITE = "a page of another site sent this request: only pages of this server may"

@@ -324,9 +324,9 @@ class Access:
 
         Such a page may have its own name point to this machine: so a request for another host is refused, too.
         """
-        if why := self._hosts.why_refused(request.headers.getall("Host", [])):
+        if why := self._hosts.why_refused(request.headers):
             raise Problem("misdirected", why)
-        if why := hosts.why_cross_site(request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode")):
+        if why := hosts.why_cross_site(request.headers):
             raise Problem("cross-site", why)
 
     def check_origin(self, request: web.Request) -> None:
@@ -334,7 +334,7 @@ class Access:
         origin = request.headers.get("Origin")
         own = f"{self._public.scheme}://{self._public.netloc}".lower()
         same = origin is None or origin.lower() in (own, f"{request.scheme}://{request.headers['Host']}".lower())
-        if not hosts.is_own_site(request.headers.get("Sec-Fetch-Site")) or not same:
+        if not hosts.is_own_site(request.headers) or not same:
             raise Problem("cross-site", hosts.CROSS_SITE)
 
     # ---- login ------------------------------------------------------------------------------------------------------

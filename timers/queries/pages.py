@@ -182,7 +182,8 @@ class QueryPages:
         secret = settings.query_secret.reveal()
         if not secret:
             if settings.queries == "off" or only_this_machine(settings.web_bind):
-                why = _why_of_a_page(settings, request.headers)
+                own = Hosts([settings.canonical_url], settings.web_hosts)
+                why = own.why_refused(request.headers) or why_cross_site(request.headers)
             else:
                 why = (
                     f"this worker answers no queries: TIMERS_WEB_BIND={settings.web_bind} lets other machines ask, so "
@@ -205,13 +206,6 @@ class QueryPages:
 
 def _given(request: Any) -> dict[str, str]:
     return dict(wire.given_in(request.raw_path))
-
-
-def _why_of_a_page(settings: Settings, headers: Any) -> str:
-    """Why a page of another site, in a browser of this machine, gets no answer; empty for other questions."""
-    own = Hosts([settings.canonical_url], settings.web_hosts)
-    site, mode = headers.get("Sec-Fetch-Site"), headers.get("Sec-Fetch-Mode")
-    return own.why_refused(headers.getall("Host", [])) or why_cross_site(site, mode)
 
 
 def _busy() -> _RefusedError:

@@ -377,9 +377,8 @@ class Page:
         except ValueError as error:
             raise Problem("parameter-invalid", f"the form is not {FORM} in UTF-8: {error}") from None
 
-    def show(self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **context: Any) -> Reply:
-        body = self._render(template, self, **context)
-        return Reply(body, status, {**HEADERS, **(headers or {})})
+    def show(self, template: str, status: int = 200, **context: Any) -> Reply:
+        return Reply(self._render(template, self, **context), status, HEADERS)
 
 
 def kept_number(text: str | None) -> int:

@@ -72,7 +72,8 @@ def metrics() -> PartitionMetrics:
 
 @pytest.fixture
 def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
-    pool: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
+    nothing, consumer = lambda *_: None, SimpleNamespace(wake=lambda: None)
+    pool: Any = SimpleNamespace(on_recovered=nothing, on_failed=nothing, consumer=consumer)
     transaction: Any = SimpleNamespace(has_old_witness=False)
     held: Any = machine
     opened = OpenMachine(held, transaction, lambda: None, threading.Event(), NO_VIEW, lambda topics: None)

@@ -53,8 +53,10 @@ class SimPool:
         self.owns_it: bool | None = True
         self.stopped: list[tuple[TopicPartition, LogMismatch]] = []
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
+        self.consumer = SimpleNamespace(owns=self._owns)
+        self.recoveries = SimpleNamespace(check_ready=lambda: None)
 
-    async def owns(self, tp: TopicPartition) -> bool | None:
+    async def _owns(self, tp: TopicPartition) -> bool | None:
         return self.owns_it
 
     def on_opened(self, tp: TopicPartition, opened: object, again: bool) -> None:
@@ -62,8 +64,6 @@ class SimPool:
 
     def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
         self.stopped.append((tp, mismatch))
-
-    def on_progress(self) -> None: ...
 
 
 async def test_a_partition_that_is_revoked_when_its_takeover_has_just_ended_does_not_open(

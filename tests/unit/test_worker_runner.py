@@ -32,10 +32,8 @@ class SimPool:
 
     def __init__(self) -> None:
         self.resumed = threading.Event()
+        self.consumer = SimpleNamespace(wake=self.resumed.set)
         self.failure: BaseException | None = None
-
-    def on_resumed(self) -> None:
-        self.resumed.set()
 
     def on_read_again(self, runner: Runner, position: int) -> None:
         raise AssertionError("nothing was lost on the way")

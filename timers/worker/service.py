@@ -292,13 +292,11 @@ class TimersApp(faust_internals.App):
     async def on_started(self) -> None:
         """Join the group, and start to read and write ticks, after Faust has started the agents that receive them."""
         await super().on_started()
-        await self.add_runtime_dependency(self.status.consumer)
-        await self.add_runtime_dependency(self.status.tick_reader)
-        await self.add_runtime_dependency(self._tick_scheduler)
-        await self.add_runtime_dependency(self.status.log_watch)
-        await self.add_runtime_dependency(self.status.group_watch)
-        if self.status.canary is not None:
-            await self.add_runtime_dependency(self.status.canary)
+        status = self.status
+        parts = status.consumer, status.tick_reader, self._tick_scheduler, status.log_watch, status.group_watch
+        for part in (*parts, status.canary):
+            if part is not None:
+                await self.add_runtime_dependency(part)
 
     @Service.task
     async def _observe_health(self) -> None:

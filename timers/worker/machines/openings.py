@@ -178,7 +178,7 @@ class Openings:
     def _forget(self, opening: Opening) -> None:
         if self._openings.get(opening.tp) is opening:
             del self._openings[opening.tp]
-            self._pool.on_progress()
+            self._pool.recoveries.check_ready()
 
     async def _after_failure(self, opening: Opening, former: Runner, error: BaseException) -> None:
         await self.join([former])
@@ -247,7 +247,7 @@ class Openings:
         opening.metrics.unforeseen += waiting.reason == UNFORESEEN
         if pause_s:
             opening.waiting = waiting
-            self._pool.on_progress()
+            self._pool.recoveries.check_ready()
             await opening.pause(pause_s)
 
     async def _is_owner(self, opening: Opening) -> bool:
@@ -261,7 +261,7 @@ class Openings:
             owned = None
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(OWNER_TIMEOUT_S):
-                    owned = await self._pool.owns(opening.tp)
+                    owned = await self._pool.consumer.owns(opening.tp)
             if owned:
                 opening.waiting = before
                 return True

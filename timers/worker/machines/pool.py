@@ -101,6 +101,7 @@ class Pool:
         held: partition whose newest requests an open transaction holds back -> a sentence.
         runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
+        recoveries: logs what machines have recovered.
     """
 
     consumer: RequestConsumer
@@ -134,7 +135,7 @@ class Pool:
         self.capacity = Capacity()
         self.producers = ProducerLoop()
         self._openings = Openings(self)
-        self._recoveries = Recoveries(self)
+        self.recoveries = Recoveries(self)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
         lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
         progress = [(settings.progress_topic, each) for each in range(cluster.partitions[settings.progress_topic])]
@@ -274,7 +275,7 @@ class Pool:
         closed = self._dealt - self.runners.keys() - self.stopped.keys() - self._openings.partitions
         missing = sorted(tp for tp in closed if exists(*tp))
         if missing:
-            self._recoveries.begin()
+            self.recoveries.begin()
         for tp in missing:
             self._openings.begin(tp, self._closing.get(tp))
 
@@ -355,7 +356,7 @@ class Pool:
     async def close(self) -> None:
         """Close all machines, and open none later."""
         self._openings.end_all()
-        self._recoveries.close()
+        self.recoveries.close()
         self._ended, self._dealt, self.stopped = True, frozenset(), {}
         await asyncio.wait([self._close({*self.runners} | self._openings.partitions), *self._closing.values()])
         await self._log_end_ticks.close()
@@ -407,10 +408,6 @@ class Pool:
         """The partition of an open machine; None if it was closed."""
         return next((tp for tp, each in self.runners.items() if each is runner), None)
 
-    def on_resumed(self) -> None:
-        """Fetch again from a partition that was paused."""
-        self.consumer.wake()
-
     def on_read_again(self, runner: Runner, position: int) -> None:
         """A fetch was lost: read a partition again from the position of its machine [I7]."""
         logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
@@ -427,7 +424,7 @@ class Pool:
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered in so many seconds and, once all machines fire, that the worker is ready."""
         if self._partition_of(runner) is not None:
-            self._recoveries.log_recovered(runner, seconds)
+            self.recoveries.log_recovered(runner, seconds)
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
         """Open a machine again, unless the group has dealt its partition to another worker."""
@@ -472,18 +469,10 @@ class Pool:
         self.stopped = {**self.stopped, tp: mismatch}
         logger.critical("%s", mismatch)
 
-    def on_progress(self) -> None:
-        """Log that the worker is ready, if the last partition that was being opened is open or has to wait."""
-        self._recoveries.check_ready()
-
     def on_fatal(self, error: BaseException) -> None:
         """End the worker."""
         self._openings.end_all()
         self._on_fatal(error)
-
-    async def owns(self, tp: TopicPartition) -> bool | None:
-        """Ask the group whether this worker owns a partition; None without an answer."""
-        return await self.consumer.owns(tp)
 
 
 def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:

@@ -310,7 +310,7 @@ class Runner:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
         if self.paused and self._delivered - self._consumed <= 1:
             self.paused = False
-            self._post(self._pool.on_resumed)
+            self._post(self._pool.consumer.wake)
         if self.machine.clock_is_behind != self._clock_is_behind:
             self._clock_is_behind = self.machine.clock_is_behind
             if self._clock_is_behind:

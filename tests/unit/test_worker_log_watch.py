@@ -56,7 +56,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
     watch = LogWatch(settings, whole, renew)
     await watch.start()
     try:
-        watch.request_lookup()
+        watch._requested.set()
         async with asyncio.timeout(30):
             await refused.wait()
             seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))
@@ -90,7 +90,7 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
     watch = LogWatch(settings, before, renew)
     await watch.start()
     try:
-        watch.request_lookup()
+        watch._requested.set()
         async with asyncio.timeout(30):
             assert await renewed.get() == after.without([topic])
             assert watch.problems == {topic: "wrong"} and watch.missing == []

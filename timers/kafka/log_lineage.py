@@ -202,19 +202,16 @@ class LogLineages:
 
     async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
         """Where a log parts inside of an epoch whose number was given twice."""
-        known, first_later = dict(ends), await self._first_later(leader, tp, lineage)
+        assert lineage.batch is not None
+        known, first_later = dict(ends), await self.client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
+        if first_later is not None:
+            fetched = await self.client.fetch(leader, tp, first_later, max_bytes=HEADER_BYTES)
+            if len(fetched.data) < HEADER_BYTES or not has_append_time(fetched.data):
+                first_later = None
         while isinstance(found := parted_inside(lineage, known, first_later), int):
             answers = await self.client.epoch_ends(leader, {tp: found})
             known[found] = answers.get(tp) or EpochEnd(-1, -1)
         return found
-
-    async def _first_later(self, leader: int, tp: TopicPartition, lineage: Lineage) -> int | None:
-        assert lineage.batch is not None
-        offset = await self.client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
-        if offset is None:
-            return None
-        fetched = await self.client.fetch(leader, tp, offset, max_bytes=HEADER_BYTES)
-        return offset if len(fetched.data) >= HEADER_BYTES and has_append_time(fetched.data) else None
 
     async def _epoch_ends(
         self, leader: int, lineages: Mapping[TopicPartition, Iterable[Lineage]]

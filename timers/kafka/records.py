@@ -227,13 +227,10 @@ class TopicReader:
                 raise self._user_error(KafkaException(error))
             if time.monotonic() > check_at:
                 check_at = time.monotonic() + _TOPIC_CHECK_S
-                self._look_for_partitions()
-
-    def _look_for_partitions(self) -> None:
-        try:
-            self.assign_partitions()
-        except TimersError:  # librdkafka reconnects by itself
-            logger.info("cannot look for new partitions of %s", self._topic, exc_info=True)
+                try:
+                    self.assign_partitions()
+                except TimersError:  # librdkafka reconnects by itself
+                    logger.info("cannot look for new partitions of %s", self._topic, exc_info=True)
 
     def _user_error(self, error: KafkaException) -> TimersError:
         return self._reports.user_error(error, f"topic {self._topic!r} cannot be read")

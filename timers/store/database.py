@@ -250,7 +250,8 @@ class Database:
             StoreWaits: the disk is too slow, and RocksDB has not said so before.
             StoreDamaged: RocksDB takes no more writes, for example because a compaction found a damaged block.
         """
-        while self._is_stalled():
+        number = self.rdict.property_int_value
+        while any(map(number, _STALLS)) and not number("rocksdb.background-errors"):  # then the write says what it is
             sleep(STALL_POLL_S)
         try:
             self.rdict.write(batch, self._write_options)
@@ -260,10 +261,6 @@ class Database:
         except Exception as error:
             self._broken = True
             raise self.damaged(WRITE_REFUSED, error) from error
-
-    def _is_stalled(self) -> bool:
-        number = self.rdict.property_int_value
-        return any(map(number, _STALLS)) and not number("rocksdb.background-errors")  # then the write says what it is
 
     def protect(self, *, on: bool) -> None:
         """Let later writes, and those before, survive a crash of the process, or not. It needs a write-ahead log."""

@@ -143,7 +143,8 @@ class RocksStore:
         if indexed:
             journal = memory.journal()
             try:
-                self._restore(journal)
+                for key, packed in db.items(JOURNAL, INDEX):
+                    self._remember(journal, key, packed)
             except BaseException:
                 memory.forget(journal)
                 raise
@@ -195,10 +196,6 @@ class RocksStore:
         except BaseException:
             db.close()
             raise
-
-    def _restore(self, journal: IndexJournal) -> None:
-        for key, packed in self._db.items(JOURNAL, INDEX):
-            self._remember(journal, key, packed)
 
     def _remember(self, journal: IndexJournal, key: bytes, packed: bytes) -> None:
         journal.restore(U64.unpack_from(key, 1)[0], self._decoded(_unpack_any, packed))

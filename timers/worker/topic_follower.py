@@ -57,13 +57,6 @@ class TopicFollower(Service):
         leader, since = self._leaders.get(partition, (None, -inf))
         return leader if monotonic() - since > NEW_LEADER_S else None
 
-    def _note_leaders(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
-        for partition in partitions:
-            leader = leader_of(consumer, partition)
-            known, _ = self._leaders.setdefault(partition, (leader, -inf))
-            if leader != known:
-                self._leaders[partition] = (leader, monotonic())
-
     @abstractmethod
     async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Handle the records of a poll; there may be none."""
@@ -102,7 +95,11 @@ class TopicFollower(Service):
                     await asyncio.wait_for(consumer.seek_to_end(*partitions), SEEK_S)
                 while not self.should_stop and self._partitions == count:
                     records = await consumer.getmany(timeout_ms=POLL_MS)
-                    self._note_leaders(consumer, partitions)
+                    for partition in partitions:
+                        leader = leader_of(consumer, partition)
+                        known, _ = self._leaders.setdefault(partition, (leader, -inf))
+                        if leader != known:
+                            self._leaders[partition] = (leader, monotonic())
                     await self.handle(records)
                     failed = ""
             except KafkaError as error:

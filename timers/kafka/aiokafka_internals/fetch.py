@@ -148,7 +148,9 @@ class InPieces:
     ) -> None:
         self._known_limit = known_limit
         self.on_batch = on_batch
-        _install()
+        # aiokafka has no option for its fetcher's classes. Other consumers of the program get what it gives.
+        fetcher.FetchResult, fetcher.PartitionRecords = PieceResult, _partition_records
+        fetcher.MemoryRecords = RecordsWithData
 
     def value_limit(self, tp: TopicPartition) -> int:
         """The size in bytes above which only the first bytes of a value are read."""
@@ -292,13 +294,3 @@ class PieceResult(fetcher.FetchResult):
 def _partition_records(*args: Any) -> Any:
     is_ours = any(isinstance(each, InPieces) for each in args)
     return UncopiedRecords(*args) if is_ours else _THEIR_RECORDS(*args)
-
-
-def _install() -> None:
-    """Replace classes in the module of aiokafka's fetcher, which has no option for this.
-
-    The program may have other consumers: those get what aiokafka gives.
-    """
-    fetcher.FetchResult = PieceResult
-    fetcher.PartitionRecords = _partition_records
-    fetcher.MemoryRecords = RecordsWithData

@@ -356,20 +356,15 @@ class GroupMember:
 
     async def _shares(self, members: Collection[tuple[str, str, bytes]]) -> list[tuple[str, bytes]]:
         """The leader's part: the encoded share of each member."""
-        joined = {}
-        for id, _, metadata in members:
-            joined[id] = Joined(*subscription_of(metadata))
-        await self._learn_partitions(self._topics.union(*(each.topics for each in joined.values())))
-        shares = self._deal(joined, self._counts)
-        return [(id, _encoded(shares[id])) for id in joined]
-
-    async def _learn_partitions(self, topics: Collection[str]) -> None:
-        """Ask for the partitions of all topics that members read: what the client knows may be old."""
+        joined = {id: Joined(*subscription_of(metadata)) for id, _, metadata in members}
+        topics = self._topics.union(*(each.topics for each in joined.values()))
         self._client.set_topics(topics)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # what the client knows of the partitions may be old
             async with asyncio.timeout(ANSWER_S):
                 await self._client.force_metadata_update()
         self._counts = {topic: self._count(topic) for topic in topics}
+        shares = self._deal(joined, self._counts)
+        return [(id, _encoded(shares[id])) for id in joined]
 
     def _partition_counts(self) -> dict[str, int]:
         return {topic: self._count(topic) for topic in self._counts or self._topics}

@@ -90,14 +90,10 @@ class LogWatch(Service):
         """Topics that were deleted."""
         return sorted(self._missing_since)
 
-    def request_lookup(self) -> None:
-        """Look up the topics soon."""
-        self._requested.set()
-
     def request_check(self, topic: str) -> None:
         """Look up the topics soon, and check the configuration of ``topic``: it may have been changed."""
         self._checked_ids.pop(topic, None)
-        self.request_lookup()
+        self._requested.set()
 
     def suspend(self, tp: TopicPartition, out_of_range: bool) -> None:
         """Look up a partition's topic soon, after a fetch error that a deletion can cause: nothing is read until then.
@@ -106,7 +102,7 @@ class LogWatch(Service):
             out_of_range: whether the log does not hold the consumer's position.
         """
         self.suspended[tp] = out_of_range or self.suspended.get(tp, False)
-        self.request_lookup()
+        self._requested.set()
 
     @Service.task
     async def _watch(self) -> None:
@@ -123,7 +119,7 @@ class LogWatch(Service):
                 failed = str(error)
                 if isinstance(error, KafkaException):
                     self._answer_s = min(2 * self._answer_s, LAST_ANSWER_S)
-                self.request_lookup()
+                self._requested.set()
                 await self.sleep(RETRY_S)
             await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 

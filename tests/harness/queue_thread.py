@@ -85,27 +85,33 @@ class ErrorRecord(Record):
         return self._error
 
 
-class SimTransactions:
+class SimPlaces:
     """Leaders all of which answer, or none of those that jobs need. No output may be written to the topic "denied"."""
 
     def __init__(self) -> None:
-        self.are_away = False
-        self.append_ms = 0
-        self.refused: list[Job] = []
+        self.are_complete = True
         self.failures: list[KafkaException] = []
 
-    def take_refused(self) -> list[Job]:
-        refused, self.refused = self.refused, []
-        return refused
-
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
-        denied = [job for job in jobs for each in job.records if each.topic == "denied"]
-        self.refused += denied
         if self.failures:
             raise self.failures.pop(0)
 
-    def without_place(self, jobs: Iterable[Job]) -> set[Job]:
-        return set(jobs) if self.are_away else set()
+    def denied(self, jobs: Iterable[Job]) -> list[Job]:
+        return [job for job in jobs for each in job.records if each.topic == "denied"]
+
+    def has_place(self, job: Job) -> bool:
+        return False
+
+
+class SimTransactions:
+    """Transactions whose records are accepted."""
+
+    def __init__(self) -> None:
+        self.places = SimPlaces()
+        self.append_ms = 0
+
+    def take_refused(self) -> list[Job]:
+        return []
 
 
 class SimTransport:

@@ -122,8 +122,8 @@ def test_a_commit_that_does_not_return_is_a_reason_to_start_the_process_again(qu
 
 
 def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:
-    queue.transport.transactions.are_away = True
-    queue.transport.transactions.failures = [failure()]
+    queue.transport.transactions.places.are_complete = False
+    queue.transport.transactions.places.failures = [failure()]
     queue.call(queue.transport.assigned, [JOBS])
     retried, *others = queue.receive(MESSAGES)
     retried.retry()
@@ -137,6 +137,6 @@ def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: 
 
     wait_until(lambda: done() == ((1, MESSAGES),), "the acknowledgements")
     assert not settled.done(), "the retry is not committed"
-    queue.transport.transactions.are_away = False
+    queue.transport.transactions.places.are_complete = True
     assert settled.result(60) is None
     assert queue.transport.commits[JOBS].offset == MESSAGES

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
+from timers.config.settings import Settings
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partitions_of
 from timers.queue.ledger import Entry, Ledger
@@ -20,6 +21,9 @@ from timers.queue.settling import Job, Settler
 from timers.queue.transactions import Places
 
 LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"
+
+SETTINGS = Settings(brokers="b:1", id_topic="ids", dead_letter_topic=LETTERS)
+KAFKA: Any = SimpleNamespace(settings=SETTINGS, request_topic=REQUESTS)
 
 LATER = Record(Kind.RETRY, b"", [], "jobs/0/1", 1000)
 LETTER = Record(Kind.LETTER, b"", [], "jobs/0/1", 0)
@@ -56,13 +60,9 @@ class SimAccess:
         self.asked.append(topics)
 
 
-def topic_of(record: Record) -> str:
-    return record.topic or {Kind.RETRY: REQUESTS, Kind.LETTER: LETTERS, Kind.GUARD: "ids"}[record.kind]
-
-
 def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:
     asked = cast(WriteAccess, access or SimAccess())
-    return Places(cast(AnsweringLeaders, leaders), asked, topic_of, LEDGER, {REQUESTS, LETTERS}, "ids")
+    return Places(KAFKA, cast(AnsweringLeaders, leaders), asked, LEDGER)
 
 
 ALL_ANSWER = {LEDGER: [True], REQUESTS: [True], LETTERS: [True], RESULTS: [True], "ids": [True]}

@@ -221,7 +221,7 @@ def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
 
 
 def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened) -> None:
-    queue.transport.transactions.are_away = True
+    queue.transport.transactions.places.are_complete = False
     queue.state.guards.are_possible = True
     queue.state.guards.new = lambda source: Guard(cast(Any, None), source)  # type: ignore[method-assign]
     queue.call(queue.transport.assigned, [JOBS])

@@ -18,7 +18,7 @@ from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.records import Kind, Record
 from timers.queue.settling import Commit, Job, Plan
-from timers.queue.transactions import Outcome, Transactions
+from timers.queue.transactions import Outcome, Places, Transactions
 
 
 class SimProducer:
@@ -64,8 +64,9 @@ KAFKA: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), r
 CONNECTED: Future[None] = Future()
 CONNECTED.set_result(None)
 
-ANY_PLACES = cast(Any, SimpleNamespace(partition=lambda record: -1, forget=lambda: None))
-"""All leaders answer."""
+ACCESS = SimpleNamespace(denied=frozenset(), forget=lambda: None)
+PLACES = Places(KAFKA, cast(Any, SimpleNamespace(answer={})), cast(Any, ACCESS), "queue.jobs-ledger")
+"""No leader was asked: the client chooses the partitions."""
 
 
 class Opened(Transactions):
@@ -77,7 +78,7 @@ class Opened(Transactions):
 
     def __init__(self, producer: SimProducer | None) -> None:
         super().__init__(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
-        self._places = ANY_PLACES
+        self.places = PLACES
         if producer is not None:
             self._opened = cast(Any, producer), CONNECTED
 
@@ -277,7 +278,7 @@ def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
 def opened_with(producer: SimProducer) -> Transactions:
     """Transactions that write records."""
     transactions = Transactions(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
-    transactions._places = ANY_PLACES
+    transactions.places = PLACES
     transactions._opened = cast(Any, producer), CONNECTED
     return transactions
 
@@ -303,23 +304,14 @@ def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(c
     assert transactions.take_refused() == [job]
 
 
-def test_what_may_not_be_written_is_asked_for_before_a_transaction_and_again_after_a_failed_one() -> None:
+def test_what_may_not_be_written_is_asked_for_again_after_a_failed_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     transactions, _ = refusing("results", KafkaError._MSG_TIMED_OUT)
-    asked: list[str] = []
-    plan, job = plan_of(Record(Kind.OUTPUT, b"", [], "jobs/0/1", topic="results"))
-    places = SimpleNamespace(
-        ask_leaders=lambda jobs: asked.append("ask"),
-        denied=lambda jobs: jobs if len(asked) > 2 else [],
-        forget=lambda: asked.append("forget"),
-        partition=lambda record: -1,
-    )
-    transactions._places = cast(Any, places)
-    transactions.ask_leaders(plan.jobs)
+    forgotten: list[bool] = []
+    monkeypatch.setattr(ACCESS, "forget", lambda: forgotten.append(True))
+    plan, _ = plan_of(Record(Kind.OUTPUT, b"", [], "jobs/0/1", topic="results"))
     assert transactions.execute(plan) is Outcome.REFUSED
     assert transactions.take_refused() == [], "brokers do not say which topic they refuse"
-    transactions.ask_leaders(plan.jobs)
-    assert asked == ["ask", "forget", "ask"]
-    assert transactions.take_refused() == [job]
+    assert forgotten == [True]
 
 
 def test_a_job_is_refused_once_though_several_of_its_records_are() -> None:

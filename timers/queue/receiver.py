@@ -486,7 +486,6 @@ class Committer:
                 return False
             may_transact = not only_plain and monotonic() >= self._next_transaction and self._ask_leaders(with_copy)
             with self._lock:
-                self._replace_refused()
                 planned_s = self._state.now_s()
                 waiting = self._postpone() if may_transact else set()
                 jobs = len(self._settler.jobs)
@@ -510,7 +509,10 @@ class Committer:
             copies = with_copy and bool(self._settler.ledgers)
         try:
             if jobs or copies:
-                self._transport.transactions.ask_leaders(jobs)
+                places = self._transport.transactions.places
+                places.ask_leaders(jobs)
+                with self._lock:
+                    self._replace_refused(places.denied(jobs))
             return True
         except KafkaException as error:
             _log.warning("a transaction of %s waits: %s", self._transport.group, error.args[0])
@@ -519,7 +521,8 @@ class Committer:
 
     def _postpone(self) -> set[Job]:
         """Return the jobs that wait for a leader. Guards do not wait: their partition has a new owner soon."""
-        waiting = self._transport.transactions.without_place(self._settler.jobs)
+        places = self._transport.transactions.places
+        waiting = set() if places.are_complete else {job for job in self._settler.jobs if not places.has_place(job)}
         for job in [job for job in waiting if job.records[0].kind is records.Kind.GUARD]:
             self._settler.jobs.remove(job)
             waiting.discard(job)
@@ -542,17 +545,17 @@ class Committer:
                 self._settler.fail(plan)
             else:
                 self._settler.lose_answer(plan)
-            self._replace_refused()
+            self._replace_refused(self._transport.transactions.take_refused())
         if outcome is not Outcome.COMMITTED and plan.in_transaction:
             self._pause()
         elif plan.in_transaction:
             self._pause_s, self._next_transaction = _PAUSE_S, 0.0
         return outcome
 
-    def _replace_refused(self) -> None:
+    def _replace_refused(self, jobs: Iterable[Job]) -> None:
         """Give up records that the brokers refuse: a dead letter of their message takes their place. The caller holds
         the lock."""
-        for job in self._transport.transactions.take_refused():
+        for job in jobs:
             if job.records[0].kind is records.Kind.GUARD:
                 self._settler.jobs.remove(job)
             elif job.records[0].kind is records.Kind.LETTER or job.letter is None:

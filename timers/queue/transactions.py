@@ -45,28 +45,22 @@ class Places:
 
     Args:
         access: to which topics the process may not write.
-        topic_of: returns the topic of a record.
         ledger_topic: topic of the copies, of which each transaction writes some.
-        topics: others that the queue itself writes to.
-        guard_topic: topic of guards; empty if there are none.
     """
 
-    def __init__(
-        self,
-        leaders: AnsweringLeaders,
-        access: WriteAccess,
-        topic_of: Callable[[Record], str],
-        ledger_topic: str,
-        topics: set[str],
-        guard_topic: str,
-    ) -> None:
+    def __init__(self, kafka: Connection, leaders: AnsweringLeaders, access: WriteAccess, ledger_topic: str) -> None:
         self._leaders = leaders
         self._access = access
-        self._topic_of = topic_of
         self._ledger_topic = ledger_topic
-        self._topics = {*topics, ledger_topic, guard_topic} - {""}
-        self._guard_topic = guard_topic
+        self._guard_topic = kafka.settings.id_topic  # empty if there are none
+        own = {Kind.RETRY: kafka.request_topic, Kind.LETTER: kafka.settings.dead_letter_topic}
+        self._own = {**own, Kind.GUARD: self._guard_topic}
+        self._topics = {*self._own.values(), ledger_topic} - {""}
         self._said: AbstractSet[str] = frozenset()
+
+    def topic_of(self, record: Record) -> str:
+        """Return the topic of a record."""
+        return record.topic or self._own[record.kind]
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
         """Ask the leaders of all topics that the jobs need, and whether they may be written to. Blocks.
@@ -74,7 +68,7 @@ class Places:
         Raises:
             KafkaException: no transaction can begin now.
         """
-        topics = self._topics.union(self._topic_of(record) for job in jobs for record in job.records)
+        topics = self._topics.union(self.topic_of(record) for job in jobs for record in job.records)
         self._leaders.ask(topics)
         self._access.ask(topics)
         for topic in sorted(self._access.denied - self._said):
@@ -108,7 +102,7 @@ class Places:
 
     def _is_refused(self, record: Record) -> bool:
         """Whether the brokers refuse a record, and the queue can do without it."""
-        return record.kind in _DISPENSABLE and self._topic_of(record) in self._access.denied
+        return record.kind in _DISPENSABLE and self.topic_of(record) in self._access.denied
 
     def forget(self) -> None:
         """Ask again to which topics the process may write, because a transaction failed."""
@@ -119,16 +113,16 @@ class Places:
         return all(self._has_place(record) for record in job.records)
 
     def _has_place(self, record: Record) -> bool:
-        if self._topic_of(record) in self._access.denied:
+        if self.topic_of(record) in self._access.denied:
             return False
-        answering = self._leaders.answer.get(self._topic_of(record))
+        answering = self._leaders.answer.get(self.topic_of(record))
         if answering is None:  # the topic does not exist: an output to it is refused, and becomes a dead letter
             return record.kind is Kind.OUTPUT
         return any(answering) if record.key is None else answering[partition_of(record.key, len(answering))]
 
     def partition(self, record: Record) -> int:
         """Return a random partition for a record without a key that decides; -1 lets the client choose by the key."""
-        answering = self._leaders.answer.get(self._topic_of(record), ())
+        answering = self._leaders.answer.get(self.topic_of(record), ())
         if record.key is not None or not any(answering):
             return -1
         return random.choice(list(compress(count(), answering)))
@@ -156,6 +150,7 @@ class Transactions:
     """The transactional producer of one process. One thread at a time uses it.
 
     Attributes:
+        places: the partitions of its records; known when it is open.
         append_ms: the brokers' time of a record of the last transaction, in epoch milliseconds; 0 if it wrote none.
 
     Args:
@@ -175,7 +170,7 @@ class Transactions:
         self._ledger_topic = ledger_topic
         self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
         self._refused: dict[Job, None] = {}
-        self._places: Places
+        self.places: Places
         self.append_ms = 0
 
     def open(self) -> None:
@@ -183,8 +178,7 @@ class Transactions:
         wait so long, and the messages of that time too."""
         admin = admin_client(self._settings, self._reports, ANSWER_S)
         leaders, access = AnsweringLeaders(admin, self._reports), WriteAccess(admin, ANSWER_S)
-        topics = {self._kafka.request_topic, self._settings.dead_letter_topic}
-        self._places = Places(leaders, access, self._topic_of, self._ledger_topic, topics, self._settings.id_topic)
+        self.places = Places(self._kafka, leaders, access, self._ledger_topic)
         self._opened = self._begin_opening()
 
     def close(self) -> None:
@@ -192,24 +186,6 @@ class Transactions:
         if self._opened is not None:  # if it connected later, it would fence the next producer of this id
             wait([self._opened[1]], _CLOSE_S)
         self._opened = None
-
-    def ask_leaders(self, jobs: Collection[Job]) -> None:
-        """Learn for :meth:`without_place` which leaders answer, and for :meth:`take_refused` which outputs and guards
-        this process may not write. Blocks.
-
-        Raises:
-            KafkaException: no transaction can begin now.
-        """
-        self._places.ask_leaders(jobs)
-        self._refused |= dict.fromkeys(self._places.denied(jobs))
-
-    def without_place(self, jobs: Iterable[Job]) -> set[Job]:
-        """Return the jobs with a record whose leader does not answer."""
-        return set() if self._places.are_complete else {job for job in jobs if not self._places.has_place(job)}
-
-    def _topic_of(self, record: Record) -> str:
-        topics = {Kind.RETRY: self._kafka.request_topic, Kind.GUARD: self._settings.id_topic}
-        return record.topic or topics.get(record.kind, self._settings.dead_letter_topic)
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan in a transaction."""
@@ -253,7 +229,7 @@ class Transactions:
         return Outcome.UNKNOWN
 
     def _abort(self, producer: Producer) -> None:
-        self._places.forget()
+        self.places.forget()
         try:
             _end(_begin(producer.abort_transaction))
         except KafkaException as error:
@@ -348,7 +324,7 @@ class Transactions:
 
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
-            topic, partition = self._topic_of(each), self._places.partition(each)
+            topic, partition = self.places.topic_of(each), self.places.partition(each)
             key, headers = each.key, list(each.headers)
             if each.kind is Kind.GUARD:
                 headers += future_by_id.encode_headers(int(due_key(now_ms, each.after_ms)))

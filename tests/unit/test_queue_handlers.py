@@ -398,7 +398,7 @@ def test_handlers_that_run_may_return_before_the_queue_is_closed(monkeypatch: py
     closing = threading.Thread(target=queue.close)
     closing.start()
     wait_until(lambda: queue.stopping, "the stop")
-    assert closing.is_alive() and not queue.closing, "it waits for the handler"
+    assert closing.is_alive() and not queue.state.closing, "it waits for the handler"
     may_return.set()
     running.join()
     closing.join()
@@ -459,7 +459,7 @@ async def test_a_message_that_comes_after_the_stop_is_put_back(queue: AsyncQueue
 async def test_messages_are_yielded_until_the_queue_is_closed(queue: AsyncQueue) -> None:
     async with queue:
         assert len([message async for message in queue.messages(limit=2)]) == 7
-    assert queue.queue.closing
+    assert cast(Any, queue.queue).closing
 
 
 async def test_an_error_of_the_queue_reaches_the_caller(queue: AsyncQueue) -> None:

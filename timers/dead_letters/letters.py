@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
@@ -524,41 +526,22 @@ def newest(
     spans = log.spans(letter_filter)
     if ends is not None:
         spans = [span._replace(end=ends[span.partition]) for span in spans if span.partition in ends]
-    readers = [_Backwards(log, letter_filter, span, is_over) for span in spans]
-    letters: list[Letter] = []
-    while len(letters) < limit:
-        first = max(readers, key=_Backwards.newest_ms, default=None)
-        if first is None or first.newest_ms() < 0:
-            break
-        letters.append(first.take())
-    return LetterPage(letters, {reader.partition: reader.end for reader in readers if reader.end > reader.start})
+    left = {span: span.end for span in spans}
 
+    def backwards(span: Span) -> Iterator[tuple[Letter, Span, int]]:
+        """The letters of a span, the newest first, each with the offset before which the others are."""
+        while left[span] > span.start and not is_over():
+            first = max(span.start, left[span] - WINDOW)
+            found = list(log.read(letter_filter, [Span(span.partition, first, left[span])]))
+            before = [first, *(letter.offset + 1 for letter in found[:-1])]
+            for letter, end in zip(reversed(found), reversed(before), strict=False):
+                left[span] = letter.offset + 1  # the page may be full before it
+                yield letter, span, end
+            left[span] = first
 
-class _Backwards:
-    """The letters of one partition, the newest first."""
-
-    def __init__(self, log: LetterLog, letter_filter: LetterFilter, span: Span, is_over: Callable[[], bool]) -> None:
-        self._log = log
-        self._filter = letter_filter
-        self._is_over = is_over
-        self.partition, self.start, self.end = span
-        self._unread = self.end
-        self._found: list[Letter] = []
-
-    def newest_ms(self) -> int:
-        """Time of the next letter; -1 if there is none, or if the page must end before it is found."""
-        while not self._found and self._unread > self.start and not self._is_over():
-            first = max(self.start, self._unread - WINDOW)
-            self._found = list(self._log.read(self._filter, [Span(self.partition, first, self._unread)]))
-            self._unread = first
-            self._note_end()
-        return max(0, self._found[-1].timestamp_ms) if self._found else -1
-
-    def take(self) -> Letter:
-        """The next letter."""
-        letter = self._found.pop()
-        self._note_end()
-        return letter
-
-    def _note_end(self) -> None:
-        self.end = self._found[-1].offset + 1 if self._found else self._unread
+    newest_first = merge(*map(backwards, spans), key=lambda found: -max(0, found[0].timestamp_ms))
+    letters = []
+    for letter, span, end in islice(newest_first, limit):
+        letters.append(letter)
+        left[span] = end
+    return LetterPage(letters, {span.partition: end for span, end in left.items() if end > span.start})

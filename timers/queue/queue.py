@@ -190,11 +190,6 @@ class Queue:
         while not self.stopping:
             yield from self.receive(1, _WAIT_S)
 
-    @property
-    def closing(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self.state.closing
-
     def counters(self) -> Counters:
         """Return what this process counted since the queue was opened."""
         return self.state.counters()
@@ -289,7 +284,7 @@ class Queue:
     @property
     def stopping(self) -> bool:
         """Whether :meth:`stop` or :meth:`close` was called."""
-        return self.handlers.stopping or self.closing
+        return self.handlers.stopping or self.state.closing
 
     def settle(self) -> None:
         """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.

@@ -87,7 +87,7 @@ async def test_a_thousand_calls_that_wait_share_some_threads() -> None:
     for _ in range(3):  # the calls begin
         await asyncio.sleep(0)
     assert len(set(threading.enumerate()) - before) == MAX_THREADS
-    cast("asyncio.Task[None]", answers[-1]).cancel()
+    cast("asyncio.Future[None]", answers[-1]).cancel()
     guards.may_answer.set()
     async with asyncio.timeout(30):
         await asyncio.gather(*answers[:-1])
@@ -155,7 +155,7 @@ async def test_a_call_that_waits_and_is_cancelled_goes_on_in_its_thread() -> Non
     guards = SlowGuards()
     answer = a_guarded_message(guards).ack()
     await asyncio.sleep(0)
-    cast("asyncio.Task[None]", answer).cancel()
+    cast("asyncio.Future[None]", answer).cancel()
     with pytest.raises(asyncio.CancelledError):
         await answer
     guards.may_answer.set()

@@ -204,10 +204,9 @@ class AsyncMessage(Message):
             if not (self.may_wait and asyncio._get_running_loop()):
                 call(*arguments)
                 return _Nothing()
-        task = asyncio.create_task(_in_thread(call, *arguments))
-        _calls.add(task)
-        task.add_done_callback(_end_call)
-        return task
+        answer = _in_thread(call, *arguments)
+        answer.add_done_callback(_log_error)
+        return answer
 
 
 MAX_THREADS = 64
@@ -218,18 +217,13 @@ wait there would hold up those of the program."""
 _message_calls = BoundedThreads("queue-call", MAX_THREADS)
 
 
-async def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
-    """Make a call on a message that may wait for the brokers. It takes effect, even if this task is cancelled."""
-    await asyncio.shield(asyncio.wrap_future(_message_calls.call(call, *arguments)))
+def _in_thread(call: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:
+    """Make a call on a message that may wait for the brokers. It takes effect, even if the result is cancelled."""
+    return asyncio.shield(asyncio.wrap_future(_message_calls.call(call, *arguments)))
 
 
-_calls: set[asyncio.Task[None]] = set()
-"""An event loop refers to its tasks weakly."""
-
-
-def _end_call(task: asyncio.Task[None]) -> None:
-    _calls.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
+def _log_error(answer: asyncio.Future[None]) -> None:
+    if not answer.cancelled() and (error := answer.exception()) is not None:
         _log.warning("%s", error)
 
 

@@ -568,7 +568,7 @@ class Committer:
         plan = self._settler.unknown
         assert plan is not None
         try:
-            self._transport.transactions.end_unknown()
+            self._transport.transactions.connect()
             committed = self._transport.committed(plan.commits)
         except KafkaException as error:
             _log.warning("%s waits for the outcome of a transaction: %s", self._transport.group, error.args[0])

@@ -191,7 +191,7 @@ class Transactions:
         """Carry out a plan in a transaction."""
         self.append_ms = 0
         try:
-            producer = self._connected()
+            producer = self.connect()
             with _fatal_errors():
                 producer.begin_transaction()
         except KafkaException as error:
@@ -245,18 +245,17 @@ class Transactions:
         name was decided when it was taken.
         """
         is_fenced = isinstance(error, KafkaException) and code_of(error) in FENCED
-        if not is_fenced and not isinstance(error, Overrun):
-            return False
-        self._opened = None
-        if not is_fenced:
-            return True
-        self._id = f"{self._group}-{self._member}-{uuid.uuid4().hex[:8]}"
-        _log.error(
-            "another process of %s took the name %r (--member) of this one, or this process was stopped for more than "
-            "%g s in a transaction: its transactions go on under the name %r. Give each process a name of its own",
-            *(self._group, self._member, TRANSACTION_TIMEOUT_MS / 1000, self._id),
-        )
-        return True
+        if is_fenced:
+            self._id = f"{self._group}-{self._member}-{uuid.uuid4().hex[:8]}"
+            _log.error(
+                "another process of %s took the name %r (--member) of this one, or this process was stopped for more "
+                "than %g s in a transaction: its transactions go on under the name %r. Give each process a name of its "
+                "own",
+                *(self._group, self._member, TRANSACTION_TIMEOUT_MS / 1000, self._id),
+            )
+        if is_fenced or isinstance(error, Overrun):
+            self._opened = None
+        return self._opened is None
 
     def take_refused(self) -> list[Job]:
         """Return the jobs with records that the brokers refuse: each of them once, also if several of its records are
@@ -264,16 +263,13 @@ class Transactions:
         refused, self._refused = list(self._refused), {}
         return refused
 
-    def end_unknown(self) -> None:
-        """Return when no transaction of this process is undecided.
+    def connect(self) -> Producer:
+        """Return the producer when it is connected: a new one if the last one was given up, or could not connect. Then
+        no transaction of the last one is undecided.
 
         Raises:
             KafkaException: the brokers do not answer.
         """
-        self._connected()
-
-    def _connected(self) -> Producer:
-        """Return the producer when it is connected: a new one if the last one was given up, or could not connect."""
         if self._opened is None or (self._opened[1].done() and self._opened[1].exception() is not None):
             self._opened = self._begin_opening()
         producer, connecting = self._opened

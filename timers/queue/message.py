@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from timers.queue.state import State
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Message:
     """One delivery of a message. Settle it with :meth:`ack`, :meth:`retry` or :meth:`reject`.
 
@@ -28,39 +30,20 @@ class Message:
         attempt: number of this delivery, counted from 1.
     """
 
-    __slots__ = (
-        "_delivery",
-        "_entry",
-        "_guard",
-        "_ledger",
-        "_outputs",
-        "_partition",
-        "_received_s",
-        "_returned",
-        "_state",
-        "attempt",
-    )
+    _state: State
+    _partition: Partition
+    _ledger: Ledger
+    _entry: Entry
+    _received_s: float
+    _returned: Identity | None = None
+    _outputs: list[records.Record] = field(init=False, default_factory=list)
+    _guard: Guard | None = field(init=False, default=None)
+    _delivery: int = field(init=False)
+    attempt: int = field(init=False)
 
-    def __init__(
-        self,
-        state: State,
-        partition: Partition,
-        ledger: Ledger,
-        entry: Entry,
-        received_s: float,
-        returned: Identity | None = None,
-    ) -> None:
-        self._state = state
-        self._received_s = received_s
-        self._partition = partition
-        self._ledger = ledger
-        self._entry = entry
-        self._delivery = entry.delivery
-        self._returned = returned
-        self._outputs: list[records.Record] = []
-        self._guard: Guard | None = None
-        entry.holder = self._protect
-        self.attempt = entry.attempt
+    def __post_init__(self) -> None:
+        self._delivery, self.attempt = self._entry.delivery, self._entry.attempt
+        self._entry.holder = self._protect
 
     @property
     def is_settled(self) -> bool:

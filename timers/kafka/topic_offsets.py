@@ -255,24 +255,18 @@ class TopicOffsets:
         names = self.existing(topics)
         starts, ends = self.starts(names), self.ends(names)
         since = {topic: dict.fromkeys(starts[topic], 0) for topic in names}
-        for topic, lag_ms in self._compaction_lags_ms(names).items():
-            since[topic] = dict.fromkeys(since[topic], max(0, as_of_ms - lag_ms))
+        with self._reports.explained(_NO_LIST):
+            found = configs(self._admin, names, TIMEOUT_S, skip_denied=True)
+        for topic, config in found.items():
+            if "compact" in config["cleanup.policy"]:
+                from_ms = max(0, as_of_ms - int(config["min.compaction.lag.ms"]))
+                since[topic] = dict.fromkeys(since[topic], from_ms)
         for topic in names:
             for partition, start in starts[topic].items():
                 if start > 0:
                     first_ms = self._first_ms(topic, partition, start, ends[topic][partition])
                     since[topic][partition] = max(since[topic][partition], as_of_ms if first_ms is None else first_ms)
         return since
-
-    def _compaction_lags_ms(self, topics: list[str]) -> dict[str, int]:
-        """``min.compaction.lag.ms`` of the compacted topics."""
-        with self._reports.explained(_NO_LIST):
-            found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
-        return {
-            topic: int(config["min.compaction.lag.ms"])
-            for topic, config in found.items()
-            if "compact" in config["cleanup.policy"]
-        }
 
     def _first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
         """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""

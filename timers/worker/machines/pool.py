@@ -232,14 +232,6 @@ class Pool:
             self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
         return gone
 
-    def _close_left(self) -> None:
-        """Close the machines that no new owner has fenced within :data:`HANDOVER_S`."""
-        left = {tp for tp in self._leaving.keys() & self.runners.keys() if self._leaving[tp] <= monotonic()}
-        if left:
-            names = ", ".join(starmap(partition_name, sorted(left)))
-            logger.info("%s: no new owner has begun within %.0f s", names, HANDOVER_S)
-            self._close(left)
-
     async def hand_over(self, has_others: Callable[[], Awaitable[bool | None]]) -> None:
         """Let all machines fire until their new owners fence them, for :data:`HANDOVER_S` at most. Then :meth:`close`.
 
@@ -388,9 +380,13 @@ class Pool:
             self.on_failed(runner, error)
 
     def tick(self, tick: Tick) -> None:
-        """Give a tick to every machine."""
+        """Give a tick to every machine, but close those that no new owner has fenced within :data:`HANDOVER_S`."""
         self._last_tick, self._last_tick_at = tick, monotonic()
-        self._close_left()
+        left = {tp for tp in self._leaving.keys() & self.runners.keys() if self._leaving[tp] <= monotonic()}
+        if left:
+            names = ", ".join(starmap(partition_name, sorted(left)))
+            logger.info("%s: no new owner has begun within %.0f s", names, HANDOVER_S)
+            self._close(left)
         for tp in self.runners.keys() - self._dealt:
             self.runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
         for (topic, _), runner in self.runners.items():

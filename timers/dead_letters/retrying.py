@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from time import monotonic, sleep
 from typing import NamedTuple, TypeAlias
 
@@ -57,6 +57,7 @@ class Preview:
     """Reason -> number of letters that are not retried."""
 
 
+@dataclass
 class Retry:
     """A retry of the dead letters that match a filter.
 
@@ -74,29 +75,21 @@ class Retry:
         TimersError: no broker answers, or the topic of dead letters does not exist. The methods raise it too.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        log: LetterLog,
-        letter_filter: LetterFilter,
-        spans: Sequence[Span],
-        marks: Marks,
-        now_s: float,
-        *,
-        force: bool,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._settings = settings
-        self._log = log
-        self._letter_filter = letter_filter
-        self._force = force
-        self._spans = spans
-        self._marks = marks
-        self._now_s = now_s
-        self._is_over = is_over
+    settings: Settings
+    log: LetterLog
+    letter_filter: LetterFilter
+    spans: Sequence[Span]
+    marks: Marks
+    now_s: float
+    _: KW_ONLY
+    force: bool
+    is_over: Callable[[], bool] = lambda: False
+    rest: list[Span] = field(init=False)
+    seen: Preview = field(init=False)
+
+    def __post_init__(self) -> None:
         self._begun = monotonic()
-        self.rest = list(spans)
-        self.seen = Preview()
+        self.rest, self.seen = list(self.spans), Preview()
 
     def preview(self) -> Preview:
         """Count what :meth:`publish` would publish.
@@ -105,15 +98,15 @@ class Retry:
             RetryRefusedError: a named letter does not exist, or its request cannot be published.
             TimersError: the brokers do not answer.
         """
-        missing = set(self._letter_filter.names)
+        missing = set(self.letter_filter.names)
         for letter, decision in self._decisions():
-            missing -= self._letter_filter.names_of(letter)
-            if decision.request is None and self._letter_filter.names:
+            missing -= self.letter_filter.names_of(letter)
+            if decision.request is None and self.letter_filter.names:
                 raise RetryRefusedError(
                     f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}"
                 )
         if missing:
-            raise not_found_error(missing, self._settings)
+            raise not_found_error(missing, self.settings)
         return self.seen
 
     def publish(self, retrier: Retrier) -> Iterator[tuple[Letter, str]]:
@@ -127,8 +120,8 @@ class Retry:
 
     def _decisions(self) -> Iterator[tuple[Letter, Decision]]:
         """Each letter of the filter, and whether its request is published; counts them."""
-        self.rest, self.seen = list(self._spans), Preview()
-        for partition, offset, letter in self._log.scan(self._letter_filter, self._spans):
+        self.rest, self.seen = list(self.spans), Preview()
+        for partition, offset, letter in self.log.scan(self.letter_filter, self.spans):
             while self.rest[0].partition != partition:
                 del self.rest[0]
             self.rest[0] = self.rest[0]._replace(start=offset + 1)
@@ -139,18 +132,18 @@ class Retry:
                 else:
                     self.seen.requests += 1
                     due_s = letter.summary.due_s
-                    self.seen.overdue += due_s is not None and due_s <= self._now_s
+                    self.seen.overdue += due_s is not None and due_s <= self.now_s
                 yield letter, decision
-            if self._is_over():
+            if self.is_over():
                 return
         self.rest = []
 
     def _decide(self, letter: Letter) -> Decision:
-        mark = self._marks.of(letter)
-        if mark is None and not self._force and self._marks.may_be_forgotten(letter):
+        mark = self.marks.of(letter)
+        if mark is None and not self.force and self.marks.may_be_forgotten(letter):
             return Decision(None, *_FORGOTTEN)
-        level = self._log.allowed_level if letter.decoded.code == LEVEL_TOO_LOW else levels.SUPPORTED
-        return decide(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force, level)
+        level = self.log.allowed_level if letter.decoded.code == LEVEL_TOO_LOW else levels.SUPPORTED
+        return decide(letter, self.log.original(letter), mark, self.settings.max_request_bytes, self.force, level)
 
 
 def _size(pair: LetterAndRequest) -> int:

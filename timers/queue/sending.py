@@ -7,7 +7,6 @@ import threading
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
@@ -63,7 +62,7 @@ class Guard:
         """Let the timer return the message; False if there is no timer, or the delivery was settled before."""
         try:
             is_set = self._is_set.result(timeout_s)
-        except FutureTimeoutError:
+        except TimeoutError:
             return False
         was_over, self.is_over = self.is_over, True
         return is_set and not was_over
@@ -136,24 +135,22 @@ class _Answers:
     def __init__(self) -> None:
         self._sources: list[str | None] = []
         self._failure: TimersError | None = None
-        self._missing = 0
+        self._answered = 0
         self._changed = threading.Condition()
 
     def expect(self) -> OnResult:
         """A function that takes the answer to the next message."""
-        with self._changed:
-            self._missing += 1
         self._sources.append(None)
         return partial(self._note, len(self._sources) - 1)
 
     def _note(self, index: int, result: str | TimersError) -> None:
         with self._changed:
-            self._missing -= 1
+            self._answered += 1
             if isinstance(result, TimersError):
                 self._failure = self._failure or result
             else:
                 self._sources[index] = result
-            if not self._missing:
+            if self._answered == len(self._sources):
                 self._changed.notify_all()
 
     def wait(self, kafka: Connection, deadline: float) -> list[str]:
@@ -163,12 +160,12 @@ class _Answers:
             PublishError: the brokers did not take all of them.
         """
         with self._changed:
-            missing = self._missing
-            while not self._changed.wait_for(lambda: not self._missing, left_s(deadline)):
-                if self._missing == missing:
+            answered = self._answered
+            while not self._changed.wait_for(lambda: self._answered == len(self._sources), left_s(deadline)):
+                if self._answered == answered:
                     self._failure = self._failure or kafka.unreachable_error()
                     break
-                missing, deadline = self._missing, monotonic() + kafka.timeout_s
+                answered, deadline = self._answered, monotonic() + kafka.timeout_s
             sources = [source for source in self._sources if source is not None]
             failed = len(self._sources) - len(sources)
             if self._failure is None:

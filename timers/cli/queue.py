@@ -270,7 +270,9 @@ def receive(
                     kept.append(message)
             if time.monotonic() - extended > _EXTEND_AFTER_S:
                 extended = time.monotonic()
-                _extend(kept)
+                for message in kept:
+                    with suppress(LeaseLostError):  # the other processes have it, because its partition moved
+                        message.extend(_LEASE_S)
             if not shown and not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
                 say(f"waiting for messages of {name!r} ...")
@@ -279,12 +281,6 @@ def receive(
         queue.settle()
     what = "acknowledged" if ack else "rejected" if reject is not None else "to be retried" if retry else "shown"
     say(f"{counted(shown, 'message')} {what}")
-
-
-def _extend(messages: list[Message]) -> None:
-    for message in messages:
-        with suppress(LeaseLostError):  # the other processes have it, because its partition moved
-            message.extend(_LEASE_S)
 
 
 def _fields(message: Message) -> dict[str, Any]:
@@ -501,7 +497,7 @@ def run(
     make_safe(logging.root.handlers)
     logging.raiseExceptions = False  # if the function closes stderr, its lines are lost, and nothing else
 
-    from timers.queue import Backoff, Queue  # not at the top: `--help` needs no librdkafka
+    from timers.queue import AsyncQueue, Backoff, Queue  # not at the top: `--help` needs no librdkafka
 
     backoff = Backoff(first_s=delays[0], most_s=max(delays), retries=retries)
     queue = Queue(
@@ -515,12 +511,15 @@ def run(
     )
     with queue, ExitStack() as stack:
         if metrics_port is not None:
-            stack.enter_context(_monitor(queue, metrics_port, metrics_host))
+            with extra_of_missing_module("metrics"):
+                from timers.queue.monitoring import Monitor
+            monitor = stack.enter_context(Monitor(queue, metrics_port, metrics_host))
+            say_metrics(metrics_host, monitor.port)
         signals: list[int] = []
         stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue, signals)))
         say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
         if is_async:
-            asyncio.run(_run_async(queue, handler, concurrency))
+            asyncio.run(AsyncQueue(queue).run(handler, concurrency=concurrency))
         else:
             queue.run(handler, concurrency=concurrency, processes=processes or 0)
     done = queue.counters()
@@ -566,18 +565,3 @@ def _stopper(queue: Queue, signals: list[int]) -> Callable[..., None]:
         os.write(2, b"stopping when the running functions have returned; a second signal ends this at once\n")
 
     return stop
-
-
-def _monitor(queue: Queue, port: int, host: str) -> Any:
-    with extra_of_missing_module("metrics"):
-        from timers.queue.monitoring import Monitor
-
-        monitor = Monitor(queue, port, host)
-    say_metrics(host, monitor.port)
-    return monitor
-
-
-async def _run_async(queue: Queue, handler: Callable[[Any], Any], concurrency: int) -> None:
-    from timers.queue import AsyncQueue
-
-    await AsyncQueue(queue).run(handler, concurrency=concurrency)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -29,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
 from timers.kafka.records import write as write_records
-from timers.queue.records import Signing, new_key
+from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.settling import Commit, Partition
 from timers.wire import topics
 
@@ -134,7 +135,7 @@ def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:
                 "a dead letter with the code unsigned. `timers queue redrive %s --code unsigned` delivers these",
                 *(topics.queue_ledger(group), name),
             )
-        number, secret = new_key()
+        number, secret = secrets.randbits(63), secrets.token_bytes(KEY_BYTES)  # no other key has the number
         write(login, group, [encode_key(group, number, secret)])
         give_up = monotonic() + _TIMEOUT_S
         while number not in (keys := read(login, group).keys):  # it may stand behind an open transaction

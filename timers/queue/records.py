@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,11 +57,6 @@ class Identity(NamedTuple):
     """Number of its next delivery, counted from 1."""
     doubt: str = ""
     """Why the headers of a record on the topic of returns are not believed; empty if they are."""
-
-
-def new_key() -> tuple[int, bytes]:
-    """Return a number that no other key has, and a key."""
-    return secrets.randbits(63), secrets.token_bytes(KEY_BYTES)
 
 
 class Signing:

@@ -52,10 +52,19 @@ class Places:
         self._leaders = leaders
         self._access = access
         self._ledger_topic = ledger_topic
-        self._guard_topic = kafka.settings.id_topic  # empty if there are none
-        own = {Kind.RETRY: kafka.request_topic, Kind.LETTER: kafka.settings.dead_letter_topic}
-        self._own = {**own, Kind.GUARD: self._guard_topic}
+        settings = kafka.settings
+        guard_topic = settings.id_topic  # empty if there are none
+        self._own = {
+            Kind.RETRY: kafka.request_topic,
+            Kind.LETTER: settings.dead_letter_topic,
+            Kind.GUARD: guard_topic,
+        }
         self._topics = {*self._own.values(), ledger_topic} - {""}
+        self._effects = {
+            **dict.fromkeys(self._topics, "retries and dead letters for it wait"),
+            guard_topic: "there are no guards, so a message whose partition moves is delivered again at once",
+        }
+        """What this process does if it may not write to a topic of its own."""
         self._said: AbstractSet[str] = frozenset()
 
     def topic_of(self, record: Record) -> str:
@@ -72,7 +81,8 @@ class Places:
         self._leaders.ask(topics)
         self._access.ask(topics)
         for topic in sorted(self._access.denied - self._said):
-            _log.warning("this process lacks the ACL Write on topic %r: %s", topic, self._effect_without(topic))
+            effect = self._effects.get(topic, "messages with outputs for it become dead letters")
+            _log.warning("this process lacks the ACL Write on topic %r: %s", topic, effect)
         self._said = self._access.denied
         if self._ledger_topic in self._access.denied:
             text = f"this process lacks the ACL Write on topic {self._ledger_topic!r}"
@@ -80,14 +90,6 @@ class Places:
         if not all(self._leaders.answer.get(self._ledger_topic, [False])):
             text = f"the leader of topic {self._ledger_topic!r} does not answer"
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, text))
-
-    def _effect_without(self, topic: str) -> str:
-        """What this process does if it may not write to a topic."""
-        if topic == self._guard_topic:
-            return "there are no guards, so a message whose partition moves is delivered again at once"
-        if topic in self._topics:
-            return "retries and dead letters for it wait"
-        return "messages with outputs for it become dead letters"
 
     @property
     def are_complete(self) -> bool:
@@ -98,11 +100,8 @@ class Places:
     def denied(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the jobs with an output or a guard whose topic may not be written to."""
         denied = self._access.denied
-        return [job for job in jobs if denied and any(self._is_refused(record) for record in job.records)]
-
-    def _is_refused(self, record: Record) -> bool:
-        """Whether the brokers refuse a record, and the queue can do without it."""
-        return record.kind in _DISPENSABLE and self.topic_of(record) in self._access.denied
+        needless = ((job, each) for job in jobs for each in job.records if each.kind in _DISPENSABLE)
+        return list(dict.fromkeys(job for job, each in needless if self.topic_of(each) in denied))
 
     def forget(self) -> None:
         """Ask again to which topics the process may write, because a transaction failed."""

@@ -88,7 +88,7 @@ async def _named(call: Call, names: list[str]) -> tuple[list[Letter], FoundLette
     full = frozenset(filter(None, (full_name(name, own) for name in names)))
     found = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
     letters = [letter for letter in found.page.letters if call.user.may_use_topic(letter.summary.topic)]
-    missing = sorted(full.difference(*map(LetterFilter.names_of, letters)))
+    missing = sorted(full.difference(*(letter.mark_key for letter in letters)))
     if missing and found.missing:
         why = ", ".join(f"{partition}: {reason}" for partition, reason in sorted(found.missing.items()))
         raise Problem(

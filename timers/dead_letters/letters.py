@@ -67,6 +67,7 @@ class Letter:
 
     @property
     def mark_key(self) -> tuple[str, str]:
+        """Its position and its source, by both of which users name it."""
         return self.position, self.decoded.source
 
     @property
@@ -229,14 +230,9 @@ class LetterFilter:
             and (self.topic is None or letter.summary.topic == self.topic)
             and (self.since_s is None or letter.timestamp_ms >= self.since_s * 1000)
             and (self.until_s is None or letter.timestamp_ms < self.until_s * 1000)
-            and (not self.names or not self.names_of(letter).isdisjoint(self.names))
+            and (not self.names or any(name in self.names for name in letter.mark_key))
             and (self.queue is None or self.queue.owns(letter))
         )
-
-    @staticmethod
-    def names_of(letter: Letter) -> set[str]:
-        """The names of a letter: its source and its position."""
-        return {letter.decoded.source, letter.position}
 
 
 _NAME_BYTES = 16
@@ -262,10 +258,6 @@ class Marks:
     def next_offset(self, partition: int) -> int:
         """The offset from which a partition must be read."""
         return self._next.get(partition, 0)
-
-    def is_before(self, ends: Mapping[int, int]) -> bool:
-        """Whether the topic can be the one that was read: none of its logs ends before what was read."""
-        return all(self.next_offset(partition) <= end for partition, end in ends.items())
 
     def add(self, partition: int, offset: int, mark: Mark, written_ms: int) -> None:
         """Note the next mark of a partition."""
@@ -424,7 +416,8 @@ class LetterLog:
         """
         topic = self._settings.retried_topic
         starts, ends = self._bounds(topic)
-        marks = known if known.is_before(ends) else Marks(known.most)
+        is_same = all(known.next_offset(partition) <= end for partition, end in ends.items())
+        marks = known if is_same else Marks(known.most)
         marks.is_whole = False
         spans = [
             Span(partition, max(start, marks.next_offset(partition)), ends[partition])

@@ -100,7 +100,7 @@ class Retry:
         """
         missing = set(self.letter_filter.names)
         for letter, decision in self._decisions():
-            missing -= self.letter_filter.names_of(letter)
+            missing.difference_update(letter.mark_key)
             if decision.request is None and self.letter_filter.names:
                 raise RetryRefusedError(
                     f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}"

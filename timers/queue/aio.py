@@ -48,14 +48,8 @@ class TaskRun:
 
     def __init__(self, queue: object) -> None:
         self.running: set[asyncio.Task[None]] = set()
-        self._queue = queue
+        self.queue = queue
         self.is_interrupted = self._is_cancelled = False
-
-    @staticmethod
-    def is_of(queue: object) -> bool:
-        """Whether the caller is a handler of this queue, or a task that one started."""
-        run = _current.get()
-        return run is not None and run._queue is queue
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Whether the exception comes from a handler of a signal."""
@@ -332,7 +326,8 @@ class AsyncQueue:
     async def close(self) -> None:
         """As :meth:`Queue.close`. In a handler it is :meth:`stop`, because a handler cannot wait for itself."""
         self.queue.stop()
-        if not TaskRun.is_of(self):
+        run = _current.get()  # of a handler, or of a task that one started
+        if run is None or run.queue is not self:
             await asyncio.shield(asyncio.wrap_future(call_in_thread("queue-close", self.queue.close)))
 
     async def _call(self, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:

@@ -213,7 +213,11 @@ class Inspection:
         for each in self._result(altered, failed).topic_partitions:
             if each.error is not None:
                 raise self._reports.user_error(KafkaException(each.error), failed, QueueError)
-        self._write_copies(group, commits)
+        ledger_topic = topics.queue_ledger(group)
+        if self._offsets.existing([ledger_topic]):  # the copies count when the group has lost its offsets
+            copied = [ledger_log.encode_copy(group, *each) for each in commits.items()]
+            with self._reports.explained(f"topic {ledger_topic!r} cannot be written", QueueError):
+                ledger_log.write(self._login, group, copied)
 
     # ---- what the brokers and workers know -----------------------------------------------------------------------
 
@@ -294,15 +298,6 @@ class Inspection:
                     times.setdefault(place, None)
                 consumer.pause([TopicPartition(*place)])
         return times
-
-    def _write_copies(self, group: str, commits: Mapping[Partition, Commit]) -> None:
-        """Replace the copies, which count when the group has lost its offsets."""
-        ledger_topic = topics.queue_ledger(group)
-        if not self._offsets.existing([ledger_topic]):
-            return
-        copied = [ledger_log.encode_copy(group, *each) for each in commits.items()]
-        with self._reports.explained(f"topic {ledger_topic!r} cannot be written", QueueError):
-            ledger_log.write(self._login, group, copied)
 
     def _result(self, future: Future[Any], failed: str) -> Any:
         with self._reports.explained(failed, QueueError):

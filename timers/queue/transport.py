@@ -390,19 +390,15 @@ class Transport:
             own(self.returns_topic, kept_config(self._settings), needs_all_records=True, too_large=retries_end),
             own(self.ledger_topic, {"cleanup.policy": "compact"}),
         ]
-        judged = [(topic, answers[topic.name], self._replicas) for topic in topics if topic.name in answers]
+        known = _answered(self._described).values()
+        replicas = min((len(each.replicas) for topic in known for each in topic.partitions), default=0)  # 0: unknown
+        judged = [(topic, answers[topic.name], replicas) for topic in topics if topic.name in answers]
         found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")
         wrong = [each for each in found if each.severity != NOTE]  # that there is one replica, workers say
         log_new(wrong, self._wrong_configs, _log)
         self._wrong_configs = wrong
         self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
         self._configs = ask_for_configs(self._admin, [self.topic, self.returns_topic, self.ledger_topic], _TIMEOUT_S)
-
-    @property
-    def _replicas(self) -> int:
-        """Number of replicas, from the last answers about the topics; 0 if it is not known."""
-        known = _answered(self._described).values()
-        return min((len(each.replicas) for topic in known for each in topic.partitions), default=0)
 
     @property
     def _group_config(self) -> dict[str, Any]:

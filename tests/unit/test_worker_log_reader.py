@@ -224,7 +224,7 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)
     monkeypatch.setattr(topic_follower, "RETRY_S", 0.001)
     monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
-    async with Follower(Settings(), "oscillator", 1, "ticks", "read_uncommitted") as follower:
+    async with Follower(Settings(), "oscillator", lambda: 1, "ticks", "read_uncommitted") as follower:
         async with asyncio.timeout(30):
             while not follower.should_stop:
                 await asyncio.sleep(0)

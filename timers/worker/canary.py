@@ -63,7 +63,7 @@ class Canary(TopicFollower):
     def __init__(
         self,
         settings: Settings,
-        partitions: int,
+        partitions: Callable[[], int],
         send: Send,
         owned: Callable[[], Iterable[int]],
         now_s: Callable[[], float | None],

@@ -274,10 +274,9 @@ class TimersApp(faust_internals.App):
         )
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         self.status.group_watch = GroupWatch(settings, pool, consumer, **service)
-        partitions = cluster.partitions[settings.oscillator_topic]
         self.status.tick_reader = TickReader(
             settings,
-            partitions,
+            partial(pool.count, settings.oscillator_topic),
             self._judge,
             self._ticks.put,
             partial(log_watch.request_check, settings.oscillator_topic),
@@ -286,7 +285,7 @@ class TimersApp(faust_internals.App):
         )
         self.status.consumer, self.status.log_watch = consumer, log_watch
         if settings.canary_interval_s:
-            partitions = cluster.partitions[settings.canary_topic]
+            partitions = partial(pool.count, settings.canary_topic)
             self.status.canary = Canary(settings, partitions, self._publish, self._request_partitions, now_s, **service)
 
     async def on_started(self) -> None:
@@ -363,9 +362,6 @@ class TimersApp(faust_internals.App):
         """Apply a change of the topics, and end the suspension of partitions whose topic was checked."""
         try:
             await self.status.pool.renew(cluster, checked)
-            self.status.tick_reader.set_partitions(cluster.partitions.get(self.settings.oscillator_topic, 0))
-            if self.status.canary is not None:
-                self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))
             # A partition that was suspended again meanwhile waits for the next check.
             await self.status.consumer.end_suspension(checked.keys() - self.status.log_watch.suspended.keys())
         except Exception as error:

@@ -100,7 +100,7 @@ class TickReader(TopicFollower):
 
     Args:
         settings: of the worker.
-        partitions: of the topic.
+        partitions: returns how many the topic has now.
         judge: judges the ticks.
         deliver: gets each tick.
         on_silence: called when no tick was counted for :data:`SILENCE_S`.
@@ -113,7 +113,7 @@ class TickReader(TopicFollower):
     def __init__(
         self,
         settings: Settings,
-        partitions: int,
+        partitions: Callable[[], int],
         judge: TickJudge,
         deliver: Callable[[Tick], Awaitable[None]],
         on_silence: Callable[[], None],

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from abc import abstractmethod
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import Any
@@ -38,18 +39,19 @@ class TopicFollower(Service):
     """Passes the records of a topic to :meth:`handle`.
 
     Args:
+        partitions: returns how many partitions the topic has now; 0: it was deleted.
         client: end of the Kafka client id, after the worker's id.
     """
 
     def __init__(
-        self, settings: Settings, topic: str, partitions: int, client: str, isolation_level: str, **kwargs: Any
+        self, settings: Settings, topic: str, partitions: Callable[[], int], client: str, isolation: str, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self._settings = settings
         self._topic = topic
         self._partitions = partitions
         self._client = client
-        self._isolation_level = isolation_level
+        self._isolation = isolation
         self._leaders: dict[TopicPartition, tuple[int | None, float]] = {}
 
     def broker_of(self, partition: TopicPartition) -> int | None:
@@ -61,16 +63,12 @@ class TopicFollower(Service):
     async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Handle the records of a poll; there may be none."""
 
-    def set_partitions(self, partitions: int) -> None:
-        """Change the number of partitions to read."""
-        self._partitions = partitions
-
     @Service.task
     async def _read(self) -> None:
         failed = ""
         while not self.should_stop:
-            count = self._partitions
-            if not count:  # the topic was deleted: aiokafka would ask for it without a pause
+            count = self._partitions()
+            if not count:  # aiokafka would ask for it without a pause
                 await self.sleep(ABSENT_POLL_S)
                 continue
             consumer = AIOKafkaConsumer(
@@ -80,7 +78,7 @@ class TopicFollower(Service):
                 enable_auto_commit=False,
                 auto_offset_reset="latest",
                 fetch_max_wait_ms=POLL_MS,
-                isolation_level=self._isolation_level,
+                isolation_level=self._isolation,
                 # Otherwise aiokafka fails at a header whose name is not UTF-8.
                 key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES),
             )
@@ -93,7 +91,7 @@ class TopicFollower(Service):
                 # A partition without a leader begins at its end as soon as it has one. The others do not wait for it.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.seek_to_end(*partitions), SEEK_S)
-                while not self.should_stop and self._partitions == count:
+                while not self.should_stop and self._partitions() == count:
                     records = await consumer.getmany(timeout_ms=POLL_MS)
                     for partition in partitions:
                         leader = leader_of(consumer, partition)

@@ -174,6 +174,10 @@ class Pool:
         """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
         return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())
 
+    def count(self, topic: str) -> int:
+        """Number of partitions of a topic now; 0: it was deleted."""
+        return self.parts.cluster.partitions.get(topic, 0)
+
     @property
     def partitions(self) -> Mapping[str, int]:
         """Number of partitions of each request topic that exists, and of the retry topic."""
@@ -295,7 +299,7 @@ class Pool:
         self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
         for tp in suspended.keys() & self.runners.keys():
             self.consumer.read_from(tp, self.runners[tp].machine.position)
-        self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
+        self._open_missing(lambda topic, partition: partition < self.count(topic))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
         """Tell the machines of topics that are compacted now, or are not any more [I29].

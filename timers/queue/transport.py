@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -55,26 +55,27 @@ class _Request(NamedTuple):
 class PlainCommits:
     """The plain commits of one consumer: threads ask for them, and the thread of the consumer makes them.
 
-    The thread that makes this object is that of the consumer.
-
     confluent-kafka lets one thread at a time use a consumer: others wait. ``consume`` runs the callbacks of rebalances,
     and these wait for the commit under way. So if a thread called ``commit`` itself, each of the two could wait for the
     other; and reading would pause until the brokers have answered.
 
     Args:
         group: name in messages.
+
+    Attributes:
+        thread: the one that uses the consumer, at first the one that makes this object.
     """
 
     def __init__(self, consumer: Consumer, group: str) -> None:
         self._consumer = consumer
         self._group = group
-        self._thread = get_ident()
+        self.thread = get_ident()
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._sent: list[_Request] = []
 
     def commit(self, commits: Mapping[Partition, Commit]) -> Outcome:
         """Commit, and return the outcome. In another thread than the consumer's: when that one has served it."""
-        if get_ident() == self._thread:
+        if get_ident() == self.thread:
             return self._commit(offsets(commits))
         request = _Request(offsets(commits), Future())
         self._requests.put(request)
@@ -86,13 +87,12 @@ class PlainCommits:
 
     # ---- in the thread of the consumer ---------------------------------------------------------------------------
 
-    def move(self) -> None:
-        """Note that this thread uses the consumer from now on, and no other one."""
-        self._thread = get_ident()
-
     def send(self) -> None:
         """Send the commits that other threads asked for. Call it before ``consume``, which gets the answers."""
-        while (request := self._next()) is not None:
+        while not self._requests.empty():
+            request = self._requests.get()
+            if request is None or not request.outcome.set_running_or_notify_cancel():
+                continue  # it is given up
             try:
                 self._consumer.commit(offsets=request.offsets, asynchronous=True)
             except KafkaException as error:
@@ -129,16 +129,6 @@ class PlainCommits:
         for request in self._sent:
             if not request.outcome.done():
                 request.outcome.set_result(Outcome.UNKNOWN)
-
-    def _next(self) -> _Request | None:
-        """Return the next request that is not given up, if there is one."""
-        while True:
-            try:
-                request = self._requests.get_nowait()
-            except Empty:
-                return None
-            if request is not None and request.outcome.set_running_or_notify_cancel():
-                return request
 
     def _commit(self, asked: list[TopicPartition]) -> Outcome:
         try:
@@ -573,6 +563,6 @@ def tag_of(described: Any) -> str:
 
 def _close(consumer: Consumer, asking: Consumer, plain: PlainCommits) -> None:
     """Close the clients of one opening. It may end after the next opening has begun, so it knows only its own."""
-    plain.move()
+    plain.thread = get_ident()
     consumer.close()
     asking.close()

@@ -303,12 +303,14 @@ class Message:
         """Set a guard, because the partition moves, and return it; None if the message cannot have one."""
         if self._outputs:
             return None
-        guard, terms = self._state.guards.new(self.source), self._state.terms
-        left_s = self._entry.until_s - self._state.now_s()
+        guard, max_bytes = self._state.guards.new(self.source), self._state.terms.max_request_bytes
+        left_s = max(0.0, self._entry.until_s - self._state.now_s())
+        why = "the partition moved, and then the lease ended"
         try:
-            timer = records.guarding(self, self._state.signing, left_s, guard.id, terms.max_request_bytes)
-        except InvalidTimerError:
+            timer = records.later(self, self._state.signing, left_s, why, max_bytes)
+        except InvalidTimerError:  # it is too large for a request
             return None
+        timer = timer._replace(kind=records.Kind.GUARD, key=guard.id.encode())
         self._ledger.bind(self._entry, self._delivery)
         self._state.settler.jobs.append(Job(self._partition, self._ledger, self._entry, [timer], guard.decide))
         self._guard = guard

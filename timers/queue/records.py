@@ -71,7 +71,8 @@ class Signing:
     """
 
     def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
-        self.returns_topic = topics.queue_returns(topics.queue_group(queue))
+        group = topics.queue_group(queue)
+        self.returns_topic, self._ledger_topic = topics.queue_returns(group), topics.queue_ledger(group)
         self._queue = queue.encode()
         self._keys = dict(keys)
         self._number = next(iter(self._keys))
@@ -100,18 +101,12 @@ class Signing:
         number, _, signature = found.partition(b".")
         secret = self._keys.get(int(number)) if number.isdigit() and len(number) <= 19 else None
         if secret is None:
-            return own._replace(
-                doubt=f"its {SIGNATURE} is not made with a key in topic {topics.queue_ledger(self._group)}"
-            )
+            return own._replace(doubt=f"its {SIGNATURE} is not made with a key in topic {self._ledger_topic}")
         claimed = [h.last(headers, name) for name in (SOURCE, SENT, ATTEMPT)]
         if not hmac.compare_digest(self._digest(secret, (*claimed, key, returned_value(value, headers))), signature):
             return own._replace(doubt=f"its {SIGNATURE} is not that of its key, value, {SOURCE}, {SENT} and {ATTEMPT}")
         source, sent, attempt = (data or b"" for data in claimed)
         return Identity(source.decode(), int(sent), int(attempt) + 1)
-
-    @property
-    def _group(self) -> str:
-        return topics.queue_group(self._queue.decode())
 
     def _digest(self, secret: bytes, parts: Sequence[bytes | None]) -> bytes:
         """Return the signature of parts. Null differs from empty."""
@@ -211,17 +206,6 @@ def later(message: Message, signing: Signing, after_s: float, error: str, max_re
     more = [(ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace"))] if error else []
     _, value, headers = Encoder(max_request_bytes)(_return(message, signing, message.attempt, more))
     return Record(Kind.RETRY, value, headers or [], message.source, math.ceil(after_s * 1000))
-
-
-def guarding(message: Message, signing: Signing, after_s: float, id: str, max_request_bytes: int) -> Record:
-    """Return the timer that returns a message at the end of its lease.
-
-    Raises:
-        InvalidTimerError: the message is too large for a request.
-    """
-    why = "the partition moved, and then the lease ended"
-    timer = later(message, signing, max(0.0, after_s), why, max_request_bytes)
-    return timer._replace(kind=Kind.GUARD, key=id.encode())
 
 
 def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:

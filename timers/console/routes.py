@@ -74,13 +74,14 @@ class Route:
         example: a body.
         problems: codes of the errors that only some routes have.
         headers: conditions that its handler knows; a change with another one is refused.
-        is_foreign: whether it is a path of another system, whose handler reads its parameters.
+        is_foreign: whether it is a page, or a path of another system. Its handler reads its parameters, and no document
+            has it.
     """
 
     path: str
     name: str
-    summary: str
-    answers: tuple[Answer, ...]
+    summary: str = ""
+    answers: tuple[Answer, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     method: str = "GET"
     role: str = READER

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from timers.console.call import Call, Handler, Reply
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.problems import Problem
-from timers.console.routes import PUBLIC, READER, Answer, Route
+from timers.console.routes import PUBLIC, READER, Route
 from timers.console.timer_pages import ask
 from timers.wire import query as wire
 from timers.wire import topics
@@ -46,9 +46,7 @@ def _path(path: str, role: str = READER) -> Callable[[Handler], Handler]:
     """Make the function that follows the handler of a path of the scheduler or of its admin."""
 
     def enter(handler: Handler) -> Handler:
-        answers = (Answer(200, "as there"),)
-        route = Route(path, f"scheduler:{path}", "As in kafka-message-scheduler.", answers, role=role, is_foreign=True)
-        ROUTES.append((route, handler))
+        ROUTES.append((Route(path, f"scheduler:{path}", role=role, is_foreign=True), handler))
         return handler
 
     return enter

@@ -19,7 +19,7 @@ from timers.client.request import parse_ahead
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
-from timers.console.routes import OPERATOR, PUBLIC, Answer, Route
+from timers.console.routes import OPERATOR, PUBLIC, Route
 from timers.errors import InvalidTimerError
 from timers.html_templates import html_templates
 from timers.wire.printable import UNSAFE, printable, quoted
@@ -231,14 +231,7 @@ _HASH_DIGITS = 12
 _KEEP = "public, max-age=31536000, immutable"
 """The URL changes with the content, so browsers need not ask again."""
 
-ROUTE = Route(
-    PATH + "/{hash:[0-9a-f]+}/{name:.+}",
-    "page:static",
-    "A file that pages load.",
-    (Answer(200, "the file", content="text/css"),),
-    role=PUBLIC,
-    is_foreign=True,
-)
+ROUTE = Route(PATH + "/{hash:[0-9a-f]+}/{name:.+}", "page:static", role=PUBLIC, is_foreign=True)
 
 
 @cache
@@ -398,8 +391,7 @@ def screen(path: str, method: str = "GET") -> Callable[[PageHandler], PageHandle
 
     def enter(handler: PageHandler) -> PageHandler:
         name = f"page:{handler.__name__.replace('_', '-')}"
-        answers = (Answer(200, "a page", content=HTML),)
-        SCREENS.append((Route(path, name, "A page.", answers, method=method, is_foreign=True), handler))
+        SCREENS.append((Route(path, name, method=method, is_foreign=True), handler))
         return handler
 
     return enter

@@ -50,8 +50,7 @@ def stop(output: Output) -> None:
 
 @broker.command()
 @output_option()
-@click.pass_context
-def status(ctx: click.Context, output: Output) -> None:
+def status(output: Output) -> int:
     """Show whether the broker answers: exit code 0 if it does, 3 if not."""
     server = EmbeddedBroker.of_project()
     pid, log = server.pid, server.log_path
@@ -63,19 +62,19 @@ def status(ctx: click.Context, output: Output) -> None:
     else:
         line = f"not answering yet, process {pid}, log {log}"
     output.show({"running": address is not None, "address": address, "pid": pid, "log": str(log)}, line)
-    ctx.exit(0 if address else NOT_RUNNING)
+    return 0 if address else NOT_RUNNING
 
 
 @broker.command()
 @click.option("--yes", is_flag=True, help="Delete without asking. Without a terminal the command never asks.")
 @output_option()
-@click.pass_context
-def reset(ctx: click.Context, yes: bool, output: Output) -> None:
+def reset(yes: bool, output: Output) -> int:
     """Stop the broker and delete all its data: every topic, timer and offset."""
     server = EmbeddedBroker.of_project(out=sys.stderr)
     question = f"Delete all topics and timers of the broker in {server.directory}?"
     if not yes and sys.stdin.isatty() and not confirm(question):
         say("nothing deleted")
-        ctx.exit(1)
+        return 1
     server.reset()
     output.show({"deleted": str(server.directory)}, "data deleted")
+    return 0

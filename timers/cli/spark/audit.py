@@ -84,10 +84,7 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @output_option("-o")
 @launch_options
-@click.pass_context
 def audit(
-    ctx: click.Context,
-    /,
     from_: str | None,
     to: str | None,
     ranges: tuple[str, ...],
@@ -100,7 +97,7 @@ def audit(
     table_format: str,
     output: Output,
     **options: Any,
-) -> None:
+) -> int:
     """Find the outcome of each request, from the topics alone.
 
     Requests = fired + dead-lettered + cancelled + replaced + refused + pending + cold + undecided + lost. The audit
@@ -159,4 +156,4 @@ def audit(
         path.write_text(report.page(findings, settings), encoding="utf-8")
     output.show(report.as_json(findings), *report.lines(findings))
     say(f"report: {path}")
-    ctx.exit(report.EXIT_CODES[findings.verdict])
+    return report.EXIT_CODES[findings.verdict]

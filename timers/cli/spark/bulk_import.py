@@ -99,10 +99,7 @@ def _uri(path: str) -> str:
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
 @output_option()
 @launch_options
-@click.pass_context
 def bulk_import(
-    ctx: click.Context,
-    /,
     paths: tuple[str, ...],
     form: str | None,
     encoding: str,
@@ -113,7 +110,7 @@ def bulk_import(
     as_base64: bool,
     output: Output,
     **options: Any,
-) -> None:
+) -> int:
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
 
     Columns: due (epoch seconds, RFC 3339 with an offset, or a timestamp), topic, key, value, headers (a JSON object or
@@ -149,4 +146,4 @@ def bulk_import(
     output.show(asdict(done))
     if done.rejected:
         say(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {rejects}")
-    ctx.exit(REJECTED if done.rejected else 0)
+    return REJECTED if done.rejected else 0

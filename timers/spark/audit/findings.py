@@ -10,25 +10,8 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from timers.core import operation
-from timers.spark.audit.gaps import UNASKED, Reason, Unplaced
-from timers.spark.audit.outcomes import (
-    ALTERED,
-    COLD,
-    DEAD_LETTERED,
-    DUPLICATE,
-    EARLY,
-    FIRED,
-    LOST,
-    PENDING,
-    PLACE,
-    REFUSED,
-    REVOKED,
-    SLOW,
-    TOO_OLD,
-    UNDECIDED,
-    Moment,
-)
+from timers.spark.audit.gaps import Reason, Unplaced
+from timers.spark.audit.outcomes import COLD, FIRED, PENDING, PLACE, UNDECIDED, Moment
 
 FAULTY = "faulty"
 """Verdict, besides ``undecided``."""
@@ -116,9 +99,6 @@ def forecast(outcomes: DataFrame) -> DataFrame:
         .agg(F.count(F.lit(1)).alias("timers"), F.sum("bytes").alias("bytes"))
     )
 
-
-STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
-FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED, ALTERED, SLOW, TOO_OLD)
 
 CLEAN = "clean"
 """Verdict, besides ``faulty`` and ``undecided``. A fault counts more than what cannot be decided."""

@@ -28,7 +28,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.key_partition import partitions_for
-from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNDECIDED, names_no_request
+from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNASKED, UNDECIDED, names_no_request
 from timers.spark.columns import batchwise
 from timers.spark.requests import TIMER
 from timers.wire.topics import SOURCE_PATTERN, partition_name
@@ -356,9 +356,6 @@ def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterato
                     "behind an open transaction: audit again when it has ended",
                 )
 
-
-UNASKED = "unasked"
-"""Fault of a callback whose request no committed reader ever saw, such as an aborted one."""
 
 COPY, OTHER_TOPIC, NOT_IN_SCOPE = "copy", "other-topic", "not-in-scope"
 NO_SOURCE, INCOMPLETE, NO_REQUEST, GONE = "no-source", "incomplete", "no-request", "canary-gone"

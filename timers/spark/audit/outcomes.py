@@ -146,11 +146,21 @@ UNDECIDED = "undecided"
 """Statuses, besides ``cancelled``, ``replaced`` and ``refused``. ``cold``: pending in the cold tier.
 ``undecided``: what would show its outcome is not visible; ``why`` says why (:mod:`timers.spark.audit.gaps`)."""
 
-DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
+STATUSES = (FIRED, DEAD_LETTERED, CANCELLED, REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
+
+DUPLICATE, EARLY, REVOKED, UNASKED = "duplicate", "early", "revoked", "unasked"
 ALTERED, SLOW, TOO_OLD = "altered", "slow", "older-than-request"
-"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled, replaced or refused.
-``altered``: with another key, value or header than was requested, or without the time of its tick. ``slow``: its lag is
-too large. ``older-than-request``: its callback was appended before its request."""
+FAULTS = {
+    LOST: "overdue, but neither fired nor dead-lettered, cancelled or replaced",
+    DUPLICATE: "fired more than once, or fired and dead-lettered",
+    EARLY: "fired before the start of the due second",
+    REVOKED: "fired although a verdict says that it was cancelled, replaced or refused",
+    UNASKED: "fired, but a committed reader sees no request for it",
+    ALTERED: "fired with another key, value or header than was requested, or without the time of its tick",
+    SLOW: "fired later than --max-lag allows",
+    TOO_OLD: "the callback was appended before its request",
+}
+"""Fault -> what it means."""
 
 PLACE = ["request", "due_s", "callback_topic"]
 """Columns that requests and firings share."""

@@ -18,9 +18,8 @@ from timers.config.settings import Settings
 from timers.counted import counted
 from timers.html_templates import html_templates
 from timers.spark.audit import gaps
-from timers.spark.audit.findings import CLEAN, FAULTS, FAULTY, MAX_LISTED, STATUSES, Findings, Lag
-from timers.spark.audit.gaps import UNASKED
-from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, LOST, PENDING, REVOKED, SLOW, TOO_OLD, UNDECIDED
+from timers.spark.audit.findings import CLEAN, FAULTY, MAX_LISTED, Findings, Lag
+from timers.spark.audit.outcomes import DUPLICATE, EARLY, FAULTS, LOST, PENDING, STATUSES, UNDECIDED
 from timers.spark.requests import CANCEL
 from timers.wire.topics import partition_name
 
@@ -148,17 +147,6 @@ def _span(seconds: int) -> str:
     return f"{seconds} seconds" if seconds > 1 else "a second"
 
 
-_MEANING = {
-    LOST: "overdue, but neither fired nor dead-lettered, cancelled or replaced",
-    DUPLICATE: "fired more than once, or fired and dead-lettered",
-    EARLY: "fired before the start of the due second",
-    REVOKED: "fired although a verdict says that it was cancelled, replaced or refused",
-    UNASKED: "fired, but a committed reader sees no request for it",
-    ALTERED: "fired with another key, value or header than was requested, or without the time of its tick",
-    SLOW: "fired later than --max-lag allows",
-    TOO_OLD: "the callback was appended before its request",
-}
-
 EXIT_CODES = {CLEAN: 0, FAULTY: 3, UNDECIDED: 4}
 """Verdict -> exit code of the command."""
 
@@ -220,8 +208,8 @@ def lines(findings: Findings) -> Iterator[str]:
     for status in STATUSES:
         if findings.statuses[status] or status in (*STATUSES[:2], PENDING, LOST):
             yield f"  {status:<14}{findings.statuses[status]:>14,}"
-    for fault in FAULTS[1:]:
-        if findings.faults[fault] or fault in FAULTS[:3]:
+    for fault in [fault for fault in FAULTS if fault != LOST]:
+        if findings.faults[fault] or fault in (DUPLICATE, EARLY):
             yield f"{fault:<18}{findings.faults[fault]:>12,}"
     for each in findings.unplaced:
         what = f"{each.what} that {gaps.UNPLACED[each.reason]}"
@@ -282,7 +270,6 @@ def page(findings: Findings, settings: Settings) -> str:
         hint=hint(findings),
         statuses=STATUSES,
         faults=FAULTS,
-        meaning=_MEANING,
         max_listed=MAX_LISTED,
         name_of=_name,
         passed=findings.is_passed,

@@ -24,8 +24,8 @@ from timers.spark import jvm
 from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes
 from timers.spark.audit.findings import FAULTY, Findings, collect
-from timers.spark.audit.gaps import UNASKED, Scope, Unplaced, before, inside, ranges_between
-from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
+from timers.spark.audit.gaps import Scope, Unplaced, before, inside, ranges_between
+from timers.spark.audit.outcomes import LOST, UNASKED, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables
 from timers.spark.cold import ColdTables
 from timers.spark.requests import TIMER

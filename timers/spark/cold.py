@@ -21,7 +21,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.counted import counted
 from timers.kafka.topic_offsets import Offsets
@@ -50,11 +49,6 @@ due by ``until_s``. ``starts``, in the row of the begin, is JSON: where the requ
 DAY_S = 86_400
 
 _LOG_RETENTION = "interval 7 days"
-
-
-def default_root() -> str:
-    """The directory of the tables in the project's directory on this machine."""
-    return (project_dir() / "cold").resolve().as_uri()
 
 
 def cold_sources(settings: Settings) -> list[str]:

@@ -142,11 +142,11 @@ tables_option = click.option(
 
 def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
     """The tables of the cold tier in the directory of ``--tables``, which executors must reach."""
-    from timers.spark.cold import ColdTables, default_root
+    from timers.spark.cold import ColdTables
     from timers.spark.storage import check_shared
 
     check_shared(spark, "--tables", given or _LOCAL_TABLES, always_local=given is None)
-    return ColdTables(given or default_root())
+    return ColdTables(given or (project_dir() / "cold").resolve().as_uri())
 
 
 @click.command()

@@ -176,7 +176,10 @@ class EmbeddedBroker:
     @property
     def address(self) -> str | None:
         """``host:port`` for clients; None if the broker does not run, or does not answer."""
-        return self._answering_address() if self.pid else None
+        port, cluster_id = self._last_port(), self.cluster_id
+        if self.pid is None or port is None or cluster_id is None or cluster_at(port) != cluster_id:
+            return None
+        return f"{HOST}:{port}"
 
     def start(self) -> str:
         """Start the broker if it does not run; return its bootstrap address when it answers.
@@ -326,7 +329,7 @@ class EmbeddedBroker:
     def _wait_for_answer(self, pid: int) -> None:
         """Wait until the broker answers with the cluster id of the data, or has ended."""
         with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
-            while self._answering_address() is None:
+            while self.address is None:
                 if self.pid != pid:
                     raise self._start_error()
                 if waiting.expired:
@@ -352,11 +355,6 @@ class EmbeddedBroker:
         exit_code = f" (exit code {code})" if code is not None else ""
         way_out = "if its data is broken, `timers broker reset` deletes it"
         return BrokerError(f"the broker ended while starting{exit_code}: {reason}; log: {self.log_path}; {way_out}")
-
-    def _answering_address(self) -> str | None:
-        port, cluster_id = self._last_port(), self.cluster_id
-        answers = port is not None and cluster_id is not None and cluster_at(port) == cluster_id
-        return f"{HOST}:{port}" if answers else None
 
     def _write_address(self) -> str:
         address = f"{HOST}:{self._last_port()}"

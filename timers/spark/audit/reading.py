@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from confluent_kafka import KafkaException
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
@@ -75,18 +75,14 @@ def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> 
         }
     )
     place = F.col("topic"), F.col("partition"), F.col("offset")
-    gone = records.where(inside(before(starts), *place)).where(_in_scope(scope, *place))
+    gone = records.where(inside(before(starts), *place))
+    if scope.from_ms is not None:
+        gone = gone.where(F.col("timestamp_ms") >= scope.from_ms)
+    if scope.to_ms is not None:
+        gone = gone.where(F.col("timestamp_ms") < scope.to_ms)
+    gone = gone.where(~F.col("topic").isin(list(scope.ranges)) | inside(scope.ranges, *place))
     # Request formats decode the records of a partition in the order of their offsets.
     return gone.select(NAMED.names).sortWithinPartitions("topic", "partition", "offset")
-
-
-def _in_scope(scope: Scope, topic: Column, partition: Column, offset: Column) -> Column:
-    condition = F.lit(True)
-    if scope.from_ms is not None:
-        condition &= F.col("timestamp_ms") >= scope.from_ms
-    if scope.to_ms is not None:
-        condition &= F.col("timestamp_ms") < scope.to_ms
-    return condition & (~topic.isin(list(scope.ranges)) | inside(scope.ranges, topic, partition, offset))
 
 
 BATCH_ROWS = 10_000

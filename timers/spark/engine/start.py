@@ -110,15 +110,10 @@ class Start:
             LogMismatch: the log lacks records.
             TimersError: the engine must not start.
         """
-        place = self.spark, self.directory
-        checkpoints.claim(*place, self.settings.app_id, cluster.cluster_id)
+        checkpoints.claim(self.spark, self.directory, self.settings.app_id, cluster.cluster_id)
         starts, progress, has_new_cuts = _progress(self.settings, cluster)
-        anew = anew or has_new_cuts
-        return (
-            checkpoints.choose_checkpoint(*place, self.buckets, self.default_buckets, anew=anew),
-            starts,
-            progress,
-        )
+        asked = self.spark, self.directory, self.buckets, self.default_buckets
+        return checkpoints.choose_checkpoint(*asked, anew=anew or has_new_cuts), starts, progress
 
 
 def announce(settings: Settings, cluster: Cluster) -> int:

@@ -29,9 +29,6 @@ from timers.spark.engine.questions import Question
 if TYPE_CHECKING:
     from timers.spark.engine.openings import Openings
 
-INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
-"""Input rows of a bucket: requests, and ticks."""
-
 OUTPUT = "said binary"
 """The output row of a bucket: a pickled :class:`Said`."""
 
@@ -73,7 +70,8 @@ class Said(NamedTuple):
 
 @dataclass(eq=False)
 class TimerProcessor(StatefulProcessor):
-    """Runs the bucket of a key on the rows of a micro-batch.
+    """Runs the bucket of a key on the rows of a micro-batch: ``arrivals`` (:mod:`timers.spark.engine.packing`), and ticks
+    with ``tick_partition``, ``tick_offset``, ``tick_ms``.
 
     Args:
         keys: of the buckets.

@@ -102,26 +102,13 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     return sorted(int(row["key"]) for row in found)
 
 
-def arrivals_of(requests: DataFrame, buckets: Sequence[int]) -> DataFrame:
-    """Requests (:data:`timers.spark.columns.RECORD`) as rows of ``processor.INPUT``."""
-    packed = requests.mapInArrow(packing.packing(buckets), packing.SCHEMA)
-    return packed.select(
-        "bucket",
-        "arrivals",
-        F.lit(None).cast("int").alias("tick_partition"),
-        F.lit(None).cast("bigint").alias("tick_offset"),
-        F.lit(None).cast("bigint").alias("tick_ms"),
-    )
-
-
 def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
-    """Each tick (:data:`timers.spark.columns.RECORD`) as one row for each bucket (``processor.INPUT``).
+    """Each tick (:data:`timers.spark.columns.RECORD`) as one row for each bucket.
 
     Only records with a time from the broker are ticks [I10].
     """
     return oscillator.where(F.col("timestamp_type") == LOG_APPEND_TIME).select(
         F.explode(F.array(*[F.lit(bucket) for bucket in buckets])).alias("bucket"),
-        F.lit(None).cast("binary").alias("arrivals"),
         F.col("partition").alias("tick_partition"),
         F.col("offset").alias("tick_offset"),
         F.col("timestamp_ms").alias("tick_ms"),
@@ -150,7 +137,8 @@ def processed(
     # Spark asks the sources for their ends in this order: the end of the requests is asked for after that of the ticks,
     # so a timer with an id need not wait for another micro-batch [I17]. As many tasks as buckets: each task costs a
     # start in Python, even if it reads little.
-    arriving = ticks_of(ticks, keys).unionByName(arrivals_of(requests.coalesce(plan.buckets), keys))
+    arrivals = requests.coalesce(plan.buckets).mapInArrow(packing.packing(keys), packing.SCHEMA)
+    arriving = ticks_of(ticks, keys).unionByName(arrivals, allowMissingColumns=True)
     fired_s = max((each.fired_s for each in plan.progress.values() if each.fired_s is not None), default=None)
     cuts = {tp: each.cuts for tp, each in plan.progress.items() if each.cuts}
     places = Places(settings, plan.cluster, plan.run)

@@ -119,7 +119,7 @@ class SparkQuery:
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
         run = start.announce(settings, cluster)
-        retries = Retries(settings, cluster, run, lambda: oscillator.tick, oscillator.wake)
+        retries = Retries(settings, cluster, run, oscillator)
         self._stack.enter_context(retries)
         self._stack.enter_context(answering(settings, cluster, retries, Monitor("engine", 1), print))
         plan = start.Start(self._spark, settings, str(self.directory), self.buckets, 2, MAX_REQUESTS).plan(cluster, run)

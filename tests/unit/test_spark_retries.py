@@ -32,7 +32,7 @@ def retries_over(monkeypatch: pytest.MonkeyPatch, opening: Callable[[TopicPartit
     """Retries whose machines are opened by a function, at a second at which the topic has one record."""
     sim = SimpleNamespace(parts=Mock(), lineages=Mock(), open=opening, asks=lambda tp: False, close=lambda: None)
     monkeypatch.setattr(retries, "Openings", lambda *_: sim)
-    made = Retries(SETTINGS, CLUSTER, 1, lambda: Tick(1_000_000_000), lambda: None)
+    made = Retries(SETTINGS, CLUSTER, 1, Mock(tick=Tick(1_000_000_000)))
     made.read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))  # type: ignore[assignment]
     return made
 
@@ -80,7 +80,7 @@ def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPa
 
     starts: list[Callable[[], object]] = [
         lambda: Openings(Places(SETTINGS, CLUSTER, run=1)),
-        lambda: Retries(SETTINGS, CLUSTER, 1, lambda: None, lambda: None),
+        lambda: Retries(SETTINGS, CLUSTER, 1, Mock()),
     ]
     monkeypatch.setattr(openings, "Targets", refuse)
     for start in starts:

@@ -109,7 +109,7 @@ def engine(
         start.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         run = start.announce(settings, cluster)
-        retries = stack.enter_context(Retries(settings, cluster, run, lambda: oscillator.tick, oscillator.wake))
+        retries = stack.enter_context(Retries(settings, cluster, run, oscillator))
 
         def make_plan(anew: bool) -> Plan:
             plan = starting.plan(topics.ensure(settings), run, anew=anew)

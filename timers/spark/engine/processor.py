@@ -70,8 +70,9 @@ class Said(NamedTuple):
 
 @dataclass(eq=False)
 class TimerProcessor(StatefulProcessor):
-    """Runs the bucket of a key on the rows of a micro-batch: ``arrivals`` (:mod:`timers.spark.engine.packing`), and ticks
-    with ``tick_partition``, ``tick_offset``, ``tick_ms``.
+    """Runs the bucket of a key on the rows of a micro-batch.
+
+    A row has ``arrivals`` (:mod:`timers.spark.engine.packing`), or ``tick_partition``, ``tick_offset`` and ``tick_ms``.
 
     Args:
         keys: of the buckets.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from time import monotonic
 from typing import Self
@@ -25,6 +25,7 @@ from timers.errors import CheckpointMismatch, SparkError, StoreInUse, TimersErro
 from timers.kafka.topics import Cluster
 from timers.spark.engine.machines import Known, MachineRun, Read
 from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.questions import Questions
 from timers.spark.engine.read_logs import ReadLogs
 from timers.threads import BoundedThreads
@@ -48,8 +49,7 @@ class Retries:
         settings: of the app.
         cluster: its topics.
         run: number of this run of the engine.
-        tick: returns the present time; None: not known yet.
-        wake: lets a micro-batch begin soon.
+        oscillator: knows the present time, and lets a micro-batch begin soon.
 
     Attributes:
         openings: opens the machines, and knows about callback topics.
@@ -58,20 +58,13 @@ class Retries:
         failure: why a machine must not run, if there is a reason.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        run: int,
-        tick: Callable[[], Tick | None],
-        wake: Callable[[], None],
-    ) -> None:
-        self._tick = tick
+    def __init__(self, settings: Settings, cluster: Cluster, run: int, oscillator: Oscillator) -> None:
+        self._oscillator = oscillator
         self._stop = threading.Event()
         self.openings = Openings(Places(settings, cluster, run), self._stop)
         submit = self.openings.parts.producers.submit
         self.read_logs = ReadLogs(self.openings.lineages, submit, settings.schedule_topics)
-        self.questions = Questions(wake)
+        self.questions = Questions(oscillator.wake)
         self.failure: TimersError | None = None
         topic = settings.retry_topic
         self._tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
@@ -99,8 +92,7 @@ class Retries:
         ends: Mapping[TopicPartition, int] = {}
         try:
             while not self._stop.wait(POLL_S):
-                tick = self._tick()
-                if tick is None:
+                if (tick := self._oscillator.tick) is None:
                     continue
                 if tick != seen:
                     seen, self.openings.now_s = tick, tick.append_ms / 1000

@@ -294,7 +294,7 @@ def unused_patterns(patterns: Iterable[str], requests: DataFrame) -> Iterator[Re
         requests: all that were read: ``callback_topic``.
     """
     for pattern in patterns:
-        if requests.where(matches(expression_of(pattern))).isEmpty():
+        if requests.where(matches([pattern])).isEmpty():
             yield Reason(
                 NO_TOPIC,
                 f"--callback-topic {pattern!r} matches the callback topic of no request that was read: check the name, "
@@ -333,14 +333,14 @@ def deleted_requests(
                 )
 
 
-def matches(expression: str) -> Column:
-    """Condition: the whole name of the callback topic matches a regular expression."""
-    return F.col("callback_topic").rlike(rf"^({expression})\z")
+def matches(patterns: Iterable[str]) -> Column:
+    """Condition: the whole name of the callback topic matches one of the patterns."""
+    return F.col("callback_topic").rlike(rf"^({expression_of(patterns)})\z")
 
 
-def expression_of(pattern: str) -> str:
-    """Regular expression of a pattern of callback topics, for Java and Python."""
-    return pattern.replace(".", "[.]").replace("*", ".*")
+def expression_of(patterns: Iterable[str]) -> str:
+    """Regular expression of patterns of callback topics, for Java and Python; of none, that of all topics."""
+    return "|".join(pattern.replace(".", "[.]").replace("*", ".*") for pattern in patterns) or ".*"
 
 
 def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterator[Reason]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -153,64 +153,6 @@ def request_topics(settings: Settings) -> list[str]:
     return [topic for topic in enabled_formats(settings) if topic != settings.retry_topic]
 
 
-class MicroBatches:
-    """Runs each micro-batch, as the function of ``foreachBatch``.
-
-    Args:
-        plan: of the query.
-        retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs;
-            and the questions of queries.
-        done: gets the number of a micro-batch, and what its buckets say.
-    """
-
-    def __init__(
-        self, settings: Settings, plan: Plan, retries: Retries, done: Callable[[int, Sequence[Said]], None]
-    ) -> None:
-        formats = enabled_formats(settings)
-        self._topics = request_topics(settings)
-        self._with_ids = [topic for topic in self._topics if formats[topic].has_ids]
-        self._max_requests = plan.max_requests
-        self._targets = retries.openings.parts.targets
-        self._read_logs = retries.read_logs
-        self._questions = retries.questions
-        self._done = done
-        self._query: StreamingQuery | None = None
-        self._has_query = threading.Event()
-
-    def __call__(self, frame: DataFrame, number: int) -> None:
-        self._has_query.wait()
-        circuits = [
-            circuit._replace(new_from_s=circuit.new_from_s + TRIAL_S)
-            for circuit in self._targets.circuit_breaker.circuits()
-        ]
-        ends = self._planned(number)
-        lineages = self._read_logs.through(ends)
-        log_ends = self._read_logs.log_ends(ends, self._with_ids, self._max_requests)
-        read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
-        frame.sparkSession.sparkContext.setLocalProperty(TOLD, Told(read, circuits, self._questions.told()).encode())
-        done: list[Said] = [pickle.loads(row["said"]) for row in frame.collect()]
-        for each in done:
-            self._targets.merge(each.failing.opened)
-            self._targets.note_worked(each.failing.worked)
-            self._questions.note(each.total.answers)
-        self._done(number, done)
-
-    def watch(self, running: StreamingQuery) -> None:
-        """Set the query whose micro-batches these are."""
-        self._query = running
-        self._has_query.set()
-
-    def _planned(self, number: int) -> dict[TopicPartition, int]:
-        """Partition -> offset up to which the query reads it in a micro-batch."""
-        assert self._query is not None
-        return {
-            (topic, int(partition)): end
-            for of_topics in jvm.planned_offsets(self._query, number)
-            for topic in self._topics
-            for partition, end in of_topics.get(topic, {}).items()
-        }
-
-
 def start(
     spark: SparkSession,
     settings: Settings,
@@ -222,13 +164,37 @@ def start(
     """Start the query.
 
     Args:
-        retries, done: see :class:`MicroBatches`.
+        retries: has what the driver knows of callback topics, whose circuits the tasks get and report, and of the logs;
+            and the questions of queries.
+        done: gets the number of a micro-batch, and what its buckets say.
         partitions: returns what opens partitions in a process. Tests replace it.
     """
+    formats, topics = enabled_formats(settings), request_topics(settings)
+    with_ids = [topic for topic in topics if formats[topic].has_ids]
+    targets, running = retries.openings.parts.targets, Future[StreamingQuery]()
+
+    def run(frame: DataFrame, number: int) -> None:
+        ends = {
+            (topic, int(partition)): end
+            for of_topics in jvm.planned_offsets(running.result(), number)
+            for topic in topics
+            for partition, end in of_topics.get(topic, {}).items()
+        }
+        lineages = retries.read_logs.through(ends)
+        log_ends = retries.read_logs.log_ends(ends, with_ids, plan.max_requests)
+        read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
+        circuits = [each._replace(new_from_s=each.new_from_s + TRIAL_S) for each in targets.circuit_breaker.circuits()]
+        told = Told(read, circuits, retries.questions.told())
+        frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
+        said: list[Said] = [pickle.loads(row["said"]) for row in frame.collect()]
+        for bucket in said:
+            targets.merge(bucket.failing.opened)
+            targets.note_worked(bucket.failing.worked)
+            retries.questions.note(bucket.total.answers)
+        done(number, said)
+
     spark.conf.set(_BUCKETS, str(plan.buckets))
     retries.read_logs.begin(plan.progress)
-    run = MicroBatches(settings, plan, retries, done)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
-    running = writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start()
-    run.watch(running)
-    return running
+    running.set_result(writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start())
+    return running.result()

@@ -90,7 +90,9 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
             stage.rows = sum(row["count"] for row in found_topics)
         named |= {row.callback_topic for row in found_topics if row.callback_topic}
         request_rows = request_rows.unionByName(pending)
-    callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
+    callback_topics = [
+        topic for topic in topics.existing(named) if re.fullmatch(gaps.expression_of(audit.callback_topics), topic)
+    ]
     evidence_of = _Evidence(audit, reading, request_rows, kept)
     with stages("callbacks read") as stage:
         stage.rows = evidence_of.read_firings(callback_topics)
@@ -271,14 +273,9 @@ def _reasons(
     yield from gaps.open_requests(scope, span, reading.high_watermarks)
 
 
-def _pattern(audit: Audit) -> str:
-    """Regular expression of the audited callback topics, for Java and Python."""
-    return "|".join(map(gaps.expression_of, audit.callback_topics)) or ".*"
-
-
 def _is_audited(audit: Audit) -> Column:
     """Condition: the callback topic is audited. Requests without one, which cannot be decoded, need a full audit."""
-    return gaps.matches(_pattern(audit)) if audit.callback_topics else F.lit(True)
+    return gaps.matches(audit.callback_topics) if audit.callback_topics else F.lit(True)
 
 
 # ---- write -----------------------------------------------------------------------------------------------------------

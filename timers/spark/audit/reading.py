@@ -193,6 +193,7 @@ class Reading:
 
     Attributes:
         formats: request topic -> its format.
+        without_ids, with_ids, schedules: existing request topics of these kinds, without the retry topic.
         span: offsets of the request topics.
         starts: first offsets that the request topics still contain.
         high_watermarks: ends of all topics, with the records of open transactions.
@@ -217,17 +218,12 @@ class Reading:
         whole = {t for t in request_topics if self.formats[t].has_ids or t == settings.retry_topic}
         self.span = scope.span(topics, request_topics, ends, whole)
         self.starts = topics.starts(request_topics)
+        kinds = {t: (self.formats[t].has_ids, self.formats[t].topic_is_compacted) for t in self.span.starts}
+        kinds.pop(settings.retry_topic, None)
+        self.without_ids, self.with_ids, self.schedules = (
+            [t for t, kind in kinds.items() if kind == each] for each in ((False, False), (True, False), (True, True))
+        )
         self.ends: Offsets = dict(ends)
-
-    def request_topics(self, *, ids: bool, compacted: bool = False) -> list[str]:
-        """Existing request topics without the retry topic, by the kind of their format."""
-        kind = (ids, compacted)
-        return [
-            topic
-            for topic in self.span.starts
-            if topic != self._settings.retry_topic
-            and (self.formats[topic].has_ids, self.formats[topic].topic_is_compacted) == kind
-        ]
 
     def _settle(self, topics: Iterable[str]) -> Offsets:
         high_watermarks = {topic: self.high_watermarks[topic] for topic in topics}

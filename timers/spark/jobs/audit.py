@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from time import monotonic
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,7 +69,8 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
     reading = Reading(spark, audit.settings, audit.scope, topics, kept)
-    stages = _Stages(spark, say)
+    done: list[tuple[str, int, float]] = []
+    stages = partial(_measured, spark, say, done)
     with stages("requests read") as stage:
         request_rows, counted = reading.requests()
         stage.rows = sum(each.records for each in counted)
@@ -123,7 +124,7 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     findings.read = reading.partitions()
     findings.callback_topics = callback_topics
     findings.disks = jvm.topic_bytes(spark, connection.java(audit.settings))
-    findings.stages = stages.done
+    findings.stages = done
     return findings
 
 
@@ -144,14 +145,14 @@ class _Evidence:
         # Others were only read because they may close a request in scope.
         is_in_scope = inside(before(reading.span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
         in_scope = _is_audited(audit) & is_in_scope
-        self._plain = outcomes.without_ids(self._of_topics(reading.request_topics(ids=False))).where(_is_audited(audit))
+        self._plain = outcomes.without_ids(self._of_topics(reading.without_ids)).where(_is_audited(audit))
         self._with_ids = self._schedules = None
-        if reading.request_topics(ids=True):
+        if reading.with_ids:
             verdicts = outcomes.verdicts(reading.outputs([audit.settings.verdict_topic]))
-            of = outcomes.with_ids(self._of_topics(reading.request_topics(ids=True)), verdicts, self._letters)
+            of = outcomes.with_ids(self._of_topics(reading.with_ids), verdicts, self._letters)
             self._with_ids = of.where(in_scope)
-        if reading.request_topics(ids=True, compacted=True):
-            of = outcomes.of_schedules(self._of_topics(reading.request_topics(ids=True, compacted=True)))
+        if reading.schedules:
+            of = outcomes.of_schedules(self._of_topics(reading.schedules))
             self._schedules = of.where(in_scope)
 
     def _of_topics(self, topics: list[str]) -> DataFrame:
@@ -217,8 +218,8 @@ class _Evidence:
 
     def _log(self) -> gaps.Log:
         span, reading = self._reading.span, self._reading
-        whole = [*reading.request_topics(ids=False), *reading.request_topics(ids=True)]
-        topics = [*whole, *reading.request_topics(ids=True, compacted=True)]
+        whole = [*reading.without_ids, *reading.with_ids]
+        topics = [*whole, *reading.schedules]
         read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
         return gaps.Log(before({topic: reading.ends[topic] for topic in topics}), read)
 
@@ -265,7 +266,7 @@ def _reasons(
     # The table of the cold tier has what retention has deleted.
     whole = [
         topic
-        for topic in (*reading.request_topics(ids=False), *reading.request_topics(ids=True))
+        for topic in (*reading.without_ids, *reading.with_ids)
         if audit.cold is None or not reading.formats[topic].allows_cold_tier
     ]
     known = () if opening is None else (opening.begins, opening.unknown)
@@ -293,24 +294,18 @@ class _Stage:
     rows = 0
 
 
-class _Stages:
-    """Measures each stage and reports it."""
-
-    def __init__(self, spark: SparkSession, say: Callable[[str], None]) -> None:
-        self._spark = spark
-        self._say = say
-        self.done: list[tuple[str, int, float]] = []
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[_Stage]:
-        begun = monotonic()
-        stage = _Stage()
-        with described(self._spark, f"timers audit: {name}"):
-            yield stage
-        took_s = monotonic() - begun
-        self.done.append((name, stage.rows, took_s))
-        rows = f"{stage.rows:>14,} rows {per_second(stage.rows / took_s):>13}" if stage.rows else ""
-        self._say(f"{name:<16}{took_s:>8.1f} s{rows}")
+@contextmanager
+def _measured(
+    spark: SparkSession, say: Callable[[str], None], done: list[tuple[str, int, float]], name: str
+) -> Iterator[_Stage]:
+    """Measure a stage and report it."""
+    begun, stage = monotonic(), _Stage()
+    with described(spark, f"timers audit: {name}"):
+        yield stage
+    took_s = monotonic() - begun
+    done.append((name, stage.rows, took_s))
+    rows = f"{stage.rows:>14,} rows {per_second(stage.rows / took_s):>13}" if stage.rows else ""
+    say(f"{name:<16}{took_s:>8.1f} s{rows}")
 
 
 FRESH_MS = 5000

@@ -168,10 +168,7 @@ class JarSet:
             try:
                 path = Path(artifact.resolve())
                 break
-            except (
-                OSError,
-                RuntimeError,
-            ) as error:  # requests' errors are OSErrors; jgo's "not found" is a RuntimeError
+            except (OSError, RuntimeError) as error:  # those of requests; jgo's "not found"
                 Path(artifact.cached_path).unlink(missing_ok=True)
                 if attempt == _ATTEMPTS:
                     raise self.error(

@@ -348,9 +348,7 @@ def sentence_of(error: Exception) -> str:
     # A failure in Python code is a traceback; its last line has the reason.
     failed = next((line for line in reversed(lines) if text.lstrip().startswith("Traceback")), None)
     sentence = failed or (lines[0] if lines else type(error).__name__)
-    file = next(
-        (line for line in lines if line.startswith(_CSV_FILE)), None
-    )  # of a header line that is not the first's
+    file = next((line for line in lines if line.startswith(_CSV_FILE)), None)  # its header line is another one
     if cause := java.cause(text):
         return cause
     if file:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -114,62 +115,57 @@ Counts: TypeAlias = tuple[Counter[tuple[int, str]], OrderKey | None]
 """(first second of a group, callback topic) -> timers, and up to which key they are counted; None: to the end."""
 
 
+@dataclass(eq=False)
 class LocalSource:
     """A machine of this process.
 
-    Args:
+    Attributes:
         request_reader: reads committed records again.
         turns: when machines may be read.
         pace: how.
     """
 
-    def __init__(
-        self,
-        runner: Asked,
-        place: Place,
-        request_format: RequestFormat,
-        request_reader: RequestReader,
-        turns: Turns,
-        pace: Pace = IN_A_WORKER,
-    ) -> None:
-        self._runner = runner
-        self._turns = turns
-        self._pace = pace
-        self._place = place
-        self._format = request_format
-        self._request_reader = request_reader
-        self.partitions = (place[:2],)
-        self.missing: dict[TopicPartition, str] = {}
+    runner: Asked
+    place: Place
+    request_format: RequestFormat
+    request_reader: RequestReader
+    turns: Turns
+    pace: Pace = IN_A_WORKER
+    missing: dict[TopicPartition, str] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        return (self.place[:2],)
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
-        look = partial(reading.page, place=self._place, query=query, after=after, limit=limit)
+        look = partial(reading.page, place=self.place, query=query, after=after, limit=limit)
         return await self._read(query.is_quick, look)
 
     async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers, from one slice of the store."""
         start = max(after, (query.from_s - 1, MAX_OFFSET))
-        look = partial(reading.count, place=self._place, query=query, after=start)
+        look = partial(reading.count, place=self.place, query=query, after=start)
         return await self._read(query.is_quick, look)
 
     async def _read(self, quick: bool, read: Callable[[core.Machine], _T], until: float | None = None) -> _T:
         """Read a slice when it may be read."""
-        await self._turns.wait(quick=quick)
+        await self.turns.wait(quick=quick)
         took_s = 0.0
         try:
             found, took_s = await self._ask(partial(_measured, read), until)
         finally:
-            self._turns.correct(took_s)
+            self.turns.correct(took_s)
         return found
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""
         asked: list[asyncio.Task[Timer | None]] = []
-        until = monotonic() + self._pace.look_up_s
-        if self._format.has_ids:
-            look = partial(reading.find_by_id, place=self._place, id=lookup.id, with_value=lookup.with_value)
+        until = monotonic() + self.pace.look_up_s
+        if self.request_format.has_ids:
+            look = partial(reading.find_by_id, place=self.place, id=lookup.id, with_value=lookup.with_value)
             asked.append(asyncio.create_task(self._ask(look, until)))
-        if lookup.record is not None and lookup.record[:2] == self._place[:2]:
+        if lookup.record is not None and lookup.record[:2] == self.place[:2]:
             asked.append(asyncio.create_task(self._find_record(lookup, lookup.record[2], until)))
         try:
             return [timer for timer in await asyncio.gather(*asked) if timer is not None]
@@ -180,16 +176,16 @@ class LocalSource:
         """Want a snapshot of the machine, unless it is empty. The list of timers is empty."""
         if want is None:
             raise NoAnswer(NO_SNAPSHOTS)
-        await self._ask(partial(reading.want_snapshot, want=partial(want, self.partitions[0])))
+        await self._ask(partial(reading.want_snapshot, want=partial(want, self.place[:2])))
         return []
 
     async def _find_record(self, lookup: Lookup, offset: int, until: float) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered. Then ask the machine once:
         on Spark an answer takes a micro-batch. Only the machine knows at which feature level it has read the record."""
-        if self._place.moved:
+        if self.place.moved:
             return None
-        source, is_over = topics.source(self._place.topic, self._place.partition, offset), threading.Event()
-        read = partial(self._request_reader.read, [source], lambda: not is_over.is_set() and monotonic() < until)
+        source, is_over = topics.source(self.place.topic, self.place.partition, offset), threading.Event()
+        read = partial(self.request_reader.read, [source], lambda: not is_over.is_set() and monotonic() < until)
         try:
             records = await asyncio.to_thread(read)
         except Lost:
@@ -201,10 +197,10 @@ class LocalSource:
             return await self._find_pending(offset, lookup.with_value, until)
         if sent is None:
             return None
-        decoders = {0: self._format.decode, **self._format.decode_from_level}
+        decoders = {0: self.request_format.decode, **self.request_format.decode_from_level}
         decoded = {level: decode([sent], len(sent.value or b"")) for level, decode in decoders.items()}
         requests = {level: _request(each) for level, each in decoded.items()}
-        look = partial(reading.find_sent, place=self._place, offset=offset, append_s=sent.timestamp // 1000)
+        look = partial(reading.find_sent, place=self.place, offset=offset, append_s=sent.timestamp // 1000)
         found = await self._ask(partial(look, requests=requests), until)
         if found is None:
             return None
@@ -214,7 +210,7 @@ class LocalSource:
         if state is None:
             return None
         ((due_s, (row,)),) = decoded[level].rows.items()
-        return reading.with_state(stored or row, due_s, self._place, state, lookup.with_value)
+        return reading.with_state(stored or row, due_s, self.place, state, lookup.with_value)
 
     async def _find_pending(self, offset: int, with_value: bool, until: float) -> Timer | None:
         """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
@@ -225,21 +221,21 @@ class LocalSource:
         """
         after: OrderKey | None = NEVER
         while after is not None:
-            look = partial(reading.find_offset, place=self._place, offset=offset, after=after, with_value=with_value)
+            look = partial(reading.find_offset, place=self.place, offset=offset, after=after, with_value=with_value)
             found, after = await self._read(False, look, until)
             if found is not None:
                 return found
             if monotonic() > until:
-                within = f"within {self._pace.look_up_s:.0f} s"
+                within = f"within {self.pace.look_up_s:.0f} s"
                 raise NoAnswer(f"the request is deleted, and its timer was not found {within}")
         return None
 
     async def _ask(self, question: Callable[[core.Machine], _T], until: float | None = None) -> _T:
         """Ask the machine, and wait until the end of a look-up, or for the usual time."""
-        longest_s = self._pace.answer_s if until is None else self._pace.look_up_s
+        longest_s = self.pace.answer_s if until is None else self.pace.look_up_s
         try:
             async with asyncio.timeout(longest_s if until is None else until - monotonic()):
-                return await asyncio.wrap_future(self._runner.ask(question))
+                return await asyncio.wrap_future(self.runner.ask(question))
         except TimeoutError:
             raise NoAnswer(f"it has been busy for {longest_s:.0f} s") from None
         except Lost:
@@ -247,7 +243,7 @@ class LocalSource:
         except NoAnswer:
             raise
         except Exception:  # the machine goes on, and logs it if its store is broken
-            logger.exception("%s/%d: a question was not answered", *self._place[:2])
+            logger.exception("%s/%d: a question was not answered", *self.place[:2])
             raise NoAnswer("its worker cannot read it; see that worker's log") from None
 
 
@@ -271,28 +267,22 @@ WORKER_ANSWER_S = 8.0
 """Longer than a worker takes for an answer; see :data:`MAX_READING_S`."""
 
 
+@dataclass(eq=False)
 class RemoteSource:
     """The partitions of another worker.
 
-    Args:
+    Attributes:
         session: HTTP session of this worker.
         sign: returns the headers that sign a question, given its path with parameters.
         member: the other worker.
         partitions: those to ask about; answers about others are ignored.
     """
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        sign: Callable[[str], Mapping[str, str]],
-        member: Member,
-        partitions: set[TopicPartition],
-    ) -> None:
-        self._session = session
-        self._sign = sign
-        self._member = member
-        self.partitions = partitions
-        self.missing: dict[TopicPartition, str] = {}
+    session: aiohttp.ClientSession
+    sign: Callable[[str], Mapping[str, str]]
+    member: Member
+    partitions: Collection[TopicPartition]
+    missing: dict[TopicPartition, str] = field(default_factory=dict)
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
@@ -305,7 +295,7 @@ class RemoteSource:
 
     async def count(self, query: Query, tp: TopicPartition, after: OrderKey) -> Counts:
         """Count the next timers of one partition."""
-        alone = RemoteSource(self._session, self._sign, self._member, {tp})
+        alone = RemoteSource(self.session, self.sign, self.member, {tp})
         asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
         answer = await alone._get(wire.COUNT_PATH, wire.parameters_of(asked), quick=query.is_quick)
         with self._read_as_worker():
@@ -333,27 +323,27 @@ class RemoteSource:
     async def _get(self, path: str, parameters: Mapping[str, str], *, quick: bool = False) -> Any:
         try:
             asked = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
-            url = URL(self._member.url).join(URL(asked, encoded=True))
+            url = URL(self.member.url).join(URL(asked, encoded=True))
             forwarded = wire.FORWARDED_QUICK if quick else "1"
-            headers = {wire.FORWARDED: forwarded, **self._sign(url.raw_path_qs)}
+            headers = {wire.FORWARDED: forwarded, **self.sign(url.raw_path_qs)}
             async with (
                 asyncio.timeout(WORKER_ANSWER_S),
-                self._session.get(url, headers=headers, allow_redirects=False) as response,
+                self.session.get(url, headers=headers, allow_redirects=False) as response,
             ):
                 body = await read_answer(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             why = str(error) or f"no answer within {WORKER_ANSWER_S:.0f} s"
-            raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
+            raise NoAnswer(f"worker {self.member.worker_id} does not answer at {self.member.url}: {why}") from None
         with self._read_as_worker():
             answer = decode_json(body)
             if response.status not in (200, 404):
-                raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
+                raise NoAnswer(f"worker {self.member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
             reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
         for tp in self.partitions:
             name = topics.partition_name(*tp)
             if name not in answered:
-                self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
+                self.missing[tp] = reasons.get(name, f"worker {self.member.worker_id} does not own it any more")
         return answer
 
     @contextmanager
@@ -362,7 +352,7 @@ class RemoteSource:
         try:
             yield
         except _WRONG:
-            raise NoAnswer(f"the server at {self._member.url} is not a timers worker") from None
+            raise NoAnswer(f"the server at {self.member.url} is not a timers worker") from None
 
 
 QUICK_S = 0.1

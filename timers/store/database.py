@@ -301,7 +301,7 @@ class Database:
             try:
                 if self._condemned:
                     stack.enter_context(alone(self._path))
-            finally:  # also if a broken disk refuses that lock
+            finally:  # also if the directory cannot be locked, because its disk is broken
                 self._close()
             if self._condemned:
                 shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening

@@ -344,7 +344,7 @@ class RocksStore:
         self.applied, self.pending, self.lineage = applied, pending, lineage
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
-        """See :class:`timers.core.ports.Store`."""
+        """Yields rows above ``after`` and due at or before ``until_s``, in key order."""
         scan = self._scan(after, until_s)
         self._db.iterators.add(scan)
         return scan

@@ -104,7 +104,7 @@ class TickReader(TopicFollower):
         judge: judges the ticks.
         deliver: gets each tick.
         on_silence: called when no tick was counted for :data:`SILENCE_S`.
-        read_fired_s: reads the newest second that has fired in the app. Blocks.
+        read_newest_fired: reads the newest second that has fired in the app. Blocks.
 
     Attributes:
         judge: judges the ticks.
@@ -117,7 +117,7 @@ class TickReader(TopicFollower):
         judge: TickJudge,
         deliver: Callable[[Tick], Awaitable[None]],
         on_silence: Callable[[], None],
-        read_fired_s: Callable[[], int | None],
+        read_newest_fired: Callable[[], int | None],
         **kwargs: Any,
     ) -> None:
         # Ticks are never transactional, and an open transaction on the topic must not delay them.
@@ -125,7 +125,7 @@ class TickReader(TopicFollower):
         self.judge = judge
         self._deliver = deliver
         self._on_silence = on_silence
-        self._read_fired_s = read_fired_s
+        self._read_newest_fired = read_newest_fired
         self._newest_ms = 0
         self._counted_at = monotonic()
         self._silent = False
@@ -190,7 +190,7 @@ class TickReader(TopicFollower):
         async for _ in every(FIRED_S, self):
             if self.judge.is_waiting_for_the_first:
                 try:
-                    newest_s = await asyncio.to_thread(self._read_fired_s)
+                    newest_s = await asyncio.to_thread(self._read_newest_fired)
                 except (KafkaException, TimersError) as error:
                     logger.info("what the app has fired cannot be read: %s", error)
                 else:

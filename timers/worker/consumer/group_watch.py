@@ -74,7 +74,7 @@ class UnownedPartitions:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._since: Mapping[TopicPartition, float] = {}
-        self._pause_s = REBALANCE_S
+        self._next_after_s = REBALANCE_S
         self._next_rebalance_at = float("-inf")
         self._logged: set[TopicPartition] = set()
 
@@ -84,7 +84,7 @@ class UnownedPartitions:
         self._since = {tp: self._since.get(tp, now) for tp in unowned}
         self._log()
         if not unowned:
-            self._pause_s = REBALANCE_S
+            self._next_after_s = REBALANCE_S
             return False
         due = any(
             now - self._since[tp] >= REBALANCE_S * (1 + workers.index(worker_id))
@@ -93,8 +93,8 @@ class UnownedPartitions:
         )
         if not due or now < self._next_rebalance_at:
             return False
-        self._next_rebalance_at = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        self._next_rebalance_at = now + self._next_after_s
+        self._next_after_s = min(2 * self._next_after_s, MAX_PAUSE_S)
         return True
 
     def red(self) -> dict[TopicPartition, float]:

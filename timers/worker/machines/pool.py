@@ -416,7 +416,7 @@ class Pool:
             self.consumer.read_from(tp, position)
 
     def on_new_leader(self, runner: Runner, leader: Leader) -> None:
-        """Compare the log of a machine: a fetch of a new leader waits for it; see :meth:`Runner.trust`."""
+        """Let a new leader's log be compared with the one that was read. Its fetches wait for :meth:`Runner.trust`."""
         tp = self._partition_of(runner)
         if tp is not None:
             self._lineage_watch.ask(tp, runner, leader)

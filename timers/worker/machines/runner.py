@@ -42,9 +42,9 @@ QUIET_S = 0.2
 """Seconds after a tick at which a machine does what no receiver should wait for, if no timer is due: it commits that
 time has passed, tells the group what it has committed, and asks about the callback topics of the next timers."""
 
-QUIET_STEPS, QUIET_STEP_S = 8, 0.05
-"""The quiet times of a worker's machines begin in so many steps: if all told the group at one moment, the coordinator
-would answer some of them only after the next tick."""
+QUIET_SLOTS, QUIET_SLOT_S = 8, 0.05
+"""Slots over which the quiet times of the machines of a worker are spread, and seconds between two of them: if all
+told the group at one moment, the coordinator would answer some of them only after the next tick."""
 
 TELLING_END_S = 0.7
 """Seconds after a tick from which on a machine does not begin to tell the group: where transactions take long, it would
@@ -142,7 +142,7 @@ class Runner:
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
         partition = int(name.rpartition("/")[2])
         self._idle_commit_s = IDLE_COMMIT_S - partition % SPREAD_S
-        self._later_s = partition % QUIET_STEPS * QUIET_STEP_S
+        self._later_s = partition % QUIET_SLOTS * QUIET_SLOT_S
         self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
         self._is_quiet_time_left = False
         """Whether the quiet time after the last tick is still to come."""

@@ -196,7 +196,7 @@ class Transactions:
         except KafkaException as error:
             _log.warning("a transaction of %s cannot begin: %s", self._group, error.args[0])
             self._opened = None
-            self._is_given_up(error)
+            self._gave_up_after(error)
             return Outcome.REFUSED
         try:
             with _fatal_errors():
@@ -204,7 +204,7 @@ class Transactions:
             _end(_begin(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member))
         except (KafkaException, BufferError) as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error.args[0])
-            if not self._is_given_up(error):
+            if not self._gave_up_after(error):
                 self._abort(producer)
             return Outcome.REFUSED
         return self._commit(producer)
@@ -217,7 +217,7 @@ class Transactions:
             except KafkaException as failure:
                 error = failure.args[0]
                 _log.warning("a transaction of %s is not committed yet: %s", self._group, error)
-                if self._is_given_up(failure):
+                if self._gave_up_after(failure):
                     return Outcome.UNKNOWN
                 if error.txn_requires_abort():
                     self._abort(producer)
@@ -233,15 +233,16 @@ class Transactions:
             _end(_begin(producer.abort_transaction))
         except KafkaException as error:
             self._opened = None  # the next producer's init_transactions aborts it
-            self._is_given_up(error)
+            self._gave_up_after(error)
 
-    def _is_given_up(self, error: Exception) -> bool:
-        """Whether the producer is not used any more after an error: because a call of it may still run, so that the
-        next producer's ``init_transactions`` ends what is open; or because another producer has taken the name of this
-        process, which then goes on under a name of its own.
+    def _gave_up_after(self, error: Exception) -> bool:
+        """Give up the producer after an error, if a call of it may still run: the next producer's ``init_transactions``
+        ends what is open. Or if another producer has taken the name of this process, which then goes on under a name of
+        its own: with the old name, each of the two would abort the transactions of the other. An open transaction of
+        the old name was decided when it was taken.
 
-        With the old name, each of the two would abort the transactions of the other. An open transaction of the old
-        name was decided when it was taken.
+        Returns:
+            Whether there is no producer any more.
         """
         is_fenced = isinstance(error, KafkaException) and code_of(error) in FENCED
         if is_fenced:
@@ -276,7 +277,7 @@ class Transactions:
             _end(connecting)
         except KafkaException as error:
             self._opened = None
-            self._is_given_up(error)
+            self._gave_up_after(error)
             raise
         return producer
 

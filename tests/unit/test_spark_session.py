@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import socket
 import subprocess
@@ -110,8 +111,18 @@ def test_the_command_prints_arguments_for_spark_submit(cached: list[Path], tmp_p
     assert [path.read_bytes() for path in sorted(into.iterdir())] == [b"a.jar", b"b.jar"]
 
 
-def test_jars_in_the_directory_of_spark_are_not_sent_again(cached: list[Path], tmp_path: Path) -> None:
-    assert jars.missing_in(tmp_path, None) == cached
+def test_a_jar_is_missing_unless_it_has_the_hash_of_the_lock(tmp_path: Path) -> None:
+    """Those in the directory of Spark are not sent again."""
+    hashed = hashlib.sha256(b"jar").hexdigest()
+    lock = f'[[dependencies]]\ngroupId = "g"\nartifactId = "a"\nversion = "1"\nsha256 = "{hashed}"\n'
+    (tmp_path / "set.lock.toml").write_text(lock)
+    needed = JarSet("jars", tmp_path / "set.toml", SparkError)
+    found = []
+    for content in (None, b"another jar", b"jar"):
+        if content is not None:
+            (tmp_path / "a-1.jar").write_bytes(content)
+        found.append([jar.filename for jar in needed.missing(tmp_path)])
+    assert found == [["a-1.jar"], ["a-1.jar"], []]
 
 
 def test_a_header_line_that_differs_is_a_sentence_with_the_name_of_its_file() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
 
 import pyspark
 
@@ -27,16 +26,6 @@ def jar_set(version: str = pyspark.__version__) -> JarSet:
     if line not in VERSIONS:
         raise SparkError(f"pyspark {version} is not supported: install {' or '.join(f'pyspark {v}' for v in VERSIONS)}")
     return JarSet(f"jars for Spark {line}", Path(__file__).with_name(f"spark-{line}.toml"), SparkError)
-
-
-def missing_in(directory: Path, out: TextIO | None) -> list[Path]:
-    """The jars that a directory of Spark's jars does not have, downloaded.
-
-    Args:
-        out: stream for progress messages; None for no messages.
-    """
-    needed = jar_set()
-    return needed.ensure(out) if needed.missing(directory) else []
 
 
 if __name__ == "__main__":

@@ -230,7 +230,8 @@ def _submitted(launch: Launch) -> SparkSession:
 
 def _started(launch: Launch) -> SparkSession:
     java.check_for_spark()
-    missing = jars.missing_in(Path(jvm.spark_home()) / "jars", sys.stderr)
+    needed = jars.jar_set()
+    missing = needed.ensure(sys.stderr) if needed.missing(Path(jvm.spark_home()) / "jars") else []
     conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))
     # Local executors use this Python; a cluster has its own.
     if conf.get("spark.master", "").startswith("local"):

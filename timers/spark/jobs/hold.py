@@ -90,12 +90,8 @@ def start(spark: SparkSession, settings: Settings, tables: ColdTables, every_s: 
     # By due day, so that a micro-batch writes one file for each day.
     held = hold(records, F.unix_millis(F.current_timestamp()))
     held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN)).repartition("due_day")
-    writer = (
-        held.writeStream.queryName("timers-hold")
-        .format("delta")
-        .outputMode("append")
-        .option("checkpointLocation", tables.checkpoint)
-    )
+    writer = held.writeStream.queryName("timers-hold").format("delta").outputMode("append")
+    writer = writer.option("checkpointLocation", tables.checkpoint)
     if every_s is None:
         return writer.trigger(availableNow=True).start(tables.held)
     return writer.trigger(processingTime=f"{every_s} seconds").start(tables.held)

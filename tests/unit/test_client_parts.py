@@ -38,14 +38,16 @@ class FullQueue:
 
 async def test_a_request_is_submitted_again_until_the_queue_has_room() -> None:
     deadline = monotonic() + 60
-    assert TimersClient("nowhere:1")._retry_while_full(FullQueue(full=2).submit, deadline) == "submitted"
+    client = TimersClient("nowhere:1")
+    assert client._run(client._retry_while_full(FullQueue(full=2).submit, deadline)) == "submitted"
     assert await AsyncTimersClient("nowhere:1")._retry_while_full(FullQueue(full=2).submit, deadline) == "submitted"
 
 
 async def test_a_queue_that_stays_full_is_an_error() -> None:
     queue, over = FullQueue(full=10**9), "the producer's queue stayed full for 0.0[45]"
+    client = TimersClient("nowhere:1")
     with pytest.raises(PublishError, match=over):
-        TimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
+        client._run(client._retry_while_full(queue.submit, monotonic() + 0.05))
     with pytest.raises(PublishError, match=over):
         await AsyncTimersClient("nowhere:1")._retry_while_full(queue.submit, monotonic() + 0.05)
 

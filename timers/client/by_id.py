@@ -14,6 +14,7 @@ Every request with a condition gets a verdict, so it needs no such probe.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -26,14 +27,13 @@ from time import monotonic
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.publish import POLL_S, OnResult, Publisher, left_s, set_result
+from timers.client.publish import POLL_S, Publisher, left_s, set_result
 from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
 from timers.kafka.records import headers_of
 from timers.key_partition import partition_of
-from timers.threads import tell_of_forks
 from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.headers import Header
@@ -85,39 +85,27 @@ class _Call:
         set_result(self.future, result)
 
 
-class ById:
+class ById(Publisher):
     """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        self._kafka = connection.for_ids()
+        self._calls_lock, self._opening = threading.Lock(), threading.Lock()
+        super().__init__(connection.for_ids(), thread="timers-client-by-id", partitioner=ID_PARTITIONER)
         self._topic = self._kafka.request_topic
         self._verdict_topic = connection.settings.verdict_topic
-        self._publisher = Publisher(self._kafka, thread="timers-client-by-id", partitioner=ID_PARTITIONER)
-        self._lock = threading.Lock()
-        self._opening = threading.Lock()
         self._consumer: Consumer | None = None
         self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[_Call]] = {}
-        self._verdict_partitions = self._partitions = 1
-        tell_of_forks(self)
+        self._verdict_partitions = 1
 
     def after_fork(self) -> None:
-        """Leave no lock held. The publisher refuses all calls if it was used before the fork."""
-        self._lock, self._opening = threading.Lock(), threading.Lock()
-
-    def open(self, deadline: float | None = None) -> None:
-        """Connect. The first call blocks until the deadline of the monotonic clock, by default for ``timeout_s``."""
-        self._publisher.open(deadline)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether :meth:`open` would do nothing."""
-        return self._publisher.is_open
+        super().after_fork()
+        self._calls_lock, self._opening = threading.Lock(), threading.Lock()
 
     @property
     def listening(self) -> bool:
         """Whether verdicts are being read, so that :meth:`listen` would do nothing."""
-        return self._consumer is not None and not self._publisher.closed
+        return self._consumer is not None and not self.closed
 
     def listen(self, deadline: float | None = None) -> None:
         """Connect, and read every verdict from now on. The first call blocks, as :meth:`open`."""
@@ -125,12 +113,8 @@ class ById:
             return
         deadline = monotonic() + self._kafka.timeout_s if deadline is None else deadline
         self.open(deadline)
-        if not self._opening.acquire(timeout=left_s(deadline)):
-            raise self._kafka.unreachable_error(UnreachableError)
-        try:
+        with self._held(self._opening, deadline):
             self._begin_reading(deadline)
-        finally:
-            self._opening.release()
 
     def _begin_reading(self, deadline: float) -> None:
         if self._consumer is None:
@@ -166,16 +150,13 @@ class ById:
         """Wait for the brokers' answers, by default for up to ``timeout_s``. Calls that wait for a verdict get an
         error."""
         deadline = monotonic() + self._kafka.timeout_s if deadline is None else deadline
-        self._publisher.refuse()  # so that a call that opens ends soon
-        is_held = self._opening.acquire(timeout=left_s(deadline))
-        try:
-            self._publisher.close(deadline)
-        finally:
-            if is_held:
-                self._opening.release()
+        self.refuse()  # so that a call that opens ends soon
+        with contextlib.suppress(UnreachableError), self._held(self._opening, deadline):
+            pass
+        super().close(deadline)
         if self._reader is not None:
             self._reader.join(max(_MIN_WAIT_S, left_s(deadline)))
-        with self._lock:
+        with self._calls_lock:
             waiting = [call for calls in self._calls.values() for call in calls]
         for call in waiting:
             call.set_result(PublishError("the client was closed before the verdict came"))
@@ -196,7 +177,7 @@ class ById:
         def on_result(result: str | TimersError) -> None:
             set_result(future, result if isinstance(result, TimersError) else key.decode())
 
-        self._publish(key, value, headers, on_result)
+        self.submit_record(self._topic, key, value, headers, on_result)
         return future
 
     def update(
@@ -225,22 +206,11 @@ class ById:
         call = self._add_call(key, sets_version=with_probe)
         probe = self._probe_sender(key, call) if with_probe else None
         try:
-            self._publish(key, value, headers, partial(self._sent, call, on_sent=probe))
+            self.submit_record(self._topic, key, value, headers, partial(self._sent, call, on_sent=probe))
         except BaseException:
             self._remove_call(key, call)
             raise
         return call.future
-
-    def wait(self, future: Future[VerdictMessage], deadline: float, timeout_s: float) -> VerdictMessage:
-        """Wait for the verdict and return it.
-
-        Args:
-            timeout_s: how long the call lasts that ends at the deadline.
-        """
-        try:
-            return future.result(left_s(deadline))
-        except TimeoutError:
-            raise self.no_verdict_error(future, timeout_s) from None
 
     def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
         """Cancel a call whose verdict did not come in time; return the error."""
@@ -255,11 +225,6 @@ class ById:
     def _encode(self, request: TimerRequest) -> Record:
         id_key("" if request.id is None else request.id)  # without an id the record would be one for another topic
         return Encoder(self._kafka.max_request_bytes)(request)
-
-    def _publish(
-        self, key: bytes, value: bytes | None, headers: list[Header] | None, on_result: OnResult, partition: int = -1
-    ) -> None:
-        self._publisher.submit_record(self._topic, key, value, headers, on_result, partition)
 
     def _sent(self, call: _Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
         if isinstance(result, TimersError):
@@ -282,7 +247,7 @@ class ById:
             probe_call.future.add_done_callback(on_probe_verdict)
             call.future.add_done_callback(lambda _: probe_call.future.cancel())
             try:
-                self._publish(probe, None, [], partial(self._sent, probe_call), partition)
+                self.submit_record(self._topic, probe, None, [], partial(self._sent, probe_call), partition)
             except (TimersError, BufferError) as error:
                 call.set_result(UnacknowledgedError(f"the verdict on the request cannot be awaited: {error}"))
 
@@ -292,13 +257,13 @@ class ById:
 
     def _add_call(self, key: bytes, *, is_probe: bool = False, sets_version: bool = False) -> _Call:
         call = _Call(is_probe=is_probe, sets_version=sets_version)
-        with self._lock:
+        with self._calls_lock:
             self._calls.setdefault(key, []).append(call)
         call.future.add_done_callback(lambda _: self._remove_call(key, call))
         return call
 
     def _remove_call(self, key: bytes, call: _Call) -> None:
-        with self._lock:
+        with self._calls_lock:
             left = [each for each in self._calls.get(key, ()) if each is not call]
             if left:
                 self._calls[key] = left
@@ -306,7 +271,7 @@ class ById:
                 self._calls.pop(key, None)
 
     def _read_verdicts(self, consumer: Consumer) -> None:
-        while not self._publisher.closed:
+        while not self.closed:
             message = consumer.poll(POLL_S)
             if message is not None and message.error() is None:
                 try:
@@ -316,7 +281,7 @@ class ById:
         consumer.close()
 
     def _pass_on(self, message: Message) -> None:
-        with self._lock:
+        with self._calls_lock:
             calls = list(self._calls.get(message.key() or b"", ()))
         if calls:
             headers = dict(headers_of(message))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from timers.client.request import At, BytesLike, HeadersLike, TimerRequest
+from timers.client.retry import DEFAULT_BACKOFF, Backoff, DeadLetterRecord, plan
 from timers.core.operation import REFUSED, VerdictName
 from timers.wire.verdict import VerdictMessage
 
 _Id = TypeVar("_Id")
 _Verdict = TypeVar("_Verdict")
+_Retried = TypeVar("_Retried")
+
+Retry: TypeAlias = Callable[[str], TimerRequest | DeadLetterRecord]
+"""Returns the next try of a message, or its dead letter; the argument is the dead letter topic of the settings."""
 
 
 class TimerId(str):
@@ -40,7 +46,7 @@ class TimerId(str):
         return self.verdict not in REFUSED
 
 
-class TimerCalls(ABC, Generic[_Id, _Verdict]):
+class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
     """Makes requests of arguments. A client sends them; its calls return ids and verdicts, or coroutines of them."""
 
     @abstractmethod
@@ -73,6 +79,10 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
             NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
+
+    @abstractmethod
+    def _send_again(self, retry: Retry) -> _Retried:
+        """Send what ``retry`` returns. Returns what :meth:`retry_later` does."""
 
     def schedule(
         self,
@@ -168,3 +178,35 @@ class TimerCalls(ABC, Generic[_Id, _Verdict]):
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         return self.update_if(request, if_source, timeout_s=timeout_s)
+
+    def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> _Retried:
+        """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
+
+        Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
+        offset after this method has returned.
+
+        Args:
+            message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
+                event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
+            attempt: number of the next try, from 1; None takes it from the message's headers.
+            backoff: delays and number of retries.
+            topic: topic of the next retry; None for the message's own topic.
+            dead_letter_topic: topic for the message after the last retry, with the code ``retries-exhausted``; None
+                takes ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
+
+        Returns:
+            The timer id; None if there is no further try and the message is a dead letter now.
+
+        Raises:
+            InvalidTimerError: the message cannot be sent again, such as one without a value.
+            PublishError: the broker did not take it within ``timeout_s``.
+        """
+        return self._send_again(lambda own: plan(message, attempt, backoff, topic, dead_letter_topic or own))

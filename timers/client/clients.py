@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,17 +16,19 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
-from timers.client.calls import TimerCalls, TimerId
+from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
-from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.core.operation import ABSENT
 from timers.errors import PublishError
 from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
+_Id = TypeVar("_Id")
+_Verdict = TypeVar("_Verdict")
+_Retried = TypeVar("_Retried")
 
 _CONNECTING_S = 0.5
 
@@ -39,8 +42,8 @@ def refuse_if_full(timeout_s: float, deadline: float) -> None:
         raise PublishError(f"the producer's queue stayed full for {timeout_s:.3g} s")
 
 
-class ClientParts:
-    """The connection, the publisher, and the part for timers with an id, which is created at its first use."""
+class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
+    """Both clients: what a call does, step by step. They differ in what runs the steps, and in how they wait."""
 
     def __init__(
         self,
@@ -64,18 +67,100 @@ class ClientParts:
         """Begin with no lock held."""
         self._lock = threading.Lock()
 
-    def _deadline(self, timeout_s: float | None = None) -> float:
-        """When a call that begins now must have ended, by the monotonic clock."""
-        return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
+    @abstractmethod
+    def _run(self, steps: Coroutine[Any, Any, Any]) -> Any:
+        """Take the steps of a call, and return what they return; or return a coroutine that takes them."""
 
-    def _connecting_deadline(self, timeout_s: float) -> float:
-        """Until when a call that may take ``timeout_s`` may connect. A short one may take a little longer for this."""
-        return self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S)
+    @abstractmethod
+    async def _sleep(self, seconds: float) -> None: ...
 
-    def _disconnect(self, deadline: float) -> None:
-        self._publisher.close(deadline)
-        if self._ids is not None:
-            self._ids.close(deadline)
+    @abstractmethod
+    async def _connect(self, connect: Callable[[float], None], deadline: float) -> None:
+        """Call a function that blocks until a deadline."""
+
+    @abstractmethod
+    async def _result(self, future: Future[_T], deadline: float) -> _T:
+        """Return a future's result. Raises TimeoutError after the deadline."""
+
+    def schedule_request(
+        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> _Id:
+        id: _Id = self._run(self._schedule(request, if_absent, timeout_s))
+        return id
+
+    async def _schedule(self, request: TimerRequest, if_absent: bool, timeout_s: float | None) -> TimerId:
+        if if_absent:
+            return TimerId.told(await self._update(request, ABSENT, None, timeout_s))
+        part = self._publisher if request.id is None else self._by_id()
+        return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
+
+    def _send_again(self, retry: Retry) -> _Retried:
+        id: _Retried = self._run(self._publish_retry(retry))
+        return id
+
+    async def _publish_retry(self, retry: Retry) -> str | None:
+        record = retry(self._kafka.settings.dead_letter_topic)
+        if isinstance(record, TimerRequest):
+            return await self._publish(self._publisher, partial(self._publisher.schedule, record))
+        await self._publish(self._publisher, partial(self._publisher.write, *record))
+        return None
+
+    def update_if(
+        self,
+        request: TimerRequest,
+        condition: str | None,
+        *,
+        request_hash: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> _Verdict:
+        """Publish a request with an id, and wait for the verdict.
+
+        Args:
+            condition: ``absent``, or the source of the version that the request was made for; None: none.
+            request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
+        """
+        verdict: _Verdict = self._run(self._update(request, condition, request_hash, timeout_s))
+        return verdict
+
+    async def _update(
+        self, request: TimerRequest, condition: str | None, request_hash: bytes | None, timeout_s: float | None
+    ) -> VerdictMessage:
+        return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
+
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _Verdict:
+        verdict: _Verdict = self._run(self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s))
+        return verdict
+
+    async def _await_verdict(
+        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
+    ) -> VerdictMessage:
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
+        deadline, ids = self._deadline(timeout_s), self._by_id()
+        if not ids.listening:  # a short call may take a little longer for this
+            await self._connect(ids.listen, self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S))
+        future = await self._retry_while_full(partial(submit, ids), deadline)
+        try:
+            return await self._result(future, deadline)
+        except TimeoutError:
+            raise ids.no_verdict_error(future, timeout_s) from None
+
+    async def _publish(self, part: Publisher, submit: Callable[[], Future[str]], timeout_s: float | None = None) -> str:
+        deadline = self._deadline(timeout_s)
+        if not part.is_open:
+            await self._connect(part.open, deadline)
+        future = await self._retry_while_full(submit, deadline)
+        try:
+            return await self._result(future, deadline)
+        except TimeoutError:
+            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+
+    async def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
+        timeout_s = left_s(deadline)
+        while True:
+            with suppress(BufferError):
+                return submit()
+            refuse_if_full(timeout_s, deadline)
+            await self._sleep(FULL_QUEUE_WAIT_S)
 
     def _by_id(self) -> ById:
         with self._lock:
@@ -84,17 +169,17 @@ class ClientParts:
                 self._ids = ById(self._kafka)
             return self._ids
 
-    def _next_try(
-        self, message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str | None
-    ) -> tuple[Callable[[], Future[str]], bool]:
-        """A function that submits the next try of a message or its dead letter, and whether it is a dead letter."""
-        record = plan(message, attempt, backoff, topic, dead_letter_topic or self._kafka.settings.dead_letter_topic)
-        if isinstance(record, TimerRequest):
-            return partial(self._publisher.schedule, record), False
-        return partial(self._publisher.write, *record), True
+    def _deadline(self, timeout_s: float | None = None) -> float:
+        """When a call that begins now must have ended, by the monotonic clock."""
+        return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
+
+    def _disconnect(self, deadline: float) -> None:
+        self._publisher.close(deadline)
+        if self._ids is not None:
+            self._ids.close(deadline)
 
 
-class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
+class TimersClient(Client[TimerId, VerdictMessage, str | None]):
     """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
 
     Thread-safe; keep one for the life of the process. It connects at its first use. After ``os.fork()`` the child needs
@@ -125,82 +210,21 @@ class TimersClient(ClientParts, TimerCalls[TimerId, VerdictMessage]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def schedule_request(
-        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
-    ) -> TimerId:
-        if if_absent:
-            return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
-        part = self._publisher if request.id is None else self._by_id()
-        return TimerId(self._publish(part, partial(part.schedule, request), timeout_s))
-
-    def retry_later(
-        self,
-        message: Any,
-        attempt: int | None = None,
-        *,
-        backoff: Backoff = DEFAULT_BACKOFF,
-        topic: str | None = None,
-        dead_letter_topic: str | None = None,
-    ) -> str | None:
-        """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
-
-        Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
-        offset after this method has returned.
-
-        Args:
-            message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
-                event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
-            attempt: number of the next try, from 1; None takes it from the message's headers.
-            backoff: delays and number of retries.
-            topic: topic of the next retry; None for the message's own topic.
-            dead_letter_topic: topic for the message after the last retry, with the code ``retries-exhausted``; None
-                takes ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
-
-        Returns:
-            The timer id; None if there is no further try and the message is a dead letter now.
-
-        Raises:
-            InvalidTimerError: the message cannot be sent again, such as one without a value.
-            PublishError: the broker did not take it within ``timeout_s``.
-        """
-        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
-        timer_id = self._publish(self._publisher, submit)
-        return None if is_dead_letter else timer_id
-
-    def update_if(
-        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
-    ) -> VerdictMessage:
-        return self._await_verdict(lambda ids: ids.update(request, condition), timeout_s)
-
-    def _await_verdict(
-        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
-    ) -> VerdictMessage:
-        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
-        deadline, ids = self._deadline(timeout_s), self._by_id()
-        ids.listen(self._connecting_deadline(timeout_s))
-        return ids.wait(self._retry_while_full(partial(submit, ids), deadline), deadline, timeout_s)
-
-    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
-        return self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
-
-    def _publish(
-        self, part: Publisher | ById, submit: Callable[[], Future[str]], timeout_s: float | None = None
-    ) -> str:
-        deadline = self._deadline(timeout_s)
-        part.open(deadline)
-        future = self._retry_while_full(submit, deadline)
+    def _run(self, steps: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return future.result(left_s(deadline))
-        except TimeoutError:
-            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
+            steps.send(None)  # they block instead of waiting for an event loop, so this is their end
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("a step has waited for an event loop")
 
-    def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
-        timeout_s = left_s(deadline)
-        while True:
-            with suppress(BufferError):
-                return submit()
-            refuse_if_full(timeout_s, deadline)
-            time.sleep(FULL_QUEUE_WAIT_S)
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def _connect(self, connect: Callable[[float], None], deadline: float) -> None:
+        connect(deadline)
+
+    async def _result(self, future: Future[_T], deadline: float) -> _T:
+        return future.result(left_s(deadline))
 
     @overload
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -242,7 +266,9 @@ _MAX_BULKS = 64
 """Calls of ``schedule_many`` that run at the same time."""
 
 
-class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
+class AsyncTimersClient(
+    Client[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage], Coroutine[Any, Any, str | None]]
+):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
     Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
@@ -261,60 +287,16 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def schedule_request(
-        self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
-    ) -> TimerId:
-        """Schedule the timer of a request. If the awaiting task is cancelled, the broker may still get the request."""
-        if if_absent:
-            return TimerId.told(await self.update_if(request, ABSENT, timeout_s=timeout_s))
-        part = self._publisher if request.id is None else self._by_id()
-        return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
+    def _run(self, steps: Coroutine[Any, Any, Any]) -> Any:
+        return steps
 
-    async def retry_later(
-        self,
-        message: Any,
-        attempt: int | None = None,
-        *,
-        backoff: Backoff = DEFAULT_BACKOFF,
-        topic: str | None = None,
-        dead_letter_topic: str | None = None,
-    ) -> str | None:
-        """Send a message again later; see :meth:`TimersClient.retry_later`."""
-        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
-        timer_id = await self._publish(self._publisher, submit)
-        return None if is_dead_letter else timer_id
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def update_if(
-        self,
-        request: TimerRequest,
-        condition: str | None,
-        *,
-        request_hash: bytes | None = None,
-        timeout_s: float | None = None,
-    ) -> VerdictMessage:
-        """Publish a request with an id, and await the verdict.
-
-        Args:
-            condition: ``absent``, or the source of the version that the request was made for; None: none.
-            request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
-        """
-        return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
-
-    async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
-        return await self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s)
-
-    async def _await_verdict(
-        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
-    ) -> VerdictMessage:
-        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
-        deadline, connecting, ids = self._deadline(timeout_s), self._connecting_deadline(timeout_s), self._by_id()
-        if not ids.listening:
-            await self._connect(ids.listen, connecting)
-        future = await self._retry_while_full(partial(submit, ids), deadline)
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), left_s(deadline))
-        except TimeoutError:
-            raise ids.no_verdict_error(future, timeout_s) from None
+    async def _result(self, future: Future[_T], deadline: float) -> _T:
+        """If the awaiting task is cancelled, the broker may still get the request."""
+        async with asyncio.timeout(left_s(deadline)):
+            return await asyncio.wrap_future(future)
 
     async def _connect(self, connect: Callable[[float], None], deadline: float) -> None:
         """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt."""
@@ -326,27 +308,6 @@ class AsyncTimersClient(ClientParts, TimerCalls[Coroutine[Any, Any, TimerId], Co
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opening)), left_s(deadline) + _LAST_ANSWER_S)
         except TimeoutError:
             raise self._kafka.unreachable_error() from None
-
-    async def _retry_while_full(self, submit: Callable[[], _T], deadline: float) -> _T:
-        timeout_s = left_s(deadline)
-        while True:
-            with suppress(BufferError):
-                return submit()
-            refuse_if_full(timeout_s, deadline)
-            await asyncio.sleep(FULL_QUEUE_WAIT_S)
-
-    async def _publish(
-        self, part: Publisher | ById, submit: Callable[[], Future[str]], timeout_s: float | None = None
-    ) -> str:
-        deadline = self._deadline(timeout_s)
-        if not part.is_open:
-            await self._connect(part.open, deadline)
-        future = await self._retry_while_full(submit, deadline)
-        try:
-            async with asyncio.timeout(left_s(deadline)):
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            raise self._kafka.unreachable_error(timeout_s=timeout_s) from None
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...

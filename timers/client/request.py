@@ -45,7 +45,7 @@ class TimerRequest(NamedTuple):
 
     A named tuple: bulk callers make millions of them.
 
-    ``Future.callBackKey`` is text: any other key goes in the header ``timer-key``, which older workers do not read.
+    ``Future.callBackKey`` is text: any other key goes in the header ``timer-key``.
     """
 
     topic: str

@@ -318,7 +318,7 @@ def source_of(callback: Callback) -> str | None:
     """The request whose timer fired, ``<topic>/<partition>/<offset>``; None for a record that is no callback.
 
     It is the header ``timer-source`` of a timer with an id, else ``timer-id``. No two timers have the same one, and the
-    sender of a request cannot choose it. Workers before version 0.1.0 send no ``timer-source``: then it is the id.
+    sender of a request cannot choose it.
 
     Args:
         callback: the headers, or the message that carries them.

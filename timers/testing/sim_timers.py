@@ -35,9 +35,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
-from timers.client.calls import TimerCalls, TimerId
+from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
-from timers.client.retry import DEFAULT_BACKOFF, Backoff, Received, plan
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.counters import Counters
@@ -236,6 +235,14 @@ class Fired(NamedTuple):
     at_ms: int
     """Epoch milliseconds at which the broker appended it."""
 
+    def partition(self) -> int:
+        """For :meth:`SimTimers.retry_later`, which takes the message of any consumer."""
+        return 0
+
+    def offset(self) -> int:
+        """As :meth:`partition`."""
+        return 0
+
 
 class DeadLetter(NamedTuple):
     """A request that could not be read or sent."""
@@ -248,7 +255,7 @@ class DeadLetter(NamedTuple):
     value: bytes | None
 
 
-class SimTimers(TimerCalls[TimerId, VerdictMessage]):
+class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     """A timer service in memory.
 
     Args:
@@ -314,28 +321,12 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
                 raise InvalidTimerError(wrong_request(index, error)) from error
         return scheduled if ids else len(scheduled)
 
-    def retry_later(
-        self,
-        message: Any,
-        attempt: int | None = None,
-        *,
-        backoff: Backoff = DEFAULT_BACKOFF,
-        topic: str | None = None,
-        dead_letter_topic: str | None = None,
-    ) -> str | None:
-        """Send a message again later; see :meth:`timers.client.TimersClient.retry_later`.
-
-        Args:
-            message: one of :attr:`fired`, or as there.
-        """
-        if isinstance(message, Fired):
-            message = Received(message.topic, 0, 0, message.key, message.value, message.headers)
-        own = self._settings.dead_letter_topic
-        record = plan(message, attempt, backoff, topic, dead_letter_topic or own)
+    def _send_again(self, retry: Retry) -> str | None:
+        record = retry(self._settings.dead_letter_topic)
         if isinstance(record, TimerRequest):
             return self.schedule_request(record)
-        topic, key, value, headers = record
-        self._append(own, key, value, headers)
+        _, key, value, headers = record
+        self._append(self._settings.dead_letter_topic, key, value, headers)
         return None
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -482,7 +473,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage]):
         )
 
 
-class AsyncSimTimers(TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage]]):
+class AsyncSimTimers(
+    TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage], Coroutine[Any, Any, str | None]]
+):
     """Simulated timers for code that awaits an :class:`~timers.client.AsyncTimersClient`.
 
     Attributes:
@@ -509,17 +502,8 @@ class AsyncSimTimers(TimerCalls[Coroutine[Any, Any, TimerId], Coroutine[Any, Any
         """As :meth:`SimTimers.schedule_many`."""
         return self.sim.schedule_many(requests, ids=ids)
 
-    async def retry_later(
-        self,
-        message: Any,
-        attempt: int | None = None,
-        *,
-        backoff: Backoff = DEFAULT_BACKOFF,
-        topic: str | None = None,
-        dead_letter_topic: str | None = None,
-    ) -> str | None:
-        """As :meth:`SimTimers.retry_later`."""
-        return self.sim.retry_later(message, attempt, backoff=backoff, topic=topic, dead_letter_topic=dead_letter_topic)
+    async def _send_again(self, retry: Retry) -> str | None:
+        return self.sim._send_again(retry)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Do nothing: there is no connection."""

@@ -1,7 +1,8 @@
 """Names of topics, records and transactional ids, and which topic names are legal."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from timers.core.progress import Cuts, cut_suffix
 
@@ -31,25 +32,48 @@ def is_legal(topic: object) -> bool:
     return isinstance(topic, str) and LEGAL_TOPIC.fullmatch(topic) is not None
 
 
-def requests_by_id(request_topic: str) -> str:
-    """The topic of requests with an id, if no other is set. Each request topic has its own: if two apps read one, both
-    would fire its timers."""
-    return f"{request_topic}-by-id"
+Name: TypeAlias = Callable[[str], str]
+"""Returns a name that follows from another one: of an app (its ``TIMERS_APP_ID``), unless its text says of what."""
 
+requests_by_id: Name = "{}-by-id".format
+"""Of a request topic: the topic of requests with an id, if no other is set. Each request topic has its own: if two apps
+read one, both would fire its timers."""
 
-def progress(app_id: str) -> str:
-    """The compacted topic with the progress of each machine of this app."""
-    return f"{app_id}-progress"
+progress: Name = "{}-progress".format
+"""The compacted topic with the progress of each machine of the app."""
 
+retry: Name = "{}-timer-retry".format
+"""The internal topic for timers of failing targets. Each app has its own, because only that app may fire them."""
 
-def retry(app_id: str) -> str:
-    """The internal topic for timers of failing targets. Each app has its own, because only that app may fire them."""
-    return f"{app_id}-timer-retry"
+canary: Name = "{}-canary".format
+"""The target topic of the canary timers of the app's workers."""
 
+retried: Name = "{}-dead-letters-retried".format
+"""The compacted topic that says which dead letters were published again. The first retry creates it."""
 
-def canary(app_id: str) -> str:
-    """The target topic of the canary timers of this app's workers."""
-    return f"{app_id}-canary"
+console_log: Name = "{}-console-log".format
+"""The log of the changes that users made through the console."""
+
+retrier_id: Name = "{}-dead-letters".format
+"""Transactional id of a retry of dead letters: a second retry fences the first."""
+
+promoter_id: Name = "{}-promote".format
+"""Transactional id of `timers spark promote`: a second promoter fences the first."""
+
+engine_id: Name = "{}-engine".format
+"""Transactional id with which the engine on Spark says that it starts, and the consumer group of its driver."""
+
+importer_id: Name = "{}-import".format
+"""Transactional id of `timers import-pending`: a second import fences the first."""
+
+queue_group: Name = "queue.{}".format
+"""Of a queue: its consumer group."""
+
+queue_returns: Name = "{}-returns".format
+"""Of the group of a queue: the internal topic on which messages come back for another attempt."""
+
+queue_ledger: Name = "{}-ledger".format
+"""Of the group of a queue: the compacted topic with copies of what it has committed."""
 
 
 def snapshots(app_id: str, topic: str) -> str:
@@ -63,59 +87,14 @@ def apps_with_snapshots(topic: str, names: Iterable[str]) -> list[str]:
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
-def retried(app_id: str) -> str:
-    """The compacted topic that says which dead letters were published again. The first retry creates it."""
-    return f"{app_id}-dead-letters-retried"
-
-
-def console_log(app_id: str) -> str:
-    """The log of the changes that users made through the console."""
-    return f"{app_id}-console-log"
-
-
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
     """Transactional id of one machine. It fences a former owner, so it is never configured [I12]."""
     return f"{app_id}-{topic}-{partition}"
 
 
-def retrier_id(app_id: str) -> str:
-    """Transactional id of a retry of dead letters: a second retry fences the first."""
-    return f"{app_id}-dead-letters"
-
-
-def promoter_id(app_id: str) -> str:
-    """Transactional id of `timers spark promote`: a second promoter fences the first."""
-    return f"{app_id}-promote"
-
-
-def engine_id(app_id: str) -> str:
-    """Transactional id with which the engine on Spark says that it starts, and the consumer group of its driver."""
-    return f"{app_id}-engine"
-
-
-def importer_id(app_id: str) -> str:
-    """Transactional id of `timers import-pending`: a second import fences the first."""
-    return f"{app_id}-import"
-
-
-def queue_group(name: str) -> str:
-    """The consumer group of a queue."""
-    return f"queue.{name}"
-
-
 def queue_of_group(group: str) -> str | None:
     """Return the name of the queue with this consumer group; None for any other group."""
     return group.removeprefix("queue.") if group.startswith("queue.") else None
-
-
-def queue_returns(group: str) -> str:
-    """The internal topic on which messages of a queue come back for another attempt."""
-    return f"{group}-returns"
-
-
-def queue_ledger(group: str) -> str:
-    """The compacted topic with copies of what the group of a queue has committed."""
-    return f"{group}-ledger"
 
 
 def partition_name(topic: str, partition: int) -> str:

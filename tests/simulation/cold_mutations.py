@@ -103,8 +103,8 @@ class ForgetsCopiesAtTheNextSweep(Horizon):
 CHANGED = {
     "cold: the last copy counts": changed(
         (
-            "entry is not None and key_of(entry) == (copy.due_s, copy.original)",
-            "entry is not None and key_of(entry)[0] == copy.due_s",
+            "entry is not None and key_of(entry) == (each.due_s, each.original)",
+            "entry is not None and key_of(entry)[0] == each.due_s",
         ),
     ),
     "cold: forwarded requests are kept": changed(

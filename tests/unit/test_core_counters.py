@@ -55,7 +55,7 @@ def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     counters.transaction.fire_again("t", 4)
     counters.transaction.fire_again("u", 4)
     counters.transaction.retried += 1
-    counters.transaction.dead_letter("topic-unknown")
+    counters.transaction.dead_lettered["topic-unknown"] += 1
     counters.transaction.progress = progress
     counters.transaction.ended_ms = 10_025
 

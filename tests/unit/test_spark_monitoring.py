@@ -6,6 +6,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from collections import Counter
 
 import pytest
 
@@ -132,11 +133,12 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     clock = Clock()
     monitor = Monitor("engine", 1, clock)
     in_driver = Counters()
-    in_driver.retried, in_driver.dead_lettered = 2, {"value-too-large": 1}
+    in_driver.retried, in_driver.dead_lettered = 2, Counter({"value-too-large": 1})
     monitor.engine = counts = EngineCounts(lambda: [in_driver], lambda: 4)
     worked, before = Counters(), Counters().numbers()
     for fired, due_s in ((3, 1000), (2, 1001)):
-        worked.transaction = TransactionCounters(fired={"orders": {due_s: fired}}, dead_lettered={"no-such-topic": 1})
+        one_letter = Counter({"no-such-topic": 1})
+        worked.transaction = TransactionCounters(fired={"orders": {due_s: fired}}, dead_lettered=one_letter)
         worked.transaction.ended_ms = 1001_500
         worked.count_committed(Progress())
         waiting: dict[TopicPartition, tuple[int, int | None]] = {TP: (7, 998), ("timer-request", 1): (0, None)}

@@ -227,7 +227,8 @@ def due_of(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] 
     at = fields.get("at")
     if isinstance(at, str):
         at = parse_due(at, say)
-    return due_second(at, _delay(fields.get("delay")), now_ns=now_ns)
+    delay = fields.get("delay")
+    return due_second(at, parse_duration(delay) if isinstance(delay, str) else delay, now_ns=now_ns)
 
 
 def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
@@ -257,10 +258,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         raise ValueError("a field is given twice")
     return fields
-
-
-def _delay(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
 
 
 def data_of(name: str, value: Any) -> str | bytes | None:

@@ -131,13 +131,15 @@ class ClockGuard:
             if broker is not None:
                 self._counted.pop(broker, None)  # if the clocks of all brokers went back, the next one counts
             return False
-        leaps, first = self._leaps(tick), hold.first if hold else tick
+        # Too far ahead to count without a second clock.
+        leaps = self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
+        first = hold.first if hold else tick
         # What another broker said before a leap agrees with the time before it.
         newer_than_s = first.boot_s if leaps else tick.boot_s - FRESH_S
         if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
             self.anchor = self.agreed = tick
         elif leaps:
-            if self._is_accepted(tick):
+            if self._accept_s is not None and tick.time_s <= self._accept_s + self._max_leap_s:
                 self.agreed = tick
             elif not self._follows(tick, fired_s, clocks.wall_s):
                 self._holds[broker] = Hold(broker, first, tick, clocks.wall_s)
@@ -151,10 +153,6 @@ class ClockGuard:
         """Whether another broker's newer time counts: a slow broker does not set the time back."""
         newest_s = max((seen.at(tick.boot_s) for seen in self._others(self._counted, tick, broker)), default=None)
         return newest_s is not None and newest_s - tick.time_s > CLOCK_STEP_BACK_S
-
-    def _leaps(self, tick: Seen) -> bool:
-        """Whether a tick is too far ahead to count without a second clock."""
-        return self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
 
     def _agrees(self, tick: Seen, time_s: float) -> bool:
         """Whether a clock agrees, in both directions: a clock that is years ahead does not agree with every tick."""
@@ -173,9 +171,6 @@ class ClockGuard:
             return self.anchor is None and abs(wall_s - tick.time_s) <= NEW_APP_LEAP_S
         newest_s = max(fired_s, default=None)
         return self.anchor is None and newest_s is not None and 0 <= int(tick.time_s) - newest_s <= self._max_leap_s
-
-    def _is_accepted(self, tick: Seen) -> bool:
-        return self._accept_s is not None and tick.time_s <= self._accept_s + self._max_leap_s
 
     @staticmethod
     def _others(seen: dict[int, Seen], tick: Seen, broker: int | None) -> list[Seen]:

@@ -10,6 +10,7 @@ Only the thread that owns the machine writes; every thread may read.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -104,9 +105,9 @@ class TransactionCounters:
     """Callbacks that come from the retry topic, by the due second of the request."""
     retried: int = 0
     """Timers moved to the retry topic."""
-    dead_lettered: dict[str, int] = field(default_factory=dict)
+    dead_lettered: Counter[str] = field(default_factory=Counter)
     """Code -> dead letters."""
-    verdicts: dict[str, int] = field(default_factory=dict)
+    verdicts: Counter[str] = field(default_factory=Counter)
     """Verdict -> cancels and replacements of timers with an id."""
     forwarded: int = 0
     """Requests that went cold."""
@@ -125,10 +126,6 @@ class TransactionCounters:
         """Add a callback that comes from the retry topic."""
         counts = self.fired_after_retry.setdefault(topic, {})
         counts[due_s] = counts.get(due_s, 0) + 1
-
-    def dead_letter(self, code: str) -> None:
-        """Add a dead letter."""
-        self.dead_lettered[code] = self.dead_lettered.get(code, 0) + 1
 
 
 _LETTERS, _LAG, _SUM = "dead-lettered/", "lag/", "sum"
@@ -195,8 +192,8 @@ class Counters:
         self.late = 0
         self.fired = 0
         self.retried = 0
-        self.dead_lettered: dict[str, int] = {}
-        self.verdicts: dict[str, int] = {}
+        self.dead_lettered: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
         self.forwarded = 0
         self.promoted = 0
         self.promoted_duplicates = 0
@@ -205,7 +202,7 @@ class Counters:
         self.topics: dict[str, TopicCounters] = {}
         self.transaction = TransactionCounters()
         self._committed: Progress | None = None
-        self.callers: dict[tuple[str, str], int] = {}
+        self.callers: Counter[tuple[str, str]] = Counter()
         self.uncommitted: list[Accepted] = []
 
     def numbers(self) -> dict[str, float]:
@@ -232,10 +229,8 @@ class Counters:
         self._count_accepted(committed.next_offset)
         self.retried += transaction.retried
         self.forwarded += transaction.forwarded
-        for code, count in transaction.dead_lettered.items():
-            self.dead_lettered[code] = self.dead_lettered.get(code, 0) + count
-        for verdict, count in transaction.verdicts.items():
-            self.verdicts[verdict] = self.verdicts.get(verdict, 0) + count
+        self.dead_lettered.update(transaction.dead_lettered)
+        self.verdicts.update(transaction.verdicts)
         self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
@@ -265,8 +260,7 @@ class Counters:
             self.promoted_duplicates += promoted_duplicates
             for (caller, outcome), count in callers.items():
                 known = (caller, outcome) in self.callers or len(self.callers) < MAX_CALLERS
-                label = (caller if known else OTHER_CALLERS, outcome)
-                self.callers[label] = self.callers.get(label, 0) + count
+                self.callers[caller if known else OTHER_CALLERS, outcome] += count
 
     def resume(self, committed: Progress, applied: int) -> None:
         """Decide whether the last commit of the former machine succeeded. Call when a machine opens.

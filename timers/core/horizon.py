@@ -184,7 +184,10 @@ class Horizon:
         entries: Entries = {}
         for each in decoded.copies:
             entry = known.get(each.key)
-            counts = self._holds(entry, each) if self._indexed else entry is None or offset_of(entry) >= each.offset
+            if self._indexed:
+                counts = entry is not None and key_of(entry) == (each.due_s, each.original)
+            else:
+                counts = entry is None or offset_of(entry) >= each.offset
             if counts:
                 # An append second at or after the due second: so the entry never counts as cold.
                 copy: Version = (each.due_s, each.offset, max(each.due_s, each.append_s))
@@ -202,10 +205,6 @@ class Horizon:
             return None
         key = _id_of_request(original)
         return self._store.entries([key]).get(key)
-
-    @staticmethod
-    def _holds(entry: Entry | None, copy: PromotedCopy) -> bool:
-        return entry is not None and key_of(entry) == (copy.due_s, copy.original)
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
         """Cut a fetch into pieces. No piece has both a copy and another operation of one id, so their order is kept.

@@ -85,7 +85,9 @@ class Loop:
             Lost: drop the machine and open it again [I5].
             Fenced: another worker owns the machine.
         """
-        self._observe()
+        while self._ticks:
+            self.machine.observe(*self._ticks.popleft())
+            self.firing = self._commit_due = True
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
@@ -93,7 +95,11 @@ class Loop:
             self.firing = self.machine.fire_chunk()
         consumed, read_again_from = False, None
         if self._may_accept() and not (self.firing and self.machine.fires_first):
-            read_again_from = self._accept(self.fetches[0])
+            try:
+                if self.machine.accept(self.fetches[0]):
+                    self.firing = True
+            except ReadAgain as refused:
+                read_again_from = refused.position
             self.fetches.popleft()
             consumed = True
         settled, committed = self._commit_due and not self.firing, False
@@ -102,19 +108,5 @@ class Loop:
             self._commit_due = False
         return Outcome(consumed, read_again_from, settled, committed)
 
-    def _observe(self) -> None:
-        while self._ticks:
-            self.machine.observe(*self._ticks.popleft())
-            self.firing = self._commit_due = True
-
     def _may_accept(self) -> bool:
         return bool(self.fetches) and self.machine.takes(self.fetches[0])
-
-    def _accept(self, fetched: Fetched) -> int | None:
-        """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""
-        try:
-            if self.machine.accept(fetched):
-                self.firing = True
-        except ReadAgain as refused:
-            return refused.position
-        return None

@@ -91,11 +91,6 @@ def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
     return sha256(f"[{text}]".encode()).digest()
 
 
-def _public_settings(history: Iterable[SettingChange], applied: int) -> tuple[SettingChange, ...]:
-    """Returns the settings of the records below ``applied``, without the secret of the seals."""
-    return tuple(each for each in history if each.from_offset < applied and each.name != SEAL)
-
-
 def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, digest: bytes) -> Footer:
     """Returns the footer of a snapshot.
 
@@ -105,7 +100,7 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
         keys: number of keys in it.
         digest: of all of them.
     """
-    known = _public_settings(view.history, view.applied)
+    known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
     hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
 

@@ -6,6 +6,7 @@ work on it. Rows are kept in lists of one due second.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -181,7 +182,7 @@ class Decoded:
     """Promoted copies, in ascending offset."""
     ignored: int = 0
     """Number of promoted copies that do not count."""
-    callers: dict[tuple[str, str], int] = field(default_factory=dict)
+    callers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(caller, outcome) -> records, if the format names a caller."""
     append_s: dict[int, int] = field(default_factory=dict)
     """If the format has conditions: offset of each operation -> its append second, or 0 if a producer set its time."""
@@ -202,8 +203,7 @@ class Decoded:
         self.append_s.update(later.append_s)
         self.conditions.update(later.conditions)
         self.fired_versions.update(later.fired_versions)
-        for caller, count in later.callers.items():
-            self.callers[caller] = self.callers.get(caller, 0) + count
+        self.callers.update(later.callers)
 
     def drop(self, offsets: Collection[int]) -> None:
         """Remove the timers of these offsets: rows, and requests that would go cold."""

@@ -228,7 +228,7 @@ def decide(
 
 def _with_due_second(headers: Sequence[Header], due_s: int) -> list[Header]:
     """Headers that keep the original due second of a request that failed when it was due."""
-    added: list[Header] = [] if h.former_due(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
+    added: list[Header] = [] if h.last(headers, h.TIMER_AGAIN) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
     return [*headers, *added]
 
 

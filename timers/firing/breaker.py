@@ -121,7 +121,7 @@ class CircuitBreaker:
         return failures == 1
 
     def circuits(self) -> list[OpenCircuit]:
-        """Returns all circuits, for :meth:`adopt` in another process."""
+        """Returns all circuits, for :meth:`merge` in another process."""
         now = self._clock()
         return [
             OpenCircuit(
@@ -129,11 +129,6 @@ class CircuitBreaker:
             )
             for topic, each in list(self._circuits.items())  # another thread may change it
         ]
-
-    def adopt(self, circuits: Iterable[OpenCircuit]) -> None:
-        """Replace all circuits by those of another process."""
-        self._circuits = {}
-        self.merge(circuits)
 
     def merge(self, circuits: Iterable[OpenCircuit]) -> None:
         """Add the circuits of another process, if they have failed more often than is known here."""

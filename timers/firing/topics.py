@@ -224,8 +224,8 @@ class Targets:
     def adopt(self, circuits: Iterable[OpenCircuit]) -> None:
         """Use the circuits of another process instead of those of this one."""
         with self._changed:
-            self.circuit_breaker.adopt(circuits)
-            self.usable = {topic: count for topic, count in self.usable.items() if topic not in self.circuit_breaker}
+            self.circuit_breaker = CircuitBreaker(monotonic)
+            self.merge(circuits)
 
     def merge(self, circuits: Iterable[OpenCircuit]) -> None:
         """Add circuits that were opened in another process."""

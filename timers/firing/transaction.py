@@ -274,7 +274,8 @@ class Transaction:
         """
         for each in callbacks:
             self.send(*each)
-        self._add_progress(progress)
+        value = progress_record.encode(progress, self._topic_id, self._machine_name)
+        self._add(self._progress_topic, self._progress_partition, self._progress_key, value, (), self._now_ms())
         if self.given_up:
             self.release_compute_lock()  # so other machines do not wait while requests are read again
             self._add_given_up()
@@ -511,7 +512,7 @@ class Transaction:
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 key, value, headers = request_format.rebuild_request(row, origin)
-            if request_format.copy_needs_timer_again and h.former_due(headers) is None:
+            if request_format.copy_needs_timer_again and h.last(headers, h.TIMER_AGAIN) is None:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
@@ -526,7 +527,7 @@ class Transaction:
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
-        self._counters.transaction.dead_letter(rejected.code)
+        self._counters.transaction.dead_lettered[rejected.code] += 1
         key, value, headers = dead_letter.encode(rejected, source, self._limit(topic))
         count = self._topics.partitions(topic)
         partition = self._partition % count if key is None else partitions_of([key], count)[0]
@@ -590,7 +591,7 @@ class Transaction:
                 headers.append((h.TIMER_MOVED, b"1"))
             value = verdict_record.encode(verdict, self.source)
             self._add(topic, chosen, verdict.id, value, headers, now_ms)
-            counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
+            counts[verdict.verdict] += 1
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         """Add the cold requests to the cold topic."""
@@ -601,10 +602,6 @@ class Transaction:
             headers = cold.encode_cold(record, self.source(record.offset), due_s, secret)
             self._add(topic, partition, record.key, record.value, headers, now_ms)
         self._counters.transaction.forwarded += len(forwarded)
-
-    def _add_progress(self, progress: Progress) -> None:
-        value = progress_record.encode(progress, self._topic_id, self._machine_name)
-        self._add(self._progress_topic, self._progress_partition, self._progress_key, value, (), self._now_ms())
 
 
 def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[bytes | None], list[int]]:

@@ -58,10 +58,21 @@ def decode_due(digits: bytes | None, part: str = "key") -> int:
     raise InvalidRequestError("key-not-a-number", f"{part} {shown} is not an epoch second: 1 to 11 ASCII digits")
 
 
-def check_id(id: bytes | None, max_bytes: int, part: str = "key") -> None:
+def due_after(timestamp_ms: int, wait_ms: int, part: str, code: str, unit: str, shown: str = "") -> int:
+    """Return the second in which ``part`` of a request ends, which counts from the record's timestamp; rounded up."""
+    if timestamp_ms < 0:
+        reason = f"the record has no timestamp, which {part} starts from: give its topic LogAppendTime"
+        raise InvalidRequestError("time-missing", reason)
+    due_s = -(-(timestamp_ms + wait_ms) // 1000)
+    if due_s > MAX_DUE_S:
+        raise InvalidRequestError(code, f"{part}{shown} ends after the year 5138: it is in {unit}")
+    return due_s
+
+
+def check_id(id: bytes | None, max_bytes: int) -> None:
     """Check the id of a timer."""
     if not id:
-        raise InvalidRequestError("id-missing", f"{part} is missing or empty: it holds the timer's id")
+        raise InvalidRequestError("id-missing", "key is missing or empty: it holds the timer's id")
     if len(id) > max_bytes:
         raise InvalidRequestError("id-too-long", f"the id has {len(id)} bytes, more than {max_bytes}")
 

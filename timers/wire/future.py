@@ -62,7 +62,10 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
             value, headers = record.value, record.headers
             try:
                 if headers and len(kept := h.without_timer_headers(headers)) < len(headers):
-                    topic, key, payload = _with_timer_headers(value, headers, max_request_bytes, by_headers)
+                    own = h.timer_headers(headers)
+                    if h.TIMER_IF in own:
+                        raise InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)
+                    topic, key, payload = read_callback(value, own, max_request_bytes, by_headers)
                     headers = kept
                 else:
                     try:
@@ -90,16 +93,6 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
     if rejections:  # a second may have none but rejected records
         by_due = {due_s: rows for due_s, rows in by_due.items() if rows}
     return Decoded(by_due, rejections)
-
-
-def _with_timer_headers(
-    value: bytes | None, headers: Sequence[h.Header], max_request_bytes: int, by_headers: bool
-) -> tuple[str, Key, bytes]:
-    """Return topic, key and payload of the callback that a record with headers of the engine asks for."""
-    own = h.timer_headers(headers)
-    if h.TIMER_IF in own:
-        raise InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)
-    return read_callback(value, own, max_request_bytes, by_headers)
 
 
 def read_callback(
@@ -237,13 +230,13 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         try:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
-            source = own[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in own else None
-            origin = Origin(
-                _retried_id(own[h.TIMER_ID], source),
-                decode_due(own[h.TIMER_DUE]),
-                _attempt(own[h.TIMER_ATTEMPT]),
-                source,
-            )
+            id, source = id_text(own[h.TIMER_ID]), own[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in own else None
+            if topics.parse_source(id if source is None else source) is None:
+                raise ValueError
+            first_due_s, attempt = decode_due(own[h.TIMER_DUE]), own[h.TIMER_ATTEMPT]
+            if not (attempt.isdigit() and len(attempt) <= MAX_ATTEMPT_DIGITS):
+                raise ValueError
+            origin = Origin(id, first_due_s, int(attempt), source)
         except InvalidRequestError as error:
             decoded.rejected.append(rejected(record, error))
             continue
@@ -261,21 +254,3 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         )
         decoded.rows.setdefault(due_s, []).append(row)
     return decoded
-
-
-def _retried_id(id: bytes, source: str | None) -> str:
-    """The id of a timer; without a source, the id is the source.
-
-    Raises:
-        ValueError: the source is no source.
-    """
-    text = id_text(id)
-    if topics.parse_source(text if source is None else source) is None:
-        raise ValueError
-    return text
-
-
-def _attempt(digits: bytes) -> int:
-    if not (digits.isdigit() and len(digits) <= MAX_ATTEMPT_DIGITS):
-        raise ValueError
-    return int(digits)

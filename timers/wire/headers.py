@@ -111,11 +111,6 @@ def depth(headers: Sequence[Header]) -> int:
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DEPTH_DIGITS else 0
 
 
-def former_due(headers: Sequence[Header]) -> bytes | None:
-    """Return the former due second of a request that is published again; None for any other request."""
-    return last(headers, TIMER_AGAIN)
-
-
 HEX_PREFIX = "\\x"
 """Prefix of an id that is shown as hex digits."""
 

@@ -25,8 +25,7 @@ FORWARDED = "Timers-Forwarded"
 """Header of a query that one worker forwards to another, which then answers for its own partitions only."""
 
 FORWARDED_QUICK = "quick"
-"""Value of this header if the query is for a first page: its later reads and counts name the place where they go on. It
-is a header, because workers of an earlier version refuse a parameter that they do not know."""
+"""Value of this header if the query is for a first page: its later reads and counts name the place where they go on."""
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from timers.core.timer import Decoded, Headers, Origin, Row, key_bytes
 from timers.wire import checks
 from timers.wire import headers as h
-from timers.wire.checks import MAX_DUE_S, InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import MAX_ID_BYTES
 from timers.wire.printable import quoted
 
@@ -84,7 +84,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             decoded.rejected.append(checks.rejected(record, error))
             outcome = REJECTED
         label = _caller(headers), outcome
-        decoded.callers[label] = decoded.callers.get(label, 0) + 1
+        decoded.callers[label] += 1
     return decoded
 
 
@@ -114,7 +114,7 @@ def _decode_record(decoded: Decoded, record: Any, headers: Headers, max_request_
     due_s = _former_due_s(headers, record.timestamp)
     republished = due_s is not None
     if due_s is None:
-        due_s = _compute_due_s(record.timestamp, countdown_ms)
+        due_s = checks.due_after(record.timestamp, countdown_ms, "the countdown", "countdown-invalid", "seconds")
     origin = None
     if id is not None and not republished:
         origin = Origin(id, due_s, 0)
@@ -131,20 +131,9 @@ def _caller(headers: Headers) -> str:
 
 def _former_due_s(headers: Headers, timestamp_ms: int) -> int | None:
     """Return the former due second of a message that is published again; None for any other message."""
-    digits = h.former_due(headers)
+    digits = h.last(headers, h.TIMER_AGAIN)
     due_s = None if digits is None else checks.decode_due(digits, f"header {h.TIMER_AGAIN}")
     return due_s if due_s is not None and due_s * 1000 <= timestamp_ms else None
-
-
-def _compute_due_s(timestamp_ms: int, countdown_ms: int) -> int:
-    if timestamp_ms < 0:
-        raise InvalidRequestError(
-            "time-missing", "the record has no timestamp, which the countdown starts from: give its topic LogAppendTime"
-        )
-    due_s = -(-(timestamp_ms + countdown_ms) // 1000)
-    if due_s > MAX_DUE_S:
-        raise InvalidRequestError("countdown-invalid", "the countdown ends after the year 5138: it is in seconds")
-    return due_s
 
 
 def parse(value: bytes | None, max_request_bytes: int) -> CountdownRequest:

@@ -22,7 +22,7 @@ from timers.core.timer import Decoded, Origin, Row, key_bytes
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, future
 from timers.wire import headers as h
-from timers.wire.checks import MAX_DUE_S, InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 _ID = re.compile("[0-9]{1,10}/[0-9]{1,19}")
 """Id of a message: its partition and offset."""
@@ -42,7 +42,8 @@ def decode(records: Sequence[Any], max_request_bytes: int, callback_topic: str =
             if marker.type == Marker.END:
                 decoded.operations.append((id.encode(), record.offset, None, record.timestamp // 1000))
                 continue
-            due_s = _compute_due_s(record.timestamp, marker.redeliver_after_ms)
+            part, after_ms = "redeliver_after_ms", marker.redeliver_after_ms
+            due_s = checks.due_after(record.timestamp, after_ms, part, "marker-invalid", "milliseconds", f"={after_ms}")
         except InvalidRequestError as error:
             decoded.rejected.append(checks.rejected(record, error))
             continue
@@ -81,20 +82,6 @@ def _parse(value: bytes | None, max_request_bytes: int) -> Marker:
             "more",
         )
     return marker
-
-
-def _compute_due_s(timestamp_ms: int, redeliver_after_ms: int) -> int:
-    if timestamp_ms < 0:
-        raise InvalidRequestError(
-            "time-missing",
-            "the record has no timestamp, which redeliver_after_ms starts from: give its topic LogAppendTime",
-        )
-    due_s = -(-(timestamp_ms + redeliver_after_ms) // 1000)
-    if due_s > MAX_DUE_S:
-        raise InvalidRequestError(
-            "marker-invalid", f"redeliver_after_ms={redeliver_after_ms} ends after the year 5138: it is in milliseconds"
-        )
-    return due_s
 
 
 def encode_start(id: str, key: bytes, value: bytes, redeliver_after_ms: int) -> bytes:

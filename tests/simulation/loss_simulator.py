@@ -325,6 +325,9 @@ class LossSimulator:
                 self.counts["stopped"] += 1
                 if name not in self._cut:
                     raise Violation(f"{name} stopped, and its log is whole: {worker.stopped[name]}")
+                if self._owner[name] is not worker:  # another one has taken it over: it is restarted without it
+                    worker.stopped.pop(name)
+                    continue
                 left = self._waits_for.setdefault(name, self._random.choice([0, 3, 20]))
                 self._waits_for[name] = left - 1
                 if left <= 0:

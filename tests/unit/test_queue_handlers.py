@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import threading
+import weakref
 from functools import partial
 from inspect import CORO_SUSPENDED, getcoroutinestate
 from time import sleep
@@ -19,7 +21,7 @@ from tests.harness import queue_handlers
 from tests.harness.queue_handlers import RAISED
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
-from timers.queue import AsyncQueue, Queue, aio
+from timers.queue import AsyncQueue, Queue, aio, running
 from timers.queue.running import Handlers, handle
 
 
@@ -133,6 +135,19 @@ def test_a_message_is_settled_though_its_handler_has_broken_the_log() -> None:
     finally:
         logging.getLogger("timers.queue").removeFilter(ends)
     assert message.calls == ["retry ValueError('bad')"]
+
+
+def test_a_handler_that_failed_leaves_nothing_of_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "log_failure", lambda message, error: None)  # pytest keeps what is logged
+    message: Any = SimMessage()
+    kept = weakref.ref(message)
+    gc.disable()
+    try:
+        handle(message, fails)
+        del message
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_lost_lease_does_not_retry_the_message() -> None:

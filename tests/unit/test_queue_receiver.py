@@ -49,6 +49,21 @@ def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -
     assert (queue.state.load_error, queue.state.loading) == ("", 0)
 
 
+def test_partitions_count_as_loading_before_the_brokers_have_answered(
+    queue: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed, seen = queue.transport.committed, []
+
+    def asked(partitions: Any) -> Any:
+        seen.append(queue.state.loading)
+        return committed(partitions)
+
+    monkeypatch.setattr(queue.transport, "committed", asked)
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    assert len(queue.receive(MESSAGES)) == MESSAGES
+    assert seen[0] == 2
+
+
 def test_a_partition_that_is_lost_before_it_was_loaded_is_not_stopped(queue: Opened) -> None:
     queue.transport.failures = [failure() for _ in range(1000)]
     queue.call(queue.transport.assigned, [JOBS])

@@ -208,6 +208,7 @@ def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
     transactions = Opened(None)
     transactions.open()
     transactions.close()
+    assert not hasattr(transactions, "places"), "its admin client is closed too"
     assert made.calls == ["init_transactions"]
     assert not transactions.has_producer
     transactions.open()

@@ -264,6 +264,7 @@ class NewPartitions:
         """Load these partitions soon."""
         self._waiting |= set(partitions)
         self._next_load, self._pause_s = 0.0, _RETRY_S
+        self._count()
 
     def forget(self, partitions: Collection[Partition]) -> set[Partition]:
         """Forget partitions that have another owner; return those of them that are read."""
@@ -272,6 +273,7 @@ class NewPartitions:
         for partition in partitions:
             self._verifying.pop(partition, None)
             self._parted.pop(partition, None)
+        self._count()
         return read
 
     def note(self, partition: Partition, record: Any) -> None:
@@ -335,8 +337,11 @@ class NewPartitions:
         self._ask()
         if self._waiting and monotonic() >= self._next_load:
             self._load()
-        self._state.loading = len(self._waiting) + len(self._verifying)
+        self._count()
         return noted
+
+    def _count(self) -> None:
+        self._state.loading = len(self._waiting) + len(self._verifying)
 
     def _end_verification(self, partition: Partition) -> None:
         verification = self._verifying[partition]

@@ -115,13 +115,14 @@ def call(handler: Callable[[Any], object], message: object) -> None:
 def handle(message: Message, handler: Callable[[Message], None]) -> None:
     """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler."""
     process = os.getpid()
-    failure: BaseException | None = None
     try:
         call(handler, message)
-    except BaseException as error:
-        failure = error
-    end_fork_of(process, failure)
-    finish(message, failure)
+    except BaseException as error:  # kept in a local, it would keep its frames, and with them the message
+        end_fork_of(process, error)
+        finish(message, error)
+    else:
+        end_fork_of(process, None)
+        finish(message, None)
 
 
 def finish(message: Message, error: BaseException | None) -> None:
@@ -322,13 +323,14 @@ def _serve(pipe: Connection, handler: Handler) -> None:
         pipe.send("ready")
         while True:
             message: RemoteMessage = pipe.recv()
-            failure: BaseException | None = None
             try:
                 call(handler, message)
             except BaseException as error:
-                failure = error
-            end_fork_of(process, failure)
-            _end(message, failure)
+                end_fork_of(process, error)
+                _end(message, error)
+            else:
+                end_fork_of(process, None)
+                _end(message, None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

@@ -185,6 +185,8 @@ class Transactions:
         if self._opened is not None:  # if it connected later, it would fence the next producer of this id
             wait([self._opened[1]], _CLOSE_S)
         self._opened = None
+        with contextlib.suppress(AttributeError):  # it was never opened
+            del self.places  # and the connections with which it asks
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan in a transaction."""

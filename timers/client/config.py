@@ -78,10 +78,6 @@ class Connection:
     """The application's own producer properties. They may contain a password."""
     reports: connection.ErrorReports = field(repr=False)
 
-    @property
-    def brokers(self) -> str:
-        return self.settings.brokers
-
     def with_topic(self, topic: str) -> Connection:
         """The same connection for another request topic."""
         return replace(self, request_topic=topic)
@@ -166,7 +162,7 @@ class Connection:
 
     def _login(self) -> dict[str, Any]:
         if "security.protocol" in self.extra:  # then the application's properties contain the whole login
-            return {"bootstrap.servers": self.brokers}
+            return {"bootstrap.servers": self.settings.brokers}
         return connection.librdkafka(self.settings)
 
     def partitions_of(
@@ -221,8 +217,8 @@ class Connection:
     def _no_topic_error(self, topic: str) -> PublishError:
         setting = f" with TIMERS_ID_TOPIC={topic}" if topic == self.settings.id_topic else ""
         return PublishError(
-            f"topic {topic!r} does not exist at {self.brokers}: start a worker (or the engine on Spark){setting}, "
-            "which creates it"
+            f"topic {topic!r} does not exist at {self.settings.brokers}: start a worker (or the engine on "
+            f"Spark){setting}, which creates it"
         )
 
     def unreachable_error(
@@ -231,8 +227,8 @@ class Connection:
         """The error when no broker answered within ``timeout_s``, by default that of this connection."""
         waited_s = self.timeout_s if timeout_s is None else timeout_s
         return self.reports.refusal or kind(
-            f"no broker at {self.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has each "
-            "partition a leader? What was already sent may still be taken"
+            f"no broker at {self.settings.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has "
+            "each partition a leader? What was already sent may still be taken"
         )
 
 

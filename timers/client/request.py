@@ -408,8 +408,7 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
             f"{quoted(text):.100} names no offset, so it is no instant: add Z for UTC, an offset such as +02:00, or a "
             "space and a zone such as Europe/Berlin"
         )
-    due_s = instant_s
-    return in_range(due_s, f"{quoted(text):.100}")
+    return in_range(instant_s, f"{quoted(text):.100}")
 
 
 _SPAN = re.compile(r"-?([0-9]+[wdhms])+", re.ASCII)

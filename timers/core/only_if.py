@@ -40,7 +40,6 @@ from timers.core.operation import (
     OperationResults,
     Verdict,
     VerdictName,
-    Version,
     cancelled,
     due_s_of,
     id_of,
@@ -109,7 +108,7 @@ class ConditionalIndex(Index):
         known = self._store.entries({TIME_ID, *map(id_of, operations)})
         time_s = self._time_of(known.get(TIME_ID))
         if fired_through is None and not decoded.conditions and all(due_s is not None for _, _, due_s, _ in operations):
-            return OperationResults({**latest(operations), TIME_ID: self._time_entry(max(time_s, *append_s.values()))})
+            return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
         entries: Entries = {}
         verdicts: list[Verdict] = []
         refused: set[int] = set()
@@ -133,7 +132,7 @@ class ConditionalIndex(Index):
                 asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
                 version = None if condition is None else self._version(after)
                 verdicts.append(Verdict(id, offset, verdict, asked_s, version))
-        entries[TIME_ID] = self._time_entry(time_s)
+        entries[TIME_ID] = (time_s, 0, 0)
         cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
         decoded.drop(refused)
         return OperationResults(entries, verdicts, refused=len(refused) - cancels)
@@ -142,12 +141,10 @@ class ConditionalIndex(Index):
         """Returns why a request does not count; None if its condition is true."""
         if condition == ABSENT:
             return None if former is None else EXISTS
-        if former is None or condition != self._source(self._version(former)):
+        offset = self._version(former)
+        if former is None or condition != f"{self._place}/{offset}{cut_suffix(self._cuts, offset)}":
             return CHANGED
         return TOO_LATE if not is_cancelled(former) and due_s_of(former) <= append_s else None
-
-    def _source(self, offset: int) -> str:
-        return f"{self._place}/{offset}{cut_suffix(self._cuts, offset)}"
 
     @staticmethod
     def _entry_after(operation: Operation, former: Entry | None, time_s: int) -> Entry | None:
@@ -209,10 +206,6 @@ class ConditionalIndex(Index):
         return NO_VERSION if entry is None else request_of(entry)
 
     @staticmethod
-    def _time_entry(time_s: int) -> Version:
-        """Returns the entry of :data:`TIME_ID`. Inverse: :meth:`_time_of`."""
-        return time_s, 0, 0
-
-    @staticmethod
     def _time_of(entry: Entry | None) -> int:
+        """Returns the second that the entry of :data:`TIME_ID` holds."""
         return 0 if entry is None else due_s_of(entry)

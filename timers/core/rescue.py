@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
-from timers.core.operation import Entry, offset_of
+from timers.core.operation import offset_of
 from timers.core.ports import Store
 from timers.core.progress import Hole, Progress, Rescue, reached
 from timers.core.timer import Row, id_bytes
@@ -131,7 +131,11 @@ def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}
         if latest:  # an older version of an id would undo a newer one
-            lost = [row for row in lost if row[5] is None or _is_latest(row, latest.get(id_bytes(row[5][0])))]
+            lost = [
+                row
+                for row in lost
+                if row[5] is None or (entry := latest.get(id_bytes(row[5][0]))) is None or offset_of(entry) == row[0]
+            ]
         yield key, lost
 
 
@@ -148,10 +152,6 @@ def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[byt
         cursor, rescue = _CANCELS + cancel[0], _rescue_of(rescues, cancel[1])
         if rescue is not None and cursor > rescue.through:
             yield cursor, cancel
-
-
-def _is_latest(row: Row, entry: Entry | None) -> bool:
-    return entry is None or offset_of(entry) == row[0]
 
 
 class LostRecords(NamedTuple):

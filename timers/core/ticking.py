@@ -64,10 +64,6 @@ class Phase:
         """Returns the broker's time at ``now_s`` in epoch seconds; None without an estimate."""
         return None if self.offset_s is None else now_s + self.offset_s
 
-    def second_at(self, now_s: float) -> int | None:
-        """Returns the broker's second at ``now_s``; None without an estimate."""
-        return None if self.offset_s is None else int(now_s + self.offset_s)
-
 
 TRY_AGAIN_S = 30.0
 """Seconds after which a broker that did not answer gets a tick again, beside the one that counts."""

@@ -468,15 +468,13 @@ class Targets:
         """``partition`` of a topic of the engine; or the next one with a leader, if it had none a short time ago."""
         if not self._avoided and topic not in self.leaderless:
             return partition
-        count = self.partitions(topic)
+        now, count, leaderless = monotonic(), self.partitions(topic), self.leaderless.get(topic, ())
         others = ((partition + step) % count for step in range(count))
-        chosen = next((each for each in others if not self._is_avoided(topic, each)), partition)
+        led = (each for each in others if each not in leaderless and now >= self._avoided.get((topic, each), 0.0))
+        chosen = next(led, partition)
         if chosen != partition:
-            self._moved[topic, partition] = monotonic()
+            self._moved[topic, partition] = now
         return chosen
-
-    def _is_avoided(self, topic: str, partition: int) -> bool:
-        return partition in self.leaderless.get(topic, ()) or monotonic() < self._avoided.get((topic, partition), 0.0)
 
     def was_moved(self, topic: str, partition: int) -> bool:
         """Whether :meth:`available` returned another partition in the last :data:`MOVED_S`."""

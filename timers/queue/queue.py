@@ -116,7 +116,7 @@ class Queue:
         self.timeout_s = timeout_s
         self.handlers = Handlers()
         self._sender = Sender(kafka, topic)
-        self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
+        self._timers = TimersClient(kafka.settings.brokers, timeout_s=timeout_s)
         self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self.state = State(terms, guards)

@@ -62,7 +62,7 @@ class TickScheduler(Service):
             self._ask_ahead()
             await wait_until(self._phase.next_second_at(monotonic()))
             self.answered.clear()
-            await self._due_ticks.put(self._phase.second_at(monotonic()) or 0)
+            await self._due_ticks.put(int(self._phase.at(monotonic()) or 0))
             try:
                 await asyncio.wait_for(self.answered.wait(), TICK_TIMEOUT_S + 1.0)
             except TimeoutError:

@@ -59,6 +59,11 @@ async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() ->
                 cluster.pages = sound | {path: (200, strange)}
                 known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
                 assert (known["ready"], known["why"]) == (None, f"its page {path} cannot be read")
+        for strange in (b'{"red": {}, "firing": 1}', b'{"red": {}, "machines": []}', b'{"red": {}, "notes": null}'):
+            cluster.pages = sound | {"/health/partitions": (200, strange)}
+            known, _ = (await answer_of(client, "GET", "/v1/workers"))[1]["workers"]
+            assert (known["ready"], known["why"]) == (None, "its page /health/partitions cannot be read")
+        cluster.pages = sound | {"/metrics": (200, b"")}
         missing = (await answer_of(client, "GET", "/v1/lateness"))[1]["missing"]
         assert missing[0] == {"worker": "w1", "reason": "its page /metrics cannot be read"}
         cluster.pages, cluster.worker_is_foreign = sound, True

@@ -18,6 +18,11 @@ from timers.wire import query as wire
 from timers.wire.printable import decode_json, quoted
 
 _READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
+_OF_PARTITIONS: dict[str, type[dict[str, Any] | list[str]]] = {
+    **dict.fromkeys(("red", "machines", "request_partitions"), dict),
+    **dict.fromkeys(("firing", "lossy", "warnings", "notes"), list),
+}
+"""What is shown of a worker's page of partitions, and its form."""
 _OK = 200
 
 QUICK_S = 0.1
@@ -78,17 +83,16 @@ def _shown(worker: FoundWorker, pages: _Said, why_not: str) -> dict[str, Any]:
     if state is None or not isinstance(state.get("pending"), int):
         return {**shown, "ready": None, "why": why_not or "what answers at its address is no worker of timers"}
     status, metrics = pages[_METRICS]
-    partitions, said = _object(pages, _PARTITIONS) or {}, figures.samples(metrics) if status == _OK else {}
-    red = partitions.get("red")
-    unread = [path for path, found in ((_PARTITIONS, isinstance(red, dict)), (_METRICS, bool(said))) if not found]
+    found, said = _object(pages, _PARTITIONS) or {}, figures.samples(metrics) if status == _OK else {}
+    partitions = {name: found.get(name, kind()) for name, kind in _OF_PARTITIONS.items()}
+    are_read = "red" in found and all(isinstance(partitions[name], kind) for name, kind in _OF_PARTITIONS.items())
+    unread = [path for path, is_read in ((_PARTITIONS, are_read), (_METRICS, bool(said))) if not is_read]
     if unread:  # without them its partitions would look sound, and its timers would be missing from sums
         return {**shown, "ready": None, "why": f"its page {unread[0]} cannot be read"}
     return {
         **shown,
         **{name: state.get(name) for name in ("ready", "reasons", "stopped", "pending", "tick_age_s")},
-        "red": red,
-        **{name: partitions.get(name, []) for name in ("lossy", "firing", "warnings", "notes")},
-        **{name: partitions.get(name, {}) for name in ("machines", "request_partitions")},
+        **partitions,
         **figures.figures(said),
         "dead_letters": figures.by_label(said, "timers_dead_lettered_total", "code"),
         "waiting": figures.by_label(said, "timers_partitions_waiting", "reason"),

@@ -198,7 +198,7 @@ def _watch(
     running: StreamingQuery, retries: Retries, reporter: Reporter, stop: threading.Event, look: Callable[[], None]
 ) -> None:
     """Wait for the end of a query, and end it when the engine stops."""
-    said_at = 0.0
+    said_at = monotonic()
     try:
         while running.isActive and retries.failure is None and not stop.wait(POLL_S):
             look()

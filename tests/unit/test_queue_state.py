@@ -82,6 +82,17 @@ def test_calls_that_wait_for_a_commit_end_with_the_queue() -> None:
     assert state.wait_for_commit().result(0) is None, "nothing is left to commit"
 
 
+def test_a_call_that_waits_after_the_end_knows_that_earlier_calls_were_dropped() -> None:
+    state = opened()
+    (message,) = receive(state, 1)
+    waits = state.wait_for_commit()
+    message.ack()
+    state.end()
+    for each in (waits, state.wait_for_commit()):
+        with pytest.raises(QueueError, match="lost partitions"):
+            each.result(0)
+
+
 def commit_all(state: State) -> None:
     while (plan := state.settler.plan()) is not None:
         state.settler.succeed(plan)

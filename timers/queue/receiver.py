@@ -446,12 +446,14 @@ class Receiver:
         with self._state.lock:
             self._state.settler.member = self._transport.member()
             guards = self._state.guard(partitions)
-        self._committer.commit_all(only_plain=True)
-        give_up = monotonic() + _HAND_OVER_S
-        while not self._committer.commit_all() and monotonic() < give_up:
-            sleep(_HAND_OVER_PAUSE_S)
-        for guard in guards:
-            guard.decide(is_set=False)
+        try:
+            self._committer.commit_all(only_plain=True)
+            give_up = monotonic() + _HAND_OVER_S
+            while not self._committer.commit_all() and monotonic() < give_up:
+                sleep(_HAND_OVER_PAUSE_S)
+        finally:  # also if the transport was closed meanwhile: handlers wait for the answer
+            for guard in guards:
+                guard.decide(is_set=False)
 
 
 _PAUSE_S = 0.5

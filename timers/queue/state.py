@@ -408,7 +408,9 @@ class State:
         with self.lock:
             self._is_over = True
             self.settler.revoke(list(self.settler.ledgers))
+            has_dropped = self.settler.has_dropped
             self._answer(self._waiting, self._not_settled())
+            self.settler.has_dropped = has_dropped  # calls of other threads that wait later must know it, too
 
     def _not_settled(self) -> QueueError:
         return QueueError(

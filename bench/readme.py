@@ -57,9 +57,8 @@ def figures(results: dict[str, Any]) -> str:
     ]
     for row in results.get("recovery", ()):
         text[-1] += (
-            f" With an empty disk, {NAMES[row['subject']]} had {row['timers']:,} pending timers back "
-            f"{row['recovered_s']:.1f} s after its assignment, {row['start_to_ready_s']:.1f} s after the start of its "
-            "process."
+            f" On an empty disk, a process of {NAMES[row['subject']]} recovered {row['timers']:,} pending timers in "
+            f"{row['recovered_s']:.1f} s, and fired {row['start_to_ready_s']:.1f} s after its start."
         )
     for row in results.get("baseline", ()):
         text[-1] += (

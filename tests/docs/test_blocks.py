@@ -35,7 +35,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 PROGRAMS = """
     $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go kafka-console-producer.sh
-    kafka-delete-records.sh kcat kubectl mvn node npm openssl pip printf sed seq spark-class tail test
+    kafka-delete-records.sh kcat kubectl mvn node npm openssl pip printf sed seq sleep spark-class tail test
 """
 """Other first words of commands. ``$A`` is kafka-acls.sh on the page about security, which has a test of its own."""
 

@@ -15,7 +15,7 @@ from tests.harness.memory_store import MemoryStore
 from tests.harness.snapshots import restored
 from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.lineage import Batch, Count
+from timers.core.lineage import Batch, RecordCount
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
@@ -127,7 +127,7 @@ class Twins:
             self.next_offset += 1
         batch = Batch(self.next_offset - 1, self.next_offset - 1, len(values), 2**32 - 1)
         lineage = self.memory.lineage.through([(self.next_offset // 8, batch)], self.next_offset)
-        lineage = lineage._replace(counted=Count(1, self.next_offset, len(values), 0))
+        lineage = lineage._replace(counted=RecordCount(1, self.next_offset, len(values), 0))
         for store in (self.memory, self.rocks):
             store.write(rows, self.next_offset, entries, lineage)
 

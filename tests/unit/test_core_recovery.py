@@ -9,7 +9,7 @@ import pytest
 from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
-from timers.core.lineage import Count, Lineage
+from timers.core.lineage import Lineage, RecordCount
 from timers.core.machine import ReadAgain
 from timers.core.progress import MAX_REQUEST_BYTES, Doubt, History, Progress, SettingChange
 from timers.core.store_validity import catch_up
@@ -168,12 +168,12 @@ def read_again(rig: NativeRig, count: int = 5) -> None:
 def test_a_log_that_is_whole_is_counted_again() -> None:
     rig = counted_rig(())
     before = rig.outbox.progress.lineage.counted
-    assert before == Count(0, 12, 12, 12)
+    assert before == RecordCount(0, 12, 12, 12)
     read_again(rig)
     assert rig.store.lineage.counted == before
     rig.observe(56)
     rig.accept(90)
-    assert rig.store.lineage.counted == Count(0, 13, 13, 13)
+    assert rig.store.lineage.counted == RecordCount(0, 13, 13, 13)
 
 
 def test_a_machine_stops_if_its_log_has_lost_records_in_its_middle() -> None:
@@ -201,10 +201,10 @@ def test_an_accepted_loss_is_named_once_and_counting_begins_anew(caplog: pytest.
     assert rig.outbox.progress.lineage.counted is None
     rig.accept(90)
     rig.machine.commit_progress()
-    assert rig.outbox.progress.lineage.counted == Count(12, 13, 1, 13)
+    assert rig.outbox.progress.lineage.counted == RecordCount(12, 13, 1, 13)
     rig.open(wipe=True, accept_loss="")
     read_again(rig)
-    assert rig.store.lineage.counted == Count(12, 13, 1, 13)
+    assert rig.store.lineage.counted == RecordCount(12, 13, 1, 13)
     rig.log.lose_middle(rig.topic, 0, (12,))
     rig.open(wipe=True)
     with pytest.raises(LogMismatch, match="lost 1 record between the offsets 12 and 13"):
@@ -220,8 +220,8 @@ def test_an_acceptance_that_was_not_committed_is_not_asked_for_again() -> None:
     assert rig.machine.commit_progress()
 
 
-@pytest.mark.parametrize("stored", [None, Count(0, 7, 7, 7), Count(3, 9, 6, 9)])
-def test_counts_of_other_ranges_are_not_compared(stored: Count | None) -> None:
+@pytest.mark.parametrize("stored", [None, RecordCount(0, 7, 7, 7), RecordCount(3, 9, 6, 9)])
+def test_counts_of_other_ranges_are_not_compared(stored: RecordCount | None) -> None:
     """The store was written by a version that does not count, or before a loss was accepted."""
     rig = counted_rig(())
     rig.store.note_history(rig.outbox.progress.settings)
@@ -234,9 +234,9 @@ def test_counts_of_other_ranges_are_not_compared(stored: Count | None) -> None:
 
 def test_records_that_a_doubtful_log_may_lack_are_not_counted() -> None:
     """[I29]: below the offset at which a whole store ended, it may lack what compaction has taken."""
-    progress = Progress(20, lineage=Lineage(counted=Count(4, 20, 16, 20)), doubt=Doubt(15, "w"))
-    known = Lineage(counted=Count(4, 15, 11, 15))
-    assert progress.without_doubt(known, 15).lineage.counted == Count(15, 20, 5, 20)
+    progress = Progress(20, lineage=Lineage(counted=RecordCount(4, 20, 16, 20)), doubt=Doubt(15, "w"))
+    known = Lineage(counted=RecordCount(4, 15, 11, 15))
+    assert progress.without_doubt(known, 15).lineage.counted == RecordCount(15, 20, 5, 20)
     assert progress.without_doubt(Lineage(), 15).lineage.counted is None
-    assert progress.without_doubt(Lineage(), 0).lineage.counted == Count(4, 20, 16, 20), "all is read again"
+    assert progress.without_doubt(Lineage(), 0).lineage.counted == RecordCount(4, 20, 16, 20), "all is read again"
     assert progress.without_doubt().lineage.counted is None

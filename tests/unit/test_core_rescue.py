@@ -11,7 +11,7 @@ import pytest
 from tests.harness.list_outbox import ListOutbox
 from timers.core.keys import encode
 from timers.core.limits import Limits
-from timers.core.lineage import Batch, Count, Leader, Lineage, Parted, Unknown
+from timers.core.lineage import Batch, Leader, Lineage, Parted, RecordCount, Unknown
 from timers.core.loop import Loop
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Lost
@@ -222,7 +222,7 @@ def test_a_batch_of_a_new_leader_is_accepted_after_the_log_was_compared() -> Non
     loop.machine.trust(Leader(6, 0))
     loop.step()
     assert loop.machine.position == 22 and loop.untrusted_leader is None
-    assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1), 22, Count(20, 22, 0, 22))
+    assert loop.machine.lineages[0] == Lineage(((4, 0), (6, 21)), Batch(21, 21, 1, 1), 22, RecordCount(20, 22, 0, 22))
     assert loop.machine.progress.lineage == loop.machine.lineages[0]
 
 

@@ -268,7 +268,7 @@ def test_the_times_that_a_topic_takes_are_looked_up_again_after_a_refusal(target
     assert ask(targets, "t") == 1
     admin.configs["t"] = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}
     assert targets.usable == {"t": 1}
-    targets.note_times_refused("t")
+    targets.note_timestamps_refused("t")
     assert targets.usable == {}
     assert isinstance(ask(targets, "t"), DeliveryProblem)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.memory_store import MemoryStore
 from timers.config.settings import Settings
-from timers.core.lineage import Count, Lineage
+from timers.core.lineage import Lineage, RecordCount
 from timers.core.machine import Machine
 from timers.core.operation import Entry
 from timers.core.ports import Lost, SnapshotStore
@@ -117,11 +117,11 @@ def test_a_log_that_has_lost_records_in_its_middle_is_found() -> None:
     """Also if these have fired, so that no timer is missing."""
     stores = [filled(MemoryStore(), (100, ROWS), entries=ENTRIES) for _ in range(2)]
     for store, records in zip(stores, (37, 40), strict=True):
-        store.lineage = Lineage(counted=Count(10, 50, records, 30))
+        store.lineage = Lineage(counted=RecordCount(10, 50, records, 30))
     result = found(stores[0], stores[1], Progress(50))
     assert (result.different, result.differences) == (3, ("the log has 37 records from offset 10 to 50, and had 40",))
     assert found(stores[1], stores[1], Progress(50)).different == 0
-    stores[0].lineage = Lineage(counted=Count(20, 50, 30, 30))
+    stores[0].lineage = Lineage(counted=RecordCount(20, 50, 30, 30))
     assert found(stores[0], stores[1], Progress(50)).different == 0, "of another range"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.lineage import Batch, Count, Lineage
+from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.progress import (
     FEATURE_LEVEL,
     HOLE_DUE_S,
@@ -86,7 +86,7 @@ def test_a_damaged_or_copied_record_is_refused() -> None:
 
 
 def test_progress_says_which_log_it_belongs_to() -> None:
-    lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1), 7, Count(2, 7, 4, 7))
+    lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1), 7, RecordCount(2, 7, 4, 7))
     known = Progress(
         7, (900, 3), History(), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
     )

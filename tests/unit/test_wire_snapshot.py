@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.snapshots import CHUNK_BYTES, NUMBER, PLACE, Records, records_of
 from timers.core.keys import NEVER
-from timers.core.lineage import Batch, Count, Lineage
+from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.operation import Entry
 from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable
@@ -184,7 +184,7 @@ def test_the_records_of_the_golden_file_are_written_and_restored(
 
 def test_the_count_of_a_log_has_the_same_bytes_in_each_version() -> None:
     """Each later version must read them: in stores, in snapshots and in progress."""
-    lineage = Lineage(((2, 0),), Batch(890, 899, 1_800_000_000_000, 77), 900, Count(3, 900, 850, 900))
+    lineage = Lineage(((2, 0),), Batch(890, 899, 1_800_000_000_000, 77), 900, RecordCount(3, 900, 850, 900))
     stored = {
         b"\xfflineage": "939192020094cd037acd0383cf000001a3185c50004dcd0384",
         b"\xffcount": "0000000000000003000000000000038400000000000003520000000000000384",

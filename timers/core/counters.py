@@ -206,7 +206,7 @@ class Counters:
         self.uncommitted: list[Accepted] = []
 
     def numbers(self) -> dict[str, float]:
-        """The totals that engines have in common, each as one number by a name: the differences of two are sums again.
+        """The totals that engines have in common: name -> number. Subtract two results to get the totals between them.
 
         :func:`lag_of` and :func:`dead_lettered_of` read them.
         """

@@ -80,7 +80,7 @@ class Horizon:
         self._indexed = indexed
         self._history = Progress()
         self.sweeper = Sweeper(store)
-        self._read_s = self._committed_s = 0
+        self._newest_append_s = self._committed_append_s = 0
 
     def with_horizon(self, progress: Progress) -> Progress:
         """Returns ``progress`` with horizon and seal in its settings history, for requests that are accepted later."""
@@ -106,7 +106,7 @@ class Horizon:
         Args:
             decoder_at: returns the decoder for an offset: a copy is read as its request was.
         """
-        self._read_s = max(self._read_s, records[-1].timestamp // 1000)
+        self._newest_append_s = max(self._newest_append_s, records[-1].timestamp // 1000)
         seal = self._history.setting_at(SEAL, records[0].offset, 0)
         if not seal:
             return decode(records, max_bytes)
@@ -231,7 +231,7 @@ class Horizon:
 
     def note_committed(self) -> None:
         """Note that all records read so far are committed. Only a machine whose store lacks them reads them again."""
-        self._committed_s = self._read_s
+        self._committed_append_s = self._newest_append_s
 
     def sweep(self) -> None:
         """Forget some of the copies after which no other copy can come. Call once a second.
@@ -240,7 +240,7 @@ class Horizon:
         If timers have ids, the index is swept instead.
         """
         if not self._indexed:
-            self.sweeper.sweep(lambda entry: append_s_of(entry) + self._retention_s < self._committed_s)
+            self.sweeper.sweep(lambda entry: append_s_of(entry) + self._retention_s < self._committed_append_s)
 
 
 def needs_horizon(progress: Progress, horizon_s: int) -> bool:

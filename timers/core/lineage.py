@@ -59,7 +59,7 @@ class Unknown(NamedTuple):
     """The log is compacted, and the last batch was removed from it: it cannot be compared."""
 
 
-class Count(NamedTuple):
+class RecordCount(NamedTuple):
     """How many records a log has in the range [``since``, ``to``), so that it is noticed if it loses some [I32].
 
     Two counts of one log can be compared if they have the same range.
@@ -72,13 +72,13 @@ class Count(NamedTuple):
     sure_to: int
     """Up to this offset, the records were counted when they were accepted; from there on, when they were read again."""
 
-    def through(self, records: Sequence[Any], to: int) -> Count:
+    def through(self, records: Sequence[Any], to: int) -> RecordCount:
         """Returns the count after the records up to ``to`` were read again."""
         if records and records[0].offset < self.since:
             records = [record for record in records if record.offset >= self.since]
-        return Count(self.since, to, self.records + len(records), self.sure_to)
+        return RecordCount(self.since, to, self.records + len(records), self.sure_to)
 
-    def above(self, position: int, below: Count | None) -> Count | None:
+    def above(self, position: int, below: RecordCount | None) -> RecordCount | None:
         """Returns the count of the records from ``position`` on only; ``below``: those before it; None: not known."""
         if self.since >= position:
             return self
@@ -96,7 +96,7 @@ class Lineage(NamedTuple):
     """The last whole batch below the position; None before the first one, and after a cut."""
     end: int = 0
     """The offset up to which the epochs are known: that after the last batch, or that of a cut."""
-    counted: Count | None = None
+    counted: RecordCount | None = None
     """Of the records below the position, if it ends there; None: not known."""
 
     def through(self, passed: Sequence[PassedBatch], position: int) -> Lineage:
@@ -129,7 +129,7 @@ class Lineage(NamedTuple):
             return self if counted is self.counted else self._replace(counted=counted)
         return Lineage(tuple(each for each in self.epochs if each[1] < offset), None, offset, counted)
 
-    def count_at(self, position: int) -> Count | None:
+    def count_at(self, position: int) -> RecordCount | None:
         """Returns the count of the records below ``position``; None: not known."""
         return self.counted if self.counted is not None and self.counted.to == position else None
 
@@ -146,7 +146,7 @@ class Lineage(NamedTuple):
         return self.epochs[index + 1][1] if index + 1 < len(self.epochs) else self.end
 
 
-def counted_again(stored: Count | None, accepted: Count | None, position: int) -> Count | None:
+def counted_again(stored: RecordCount | None, accepted: RecordCount | None, position: int) -> RecordCount | None:
     """Returns the count to go on with when the log is read again from ``position``, where a store ended.
 
     Args:
@@ -159,10 +159,10 @@ def counted_again(stored: Count | None, accepted: Count | None, position: int) -
     if accepted is None or (stored is not None and stored.since == accepted.since):
         return stored
     since = accepted.since
-    return Count(since, position, 0, since) if position <= since else None
+    return RecordCount(since, position, 0, since) if position <= since else None
 
 
-def continued(stored: Count | None, accepted: Count | None) -> Count | None:
+def continued(stored: RecordCount | None, accepted: RecordCount | None) -> RecordCount | None:
     """Returns the count of an opened store that has all that was accepted, and perhaps more; None: counting begins
     anew, because another worker has accepted a loss in the meantime, or one of the counts is not known."""
     if stored is None or accepted is None or stored.since != accepted.since:

@@ -23,7 +23,7 @@ from timers.core.doubts import Doubts, noted
 from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
-from timers.core.lineage import Count, Leader, Lineage, PassedBatch, continued, counted_again
+from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
@@ -375,7 +375,7 @@ class Machine:
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
             since, before = (known.since, known.records) if known and known.to == start else (start, 0)
-            lineage = lineage._replace(counted=Count(since, to_offset, before + len(records), to_offset))
+            lineage = lineage._replace(counted=RecordCount(since, to_offset, before + len(records), to_offset))
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)

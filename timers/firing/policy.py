@@ -13,6 +13,10 @@ fails for some time        goes to the retry topic, attempt 1  goes there again,
 never takes this record    goes to the retry topic, attempt 0  becomes a dead letter
 =========================  ==================================  =======================================
 
+"Never takes" is what a setting, a missing topic or a broker says. With attempt 0 a timer is due at the second of the
+tick, so it is late in the retry topic, and its machine decides as soon as it has read it: if it was a broker, it sends
+the callback once more.
+
 A timer that can never be sent goes to the retry topic too: its dead letter needs its request, which is read from the
 log again, and timers of other targets must not wait for this. If a timer is too large for the retry topic, its own
 machine writes the dead letter.
@@ -300,11 +304,11 @@ class Policy:
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
         attempt = 0 if problem.open_s is None else 1
-        again_s = self._again_s(0, problem)
+        again_s = self._next_attempt_s(0, problem)
         for row in rows:
             self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
 
-    def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
+    def _next_attempt_s(self, attempts: int, problem: DeliveryProblem) -> int:
         """Returns the second of the next attempt: after the circuit closes, because nothing is sent before."""
         if problem.open_s is None:
             return self.transaction.tick.second
@@ -356,7 +360,7 @@ class RetryPolicy(Policy):
                 reason = f"{problem.reason} ({origin.attempt} tries)"
                 self.transaction.give_up(GivenUp(row, origin, problem.code, reason))
             else:
-                again_s = self._again_s(origin.attempt, problem)
+                again_s = self._next_attempt_s(origin.attempt, problem)
                 self._retry(row, origin._replace(attempt=origin.attempt + 1), again_s, problem)
 
 

@@ -197,8 +197,8 @@ class Topics(Protocol):
     def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
         """Note partitions that did not answer a transaction; ``few_records``: it had few records."""
 
-    def note_times_refused(self, topic: str) -> None:
-        """Note that ``topic`` refuses the times of callbacks."""
+    def note_timestamps_refused(self, topic: str) -> None:
+        """Note that ``topic`` refuses the timestamps of callbacks."""
 
 
 class Requests(Protocol):

@@ -314,7 +314,7 @@ class Targets:
             for topic in limited:
                 self.learn_limit(topic)
 
-    def note_times_refused(self, topic: str) -> None:
+    def note_timestamps_refused(self, topic: str) -> None:
         """Look up again which times ``topic`` takes, before the next sending."""
         with self._changed:
             self._times.pop(topic, None)

@@ -87,7 +87,7 @@ MAX_REFUSALS = 20
 broker reports only the first fault of each record."""
 
 FEW_RECORDS = 5 * SMALL
-"""A topic that does not answer is slow, unless the transaction had as few records as this: then it fails."""
+"""If a transaction has so many records or fewer, a topic that does not answer fails. With more, it may only be slow."""
 
 
 Callbacks: TypeAlias = tuple[str, int, Sequence[DueRows]]
@@ -193,8 +193,8 @@ class Transaction:
         self._tick_seen_s = self._began_s = 0.0
         self._fired_ms = b""
         self._refusals = 0
-        self._times_refused: set[str] = set()
-        """Topics that have refused times since this transaction was begun first."""
+        self._refused_timestamps: set[str] = set()
+        """Topics that have refused the timestamps of records since this transaction was begun first."""
         self._filling: dict[str, dict[int, Batch]] = {}
         self._full: list[tuple[str, int, Batch]] = []
         self.given_up: list[GivenUp] = []
@@ -247,7 +247,7 @@ class Transaction:
         if tick != self.tick:
             self.tick, self._tick_seen_s = tick, self._clock_s()
         self._fired_ms = b"%d" % tick.append_ms
-        self._refusals, self._times_refused = 0, set()
+        self._refusals, self._refused_timestamps = 0, set()
         self._counters.transaction = TransactionCounters()
         self._filling, self._full, self.given_up = {}, [], []
 
@@ -330,17 +330,17 @@ class Transaction:
             topic = said.topic
             if topic in self._topics.own:
                 raise DeliveryFailed({topic: said})
-            if said.is_of_times:
-                if topic in self._times_refused:
+            if said.is_of_timestamps:
+                if topic in self._refused_timestamps:
                     self._topics.open_circuit(topic, said)
-                self._topics.note_times_refused(topic)
+                self._topics.note_timestamps_refused(topic)
                 continue
             if len(batch.offsets) > 1 and not said.records:
                 raise TooMuch(str(error), rolled_back=True)
             bad = [(each.place, each.why or said.why) for each in said.records] or [(0, said.why)]
             about = f"{topic!r} refused the callback: {said.name}"
             refusals.append(Refusal(topic, said, [(batch.offsets[place], f"{about} ({why})") for place, why in bad]))
-        self._times_refused |= {said.topic for _, said in error.batches if said.is_of_times}
+        self._refused_timestamps |= {said.topic for _, said in error.batches if said.is_of_timestamps}
         return refusals
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ import msgpack
 from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.keys import pack as pack_key
-from timers.core.lineage import Batch, Count, Lineage
+from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
 from timers.core.sums import bytes_of
 from timers.core.timer import Row
@@ -123,7 +123,7 @@ def pack_lineage(lineage: Lineage, known: Lineage | None = None) -> Iterator[tup
 
 def unpack_lineage(value: bytes | None, count: bytes | None) -> Lineage:
     """Returns the lineage in the values of its keys. Inverse of :func:`pack_lineage`."""
-    known = None if count is None else Count(*_COUNT.unpack(count))
+    known = None if count is None else RecordCount(*_COUNT.unpack(count))
     if value is None:
         return Lineage(counted=known)
     epochs, batch, end = msgpack.unpackb(value, use_list=False)

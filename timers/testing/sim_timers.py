@@ -172,7 +172,7 @@ class SimKafka:
         """There is no former owner and no throttling broker, a topic exists or does not, and none fails."""
 
     open = close = await_quota = wait = refresh = open_circuit = _do_nothing
-    note_worked = note_failed = note_silent = note_times_refused = _do_nothing
+    note_worked = note_failed = note_silent = note_timestamps_refused = _do_nothing
 
     def keep_waiting(self) -> bool:
         return True

@@ -73,7 +73,7 @@ def parse_local(text: str) -> tuple[int, str] | None:
 
 
 def _first_after_gap(before_s: int, after_s: int, zone: ZoneInfo) -> int:
-    """Return the first second with the offset of ``after_s``."""
+    """Return the first second from which on the zone has the UTC offset that it has at ``after_s``."""
     offset = datetime.fromtimestamp(after_s, zone).utcoffset()
     while after_s - before_s > 1:
         middle_s = (before_s + after_s) // 2

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from timers.core import levels
 from timers.core.keys import NEVER, OrderKey
-from timers.core.lineage import Batch, Count, Lineage
+from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.progress import (
     HOLE_DUE_S,
     HOLE_OFFSET,
@@ -185,7 +185,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             if known.HasField("batch")
             else None,
             known.end,
-            Count(count.since, count.to, count.records, count.to) if known.HasField("count") else None,
+            RecordCount(count.since, count.to, count.records, count.to) if known.HasField("count") else None,
         ),
         tuple(
             Rescue(each.from_offset, each.next_offset, fired_through_of(each), each.through) for each in message.rescues

@@ -105,7 +105,7 @@ class SimTopics:
     def note_worked(self, topics: Collection[str]) -> None:
         """Do nothing: a circuit closes after its time."""
 
-    def note_times_refused(self, topic: str) -> None:
+    def note_timestamps_refused(self, topic: str) -> None:
         """Do nothing: simulated topics take all times."""
 
     def refresh(self) -> None:
@@ -153,7 +153,7 @@ class Bad(NamedTuple):
 class SimRefusal(Exception):
     """What a broker says about a batch that it refuses, because a record has no key."""
 
-    name, why, is_of_times = "INVALID_RECORD", "a record without key", False
+    name, why, is_of_timestamps = "INVALID_RECORD", "a record without key", False
 
     def __init__(self, topic: str, records: Sequence[Bad]) -> None:
         super().__init__(topic)

@@ -121,7 +121,7 @@ class RecordsRefused(KafkaError):
         return _NAMES[self.code]
 
     @property
-    def is_of_times(self) -> bool:
+    def is_of_timestamps(self) -> bool:
         """Whether the times of records are the reason."""
         return self.code == INVALID_TIMESTAMP
 

@@ -114,7 +114,7 @@ class LogWatch(Service):
                 await self._look_up()
                 failed = ""
             except (KafkaException, TopicConfigError, AccessError) as error:
-                if str(error) != failed:  # such as a missing right, for as long as it is missing
+                if str(error) != failed:  # a missing ACL, for example, gives the same error each time
                     logger.warning("looking up topics failed (%s); trying until it succeeds", error)
                 failed = str(error)
                 if isinstance(error, KafkaException):

@@ -286,7 +286,8 @@ class Openings:
         return opened
 
     async def read_ahead(self, opening: Opening) -> OpenMachine | None:
-        """Returns a machine that reads its log as far as its owner has, which still fires; None if this is little.
+        """Returns a machine that has read its log as far as the present owner, which goes on firing; None if there is
+        little to read.
 
         A store that was read ahead is one that stopped at an offset: the opening after the fence treats it like others.
         Whatever is wrong here is judged there.

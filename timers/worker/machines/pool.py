@@ -97,7 +97,7 @@ class Pool:
         producers: the event loop of all machines' producers.
         parts: what machines share. A change of the topics replaces it.
         partition_metrics: of every partition that this process has ever owned.
-        committed: machine that was closed -> offset up to which it had committed.
+        committed: machine that this worker has closed -> the ``next_offset`` that it had committed.
         held: partition whose newest requests an open transaction holds back -> a sentence.
         runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].

@@ -85,7 +85,7 @@ class QueuedTick(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question in the queue."""
+    """A function to call with the machine between two steps, and the future of its result."""
 
     ask: Callable[[Machine], Any]
     answer: Future[Any]
@@ -199,7 +199,7 @@ class Runner:
         return answer
 
     def commit_soon(self) -> None:
-        """Commit soon after the next tick, also if nothing has happened: a fenced machine learns it so. Any thread."""
+        """Commit soon after the next tick, even if nothing has changed: so a fenced machine finds out. Any thread."""
         self._last_commit = monotonic() - 2 * IDLE_COMMIT_S
 
     def stop(self) -> None:

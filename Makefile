@@ -76,6 +76,14 @@ test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 	@$(MAKE) --no-print-directory test-newer-spark LENGTH='(long or not long)'
 
+# Without VERSION, the version of the product.
+KAFKA = $(if $(VERSION),--kafka $(VERSION))
+
+test-kafka: $(VENV)/.dev ## The tests with a broker, on another version of Kafka: VERSION=3.9.1, 4.2.1 or 4.4.0
+	@$(BIN)/python -m tests.harness.class_archive $(KAFKA)
+	@$(PYTEST) $(KAFKA) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
+		-m "broker and not spark and $(LENGTH)" tests/broker tests/conformance
+
 LOWEST = build/lowest
 
 test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest version of each package that pyproject.toml allows
@@ -190,11 +198,12 @@ bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and a
 PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
 
-lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml and timers/spark/*.toml
+lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml, tests/kafka/*.toml and timers/spark/*.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.jars
+	@$(BIN)/python -m tests.harness.kafka_version
 	@$(BIN)/python -m timers.spark.jars
 
 clean: ## Remove .venv, caches and the embedded broker's data
@@ -203,4 +212,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	rm -f $(COMPILED:.py=.*.so) $(COMPILED:.py=.c)
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean
+.PHONY: help setup run test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

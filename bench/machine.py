@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
+from tests.harness import kafka_version
 from tests.harness.process import ROOT
 from timers import java
-from timers.broker import jars
 
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")
 
@@ -56,7 +56,7 @@ def describe() -> dict[str, Any]:
         "load_before": [round(value, 2) for value in psutil.getloadavg()],
         "python": platform.python_version(),
         "java": (_output_of(str(java.for_broker()), "-version").splitlines() or ["unknown"])[0],
-        "kafka": next(jar.version for jar in jars.KAFKA.locked() if jar.artifact.startswith("kafka_")),
+        "kafka": kafka_version.chosen(),
         "packages": {name: version(name) for name in PACKAGES},
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness import class_archive, compiled
+from tests.harness import class_archive, compiled, kafka_version
 from timers.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore Ctrl-C, and so would all that they start; but what
     # Ctrl-C does is among what they try.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-os.environ.setdefault("KAFKA_OPTS", class_archive.options())
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,15 +43,27 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     return report
 
 
-def pytest_configure() -> None:
-    """Refuse to test machine code that is older than its source."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test machine code that is older than its source; choose the broker of the tests."""
     if changed := compiled.stale():
         raise pytest.UsageError(f"{', '.join(map(str, changed))}: changed after it was compiled; run make setup")
+    if version := config.getoption("kafka"):
+        try:
+            kafka_version.choose(version)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
+    os.environ.setdefault("KAFKA_OPTS", class_archive.options())
+
+
+def pytest_report_header() -> str:
+    """The version of Kafka, without which no failure can be read."""
+    return f"brokers: Kafka {kafka_version.chosen()}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``make pictures`` keeps the pictures that the tests of the pages take."""
+    """``make pictures`` keeps the pictures that the tests of the pages take; ``make test-kafka`` chooses the broker."""
     parser.addoption("--pictures", metavar="DIRECTORY", help="where pictures of the console's pages are written")
+    parser.addoption("--kafka", metavar="VERSION", help="of the brokers; tests/kafka has the locks of the versions")
 
 
 def shared_broker(session_directory: Path) -> EmbeddedBroker:

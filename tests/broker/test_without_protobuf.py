@@ -14,7 +14,7 @@ from tests.harness.command_line import need
 from tests.harness.process import clean_environment
 from tests.harness.records import Record
 from tests.harness.system import System
-from timers.broker.jars import KAFKA
+from timers.broker import jars
 from timers.wire import verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
@@ -40,7 +40,7 @@ def run(text: str, system: System, target: str, folder: Path) -> None:
     script = folder / "kafka-console-producer.sh"
     script.write_text('#!/bin/sh\nexec java org.apache.kafka.tools.ConsoleProducer "$@"\n')
     script.chmod(0o755)
-    environment = clean_environment(CLASSPATH=":".join(map(str, KAFKA.ensure(None))))
+    environment = clean_environment(CLASSPATH=":".join(map(str, jars.KAFKA.ensure(None))))
     environment["PATH"] = f"{folder}:{environment['PATH']}"
     subprocess.run(["bash", "-euo", "pipefail", "-c", text], env=environment, check=True, timeout=60)
 

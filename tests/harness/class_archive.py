@@ -1,15 +1,18 @@
 """Makes the archive of Kafka's classes, with which the brokers of tests start with half the CPU time.
 
-``python -m tests.harness.class_archive`` makes it if it is missing. Java ignores an archive that does not fit.
+``python -m tests.harness.class_archive [--kafka VERSION]`` makes it if it is missing. Java ignores an archive that does
+not fit.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from hashlib import sha256
 from pathlib import Path
 
+from tests.harness import kafka_version
 from timers import java
 from timers.broker import EmbeddedBroker, jars
 from timers.jars import cache_dir
@@ -35,6 +38,9 @@ def options() -> str:
 
 def main() -> None:
     """Start and stop a broker, whose Java writes the archive at its end."""
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.class_archive", description=__doc__.split("\n")[0])
+    kafka_version.add_option(parser)
+    parser.parse_args()
     if path().exists():
         return
     with tempfile.TemporaryDirectory(prefix="timers-classes-") as directory:

@@ -14,7 +14,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.config.settings import Settings
 from timers.console.history import FoundLetters, History, Ranges, RetryResult
-from timers.console.kafka_cluster import FoundQueues, FoundWorker, KafkaCluster, TopicsFollower, WorkerAnswer
+from timers.console.kafka_cluster import (
+    FoundGroup,
+    FoundQueues,
+    FoundWorker,
+    KafkaCluster,
+    TopicsFollower,
+    WorkerAnswer,
+)
 from timers.console.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
@@ -80,6 +87,7 @@ class SimCluster(KafkaCluster):
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
         self.worker_fails = False
+        self.taken = ""
         self.worker_is_foreign = False
         self.answer: WorkerAnswer | None = None
         self.questions: list[tuple[str, dict[str, str]]] = []
@@ -206,11 +214,12 @@ class SimCluster(KafkaCluster):
             "source": self.sources.get(id, f"{TOPIC}/0/1" if timer.id else id),
         }
 
-    async def workers(self) -> list[FoundWorker]:
-        return [
+    async def group(self) -> FoundGroup:
+        workers = [
             FoundWorker("w1", "http://127.0.0.1:1", [("t", 0), ("t", 1)], True),
             FoundWorker("w2", "http://evil:1", [("t", 2)], False),
         ]
+        return FoundGroup(workers, self.taken)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
         assert url == "http://127.0.0.1:1", "only trusted addresses are asked"

@@ -1,4 +1,5 @@
-"""The coordinator of one consumer group, in memory: Kafka's classic protocol for members with a name."""
+"""The coordinator of one consumer group, in memory: Kafka's classic protocol for members with a name, and the brokers'
+own dealing to such members, while a stranger uses the protocol of KIP-848."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
+from timers.kafka.aiokafka_internals.other_groups import DescribeConsumerGroup
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
 OK, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 16, 22, 25, 27, 82
@@ -36,6 +39,8 @@ class SimGroup:
         is_silent: whether it takes no requests.
         is_unreachable: whether there is no connection to it, so no request is sent.
         lookups: how often it was looked for.
+        stranger: client id of a member that lets the brokers deal; empty: there is none.
+        is_kept: whether the brokers deal on when it has gone: their migration policy may say so.
     """
 
     def __init__(self, **partitions: int) -> None:
@@ -45,6 +50,8 @@ class SimGroup:
         self.error = 0
         self.is_silent = self.is_unreachable = False
         self.lookups = 0
+        self.stranger = ""
+        self.is_kept = False
         self._state = "Empty"
         self._leader = ""
         self._ids = 0
@@ -105,6 +112,10 @@ class SimGroup:
         await asyncio.sleep(0)
         if self.is_silent:
             raise KafkaConnectionError("no answer")
+        if isinstance(request, DescribeConsumerGroup):
+            return self._described_by_brokers()
+        if isinstance(request, DescribeGroupsRequest) and self._brokers_deal:
+            return SimpleNamespace(groups=[(0, "group", "Dead", "", "", [])])
         if isinstance(request, DescribeGroupsRequest):
             found = [(each.id, name, "/", each.metadata, each.assignment) for name, each in self.members.items()]
             return SimpleNamespace(groups=[(0, "group", self._state, "consumer", "roundrobin", found)])
@@ -136,6 +147,39 @@ class SimGroup:
             return REBALANCING
         return OK if generation == self.generation else ILLEGAL_GENERATION
 
+    # ---- a stranger ----------------------------------------------------------------------------------------------
+
+    @property
+    def _brokers_deal(self) -> bool:
+        return bool(self.stranger) or self.is_kept
+
+    def let_brokers_deal(self, stranger: str, *, is_kept: bool = False) -> None:
+        """Let a member that uses the protocol of KIP-848 come, or go. Each member has to join again."""
+        self.stranger, self.is_kept = stranger, is_kept
+        self.generation += 1
+        self._state = "Stable" if self._brokers_deal else "PreparingRebalance"
+        self._leader = ""
+        for member in self.members.values():
+            member.assignment = bytes(ConsumerProtocolMemberAssignment(0, [("t", [0])], b"").encode())
+            self._answer_waiting(member, REBALANCING)
+
+    def _described_by_brokers(self) -> Any:
+        names = [(name, name, 0) for name in self.members] + [(self.stranger, None, 1)] * bool(self.stranger)
+        found = [
+            {
+                "client_id": client,
+                "instance_id": name,
+                "member_id": client,
+                "client_host": "/10.0.0.1",
+                "subscribed_topics": ["t"],
+                "assignment": {"topics": [{"topic": "t", "partitions": [0]}]},
+                "member_type": type,
+            }
+            for client, name, type in names
+        ]
+        group = {"error_code": OK, "state": "Stable", "members": found}
+        return SimpleNamespace(to_object=lambda: {"groups": [group]})
+
     # ---- joining -------------------------------------------------------------------------------------------------
 
     async def _join(self, id: str, name: str, metadata: bytes) -> Any:
@@ -155,6 +199,8 @@ class SimGroup:
                     member.metadata = metadata
                     return self._joined(member, known_leader, [])
         assert member is not None
+        if self._brokers_deal:
+            return self._joined(member, "", [])
         unchanged = member.metadata == metadata and member.id != self._leader
         member.metadata = metadata
         if id and self._state == "Stable" and unchanged:

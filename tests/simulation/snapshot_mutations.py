@@ -12,6 +12,7 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import Parts, SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
+from timers.core.levels import trims
 from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
@@ -58,7 +59,7 @@ class TrimsEarly(SnapshotWorker):
 
     def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
         after = super().naming(runner, progress, new)
-        if after.settings.trims:
+        if trims(after.level):
             self.log.delete_before(*runner.name, deletable_before(after))
         return after
 
@@ -83,7 +84,7 @@ class TrimsLater(SnapshotWorker):
     """[I31]: a worker that was taken over deletes by what it had committed, and does not look at the log."""
 
     def trim(self, runner: SimRunner) -> None:
-        if not runner.machine.committed.settings.trims:
+        if not trims(runner.machine.committed.level):
             super().trim(runner)
         else:
             self.log.delete_before(*runner.name, self.bound(runner))

@@ -13,7 +13,8 @@ from timers.cli import partitions as command
 from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.kafka import topic_offsets
+from timers.errors import TimersError
+from timers.kafka import progress_log, topic_offsets
 
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
 KNOWN = replace(
@@ -33,12 +34,12 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An app with three partitions, one of a topic that is not trimmed."""
     progress = {("timer-request", 0): KNOWN, ("timer-request", 1): KNOWN, ("schedules", 0): KNOWN}
     partitions = {f"{topic}/{at}": SNAPSHOTS for topic, at in progress}
-    app = SimpleNamespace(allowed=SNAPSHOTS, supported=TRIMMING)
+    app = SimpleNamespace(allowed=SNAPSHOTS, workers={"worker-1": TRIMMING}, taken="")
     monkeypatch.setattr(command, "load_settings", Settings.load)
     monkeypatch.setattr(
-        command, "_look_up", lambda settings: command._Found(app.allowed, {"worker-1": app.supported}, partitions)
+        command, "_look_up", lambda settings: command._Found(app.allowed, app.workers, partitions, app.taken)
     )
-    monkeypatch.setattr(command, "_allow", lambda *_: None)
+    monkeypatch.setattr(progress_log, "allow", lambda *_: None)
     monkeypatch.setattr(command, "_read", lambda *_: (None, progress))
     monkeypatch.setattr(command, "explained", lambda *_: nullcontext())
     monkeypatch.setattr(topic_offsets, "TopicOffsets", SimOffsets)
@@ -67,8 +68,17 @@ def test_it_says_how_many_offsets_are_deleted_and_when(
 def test_the_level_that_does_not_trim_deletes_nothing_and_the_one_after_it_does(
     app: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app.supported = BY_HEADERS_TRIMMED
+    app.workers = {"worker-1": BY_HEADERS_TRIMMED}
     assert "workers delete" not in said(capsys, "--raise", str(BY_HEADERS))
     for app.allowed in (SNAPSHOTS, BY_HEADERS):
         assert f"at level {BY_HEADERS_TRIMMED}, workers delete 750 offsets" in said(capsys)
         assert f"at level {BY_HEADERS_TRIMMED}, workers delete" in said(capsys, "--raise", str(BY_HEADERS_TRIMMED))
+
+
+def test_no_level_is_allowed_while_another_program_has_the_group(app: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The brokers do not tell then what the workers support."""
+    app.workers, app.taken = {}, "another program is in the group 'timers': client 'c' at 10.0.0.1"
+    shown = said(capsys)
+    assert f"what the workers support is not known: {app.taken}" in shown and "levels --raise" not in shown
+    with pytest.raises(TimersError, match="was not allowed, because what the workers support is not known: another"):
+        said(capsys, "--raise", str(TRIMMING))

@@ -19,7 +19,7 @@ from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
 from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads
-from timers.console.kafka_cluster import KafkaCluster
+from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
 from timers.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.errors import QueryError, TimersError
@@ -55,9 +55,9 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
 async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_WAIT_S", 0.05)
     async with one_thread_of_asyncio() as go_on:
-        monkeypatch.setattr(kafka_cluster, "find_workers", lambda _: go_on.wait() and [])
+        monkeypatch.setattr(kafka_cluster, "find_group", lambda _: go_on.wait() and FoundGroup([]))
         cluster = KafkaCluster(SETTINGS)
-        asked = [asyncio.create_task(cluster.workers()) for _ in range(8)]
+        asked = [asyncio.create_task(cluster.group()) for _ in range(8)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.to_thread(str)
         refused = 8 - kafka_cluster.MAX_FINDERS
@@ -66,7 +66,7 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: 
         assert {str(task.exception()) for task in asked if task.done()} == {str(history._busy())}
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
-        assert found.count([]) == kafka_cluster.MAX_FINDERS
+        assert found.count(FoundGroup([])) == kafka_cluster.MAX_FINDERS
         await cluster.close()
 
 
@@ -198,7 +198,7 @@ async def test_a_coordinator_that_never_answers_is_given_up(monkeypatch: pytest.
     async with asyncio.timeout(DEADLINE_S):
         cluster = KafkaCluster(SETTINGS)
         with pytest.raises(QueryError, match="cannot be read"):
-            await cluster.workers()
+            await cluster.group()
         await cluster.close()
 
 

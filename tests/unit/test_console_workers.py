@@ -181,3 +181,11 @@ async def test_an_error_names_the_worker_that_was_asked(monkeypatch: pytest.Monk
         with pytest.raises(QueryError, match="is no address of a worker"):
             await cluster.worker_page(odd, "/health/ready")
     await cluster.close()
+
+
+async def test_while_another_program_has_the_group_it_is_not_known_whether_all_timers_fire() -> None:
+    cluster = SimCluster()
+    cluster.taken = "another program is in the group 'timers': client 'c' at 10.0.0.1 (protocol consumer)"
+    async with console(cluster) as client:
+        _, answer = await answer_of(client, "GET", "/v1/workers")
+    assert answer["state"] == {"timers": "not-known", "why": cluster.taken}

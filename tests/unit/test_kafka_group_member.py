@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from queue import SimpleQueue
 from random import Random
 from typing import Any
@@ -20,10 +21,11 @@ from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group_member
+from timers.kafka.aiokafka_internals.group import is_sealed
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
-INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 26, 30
+INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 23, 26, 30
 
 
 @pytest.fixture(autouse=True)
@@ -527,3 +529,97 @@ def test_a_process_learns_why_it_is_not_in_its_group(monkeypatch: pytest.MonkeyP
     told: SimpleQueue[BaseException] = SimpleQueue()
     with group_member.taking_part(Settings(), "g", {}, told.put):
         assert "certificate" in str(told.get(timeout=30))
+
+
+# ---- members of other programs --------------------------------------------------------------------------------------
+
+
+async def test_a_deal_of_the_brokers_is_not_followed_while_a_stranger_is_in_the_group() -> None:
+    group = SimGroup(t=4)
+    one, two = Worker(group, "one"), Worker(group, "two")
+    async with running(one, two):
+        await until(lambda: generation_of(one, two) and len(one.has) == 2)
+        had, deals = one.has | two.has, len(one.deals)
+        group.let_brokers_deal("stranger")
+        await until(lambda: one.member.is_taken and two.member.is_taken)
+        assert one.has | two.has == had == of(0, 1, 2, 3) and len(one.deals) == deals
+        assert await one.member.confirms() is True, "it keeps what the last deal of a worker gave to it"
+        (stranger,) = (await one.member.describe()).strangers
+        assert (stranger.worker_id, stranger.host) == ("stranger", "/10.0.0.1")
+        group.let_brokers_deal("")
+        await until(lambda: not (one.member.is_taken or two.member.is_taken) and generation_of(one, two))
+        assert one.has | two.has == had
+    assert one.ended == two.ended == []
+
+
+async def test_a_worker_that_was_out_of_the_group_does_not_know_what_it_has_while_a_stranger_is_there() -> None:
+    """Others may have got it meanwhile: to open it again would fence them."""
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+        group.stranger = "stranger"
+        group.members.clear()
+        await until(lambda: one.member.is_taken)
+        assert await one.member.confirms() is None and len(one.deals) == 1
+
+
+async def test_a_deal_of_the_brokers_to_workers_alone_is_followed() -> None:
+    """The stranger has gone, and the brokers do not change the group back."""
+    group = SimGroup(t=2)
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.deals)
+        group.let_brokers_deal("stranger")
+        await until(lambda: one.member.is_taken)
+        group.let_brokers_deal("", is_kept=True)
+        await until(lambda: not one.member.is_taken)
+        assert one.has == of(0)
+    assert one.ended == []
+
+
+async def test_a_deal_of_a_stranger_that_leads_is_not_followed_and_one_of_an_older_worker_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_member, "SEAL", b"")
+    for sent, is_taken in (({"url": "http://older"}, False), ({}, True)):
+        group = SimGroup(t=2)
+        leader, one = Worker(group, "leader"), Worker(group, "one")
+        leader.says = sent
+        async with running(leader):
+            await until(partial(len, leader.deals))
+            async with running(one):
+                await until(partial(getattr, one.member, "in_group"))
+                assert (one.member.is_taken, bool(one.deals)) == (is_taken, not is_taken)
+
+
+async def test_after_an_update_of_the_leader_the_group_is_dealt_again_with_a_seal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = SimGroup(t=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(group_member, "SEAL", b"")
+        older = Worker(group, "one")
+        async with running(older):
+            await until(lambda: older.deals)
+    newer = Worker(group, "one")
+    async with running(newer):
+        await until(lambda: is_sealed(group.members["one"].assignment))
+        await until(lambda: newer.member.in_group)
+        generation = group.generation
+        newer.member.rejoin()
+        await until(lambda: group.generation > generation and newer.member.in_group)
+        assert group.generation == generation + 1, "once is enough"
+
+
+async def test_a_member_that_is_kept_out_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_member, "REFUSED_S", 0.001)
+    group = SimGroup(t=2)
+    group.error = INCONSISTENT_GROUP_PROTOCOL
+    one = Worker(group, "one")
+    async with running(one):
+        await until(lambda: one.member.is_taken)
+        group.error = 0
+        await until(lambda: one.deals)
+        assert not one.member.is_taken
+    assert one.ended == []

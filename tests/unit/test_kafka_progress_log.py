@@ -33,9 +33,9 @@ def record(progress: Progress) -> bytes:
     return bytes(builder.build())
 
 
-def copy_of(progress: Progress) -> tuple[int, str]:
+def copy_of(progress: Progress, topic_id: bytes = TOPIC_ID) -> tuple[int, str]:
     """What the group has of a progress."""
-    return progress.next_offset, progress_record.encode_witness(progress, TOPIC_ID)
+    return progress.next_offset, progress_record.encode_witness(progress, topic_id)
 
 
 class SimLeaders:
@@ -163,8 +163,15 @@ def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
 def test_a_group_that_committed_an_offset_of_a_machine_without_progress_stops_it(
     log: ProgressLog, leaders: SimLeaders
 ) -> None:
-    leaders.progress, leaders.group = [None], (7, "of another program")
+    _, of_other_topic = copy_of(Progress(7, (900, 3)), b"other")
+    leaders.progress, leaders.group = [None], (7, of_other_topic)
     with pytest.raises(LogMismatch, match=r"has no progress in .* committed offset 7"):
         log.read_one(TP)
-    leaders.group = -1, ""
+
+
+@pytest.mark.parametrize("copy", [(-1, ""), (7, ""), (7, "of another program")])
+def test_an_offset_that_another_program_has_committed_stops_no_machine(
+    log: ProgressLog, leaders: SimLeaders, copy: tuple[int, str]
+) -> None:
+    leaders.progress, leaders.group = [None], copy
     assert log.read_one(TP)[1] == Progress()

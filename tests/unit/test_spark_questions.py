@@ -23,7 +23,7 @@ from timers.asking import ask
 from timers.config.settings import Settings
 from timers.console import kafka_cluster
 from timers.console.figures import DO_NOT_FIRE, FIRE
-from timers.console.kafka_cluster import FoundWorker, KafkaCluster
+from timers.console.kafka_cluster import FoundGroup, FoundWorker, KafkaCluster
 from timers.console.worker_pages import look
 from timers.core.keys import NEVER
 from timers.core.listing import NoAnswer
@@ -240,7 +240,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
     found = FoundWorker("timers-engine", settings.query_url, [retry, (TP[0], 0), TP], may_be_asked=True)
-    monkeypatch.setattr(kafka_cluster, "find_workers", lambda _: [found])
+    monkeypatch.setattr(kafka_cluster, "find_group", lambda _: FoundGroup([found]))
     monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "cluster")
     cluster = KafkaCluster(settings)
 

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.protocol.admin import DescribeGroupsRequest
 
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, Joined, able_members, deal
-from timers.kafka.aiokafka_internals.group import Member, member_of, owners, unowned_partitions
+from timers.kafka.aiokafka_internals.group import (
+    DescribedGroup,
+    Member,
+    describe,
+    member_of,
+    owners,
+    strangers_in,
+    unowned_partitions,
+)
+from timers.kafka.aiokafka_internals.other_groups import (
+    CONSUMER,
+    GROUP_ID_NOT_FOUND,
+    SHARE,
+    STREAMS,
+    DescribeConsumerGroup,
+    DescribeConsumerGroupOfKafka3,
+    DescribeShareGroup,
+    DescribeStreamsGroup,
+)
+from timers.kafka.aiokafka_internals.requests import OneVersion
 
 
 def described(worker_id: str, user_data: bytes, *topics: str, **partitions: list[int]) -> Member:
@@ -37,7 +59,7 @@ def test_a_member_that_sends_something_else_has_no_address(user_data: bytes) -> 
 
 @pytest.mark.parametrize("sent", [b"\0", b"\0\0", b"\xff" * 7, b"\0\0\0\0\0\1\0"])
 def test_a_member_of_another_program_has_nothing(sent: bytes) -> None:
-    assert member_of("foreign", sent, sent) == Member("foreign")
+    assert member_of("foreign", sent, sent) == Member("foreign", is_ours=False)
 
 
 def test_a_member_without_partitions_owns_none() -> None:
@@ -92,3 +114,84 @@ def test_partitions_without_an_owner_name_the_readers_of_their_topic() -> None:
 def test_a_member_does_not_own_partitions_of_a_topic_that_it_does_not_read() -> None:
     members = [described("closed", b"", "t", t=[0], u=[0, 1]), described("open", b"", "t", "u", t=[1])]
     assert unowned_partitions(members, {"t": range(2), "u": range(2)}) == {("u", 0): ["open"], ("u", 1): ["open"]}
+
+
+# ---- members of other programs --------------------------------------------------------------------------------------
+
+OURS, STRANGER = member_of("w1", b"", b""), Member("stranger", is_ours=False, host="/10.0.0.1")
+
+
+def test_a_member_without_partitions_of_a_group_that_a_worker_deals_is_no_stranger() -> None:
+    """The console consumer of Kafka and librdkafka's classic consumer get nothing, and disturb nobody."""
+    assert DescribedGroup("Stable", [OURS, STRANGER]).strangers == []
+    having = STRANGER._replace(partitions=(("t", 0),))
+    assert DescribedGroup("Stable", [OURS, having]).strangers == [having]
+    assert DescribedGroup("Stable", [OURS, STRANGER], CONSUMER).strangers == [STRANGER]
+
+
+def test_strangers_are_named_with_the_way_on() -> None:
+    many = [STRANGER._replace(worker_id=f"c\n{number}") for number in range(5)]
+    assert strangers_in("timers", DescribedGroup("Stable", many, CONSUMER)) == (
+        r"another program is in the group 'timers': client 'c\n0' at 10.0.0.1, client 'c\n1' at 10.0.0.1, "
+        r"client 'c\n2' at 10.0.0.1, 2 more (protocol consumer). Stop it, or give it another group id "
+        "(docs/operations.md#timersgrouptaken)"
+    )
+
+
+_TOPICS: Any = ([(1, 2, "t", [0, 3], {})], {})
+_SAID: dict[type[OneVersion], tuple[Any, ...]] = {
+    DescribeConsumerGroup: ("id", None, None, 7, "c", "/10.0.0.1", ["t"], None, _TOPICS, _TOPICS, 1, {}),
+    DescribeConsumerGroupOfKafka3: ("id", None, None, 7, "c", "/10.0.0.1", ["t"], None, _TOPICS, _TOPICS, {}),
+    DescribeShareGroup: ("id", None, 7, "c", "/10.0.0.1", ["t"], _TOPICS, {}),
+}
+
+
+@pytest.mark.parametrize("request_", _SAID)
+async def test_a_group_of_another_kind_is_asked_for_by_its_own_request(request_: type[OneVersion]) -> None:
+    """Its answer is decoded from bytes as the brokers send them. Older brokers do not know some of the requests."""
+
+    async def send(asked: Any) -> Any:
+        if isinstance(asked, DescribeGroupsRequest):
+            return SimpleNamespace(groups=[(0, "g", "Dead", "", "", [])])
+        if type(asked) is not request_:
+            raise IncompatibleBrokerVersion
+        answer = asked.prepare({asked.API_KEY: (0, 1)}).RESPONSE_TYPE
+        member = _SAID[request_]
+        group: Any = (0, None, "g", "Stable", 7, 7, "uniform", [member], 0, {})
+        return answer.decode(answer(0, [group], {}).encode())
+
+    found = await describe(send, "g")
+    assert (found.state, found.kind) == ("Stable", SHARE if request_ is DescribeShareGroup else CONSUMER)
+    (member,) = found.members
+    assert (member.worker_id, member.host, member.is_ours) == ("c", "/10.0.0.1", False)
+    assert member.topics == {"t"} and member.partitions == (("t", 0), ("t", 3))
+
+
+async def test_a_group_of_kafka_streams_is_described() -> None:
+    topology = b"\1" + b"\0\0\0\1" + b"\2" + b"\2s" + b"\2\2t" + b"\1\1\1" + b"\0" + b"\0"
+    endpoint, tasks = b"\1\2h\x1f\x90\0", b"\2\2s\2\0\0\0\3\0" + b"\1\1" + b"\0"
+    member = b"\3id" + b"\0\0\0\7" + b"\0\0" + b"\2c" + b"\x0a/10.0.0.1" + b"\0\0\0\1" + b"\2p" + endpoint
+    member += b"\1\1\1" + tasks + tasks + b"\0" + b"\0"
+    group = b"\0\0" + b"\0" + b"\2g" + b"\7Stable" + b"\0\0\0\7" * 2 + topology + b"\2" + member + b"\0" * 4 + b"\0"
+
+    async def send(asked: Any) -> Any:
+        if isinstance(asked, DescribeGroupsRequest):
+            return SimpleNamespace(groups=[(0, "g", "Dead", "", "", [])])
+        if isinstance(asked, DescribeStreamsGroup):
+            struct = asked.prepare({asked.API_KEY: (0, 0)})
+            return struct.RESPONSE_TYPE.decode(b"\0" * 4 + b"\2" + group + b"\0")
+        nothing = {"groups": [{"error_code": GROUP_ID_NOT_FOUND}]}
+        return SimpleNamespace(to_object=lambda: nothing)
+
+    found = await describe(send, "g")
+    assert (found.state, found.kind) == ("Stable", STREAMS)
+    assert found.strangers == [Member("c", is_ours=False, id="id", host="/10.0.0.1")]
+
+
+async def test_a_group_that_does_not_exist_has_no_members() -> None:
+    async def send(asked: Any) -> Any:
+        if isinstance(asked, DescribeGroupsRequest):
+            return SimpleNamespace(groups=[(0, "g", "Dead", "", "", [])])
+        raise NotImplementedError
+
+    assert await describe(send, "g") == DescribedGroup("Dead", [])

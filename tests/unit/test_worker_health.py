@@ -131,7 +131,7 @@ def started() -> Any:
         tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
         consumer=SimpleNamespace(in_group=True, was_dealt=True),
         log_watch=SimpleNamespace(missing=[], problems={}),
-        group_watch=SimpleNamespace(refusal=None, unowned=UnownedPartitions()),
+        group_watch=SimpleNamespace(refusal=None, taken="", unowned=UnownedPartitions()),
         was_ready=False,
     )
 

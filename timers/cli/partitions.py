@@ -163,12 +163,15 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
     from timers.core.progress import Progress
     from timers.kafka import progress_log
     from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka.aiokafka_internals.group import strangers_in
 
-    members = group_access.describe(settings).members
-    if members:
+    group = group_access.describe(settings)
+    if group.strangers:
+        raise TimersError(f"nothing was taken back: {strangers_in(settings.app_id, group)}")
+    if group.members:
         raise TimersError(
-            f"the group {settings.app_id!r} has {len(members)} members: stop all workers first; the group forgets a "
-            "stopped worker after TIMERS_SESSION_TIMEOUT_S"
+            f"the group {settings.app_id!r} has {len(group.members)} members: stop all workers first; the group "
+            "forgets a stopped worker after TIMERS_SESSION_TIMEOUT_S"
         )
     for (topic, partition), ahead_s in sorted(ahead.items()):
         progress_log.commit_change(settings, cluster, (topic, partition), Progress.without_time)
@@ -182,6 +185,8 @@ class _Found(NamedTuple):
     """Worker id -> the highest level that it supports."""
     partitions: dict[str, int]
     """``<topic>/<partition>`` -> its level."""
+    taken: str = ""
+    """Who has the group if other programs have it: then it does not tell what workers support."""
 
     @property
     def lowest(self) -> int:
@@ -194,7 +199,7 @@ class _Found(NamedTuple):
     @property
     def next(self) -> int:
         """The highest level that may be allowed: this version raises to it, and all workers support it."""
-        return min((feature_levels.RAISED_TO, *self.workers.values()))
+        return self.allowed if self.taken else min((feature_levels.RAISED_TO, *self.workers.values()))
 
 
 @click.command()
@@ -216,7 +221,7 @@ def levels(wanted: int | None, output: Output) -> None:
     settings = load_settings()
     found = _look_up(settings)
     level = found.next if wanted is None else wanted
-    begins = feature_levels.allows_trimming(level) and not feature_levels.allows_trimming(found.allowed)
+    begins = feature_levels.trims(level) and not feature_levels.trims(found.allowed)
     deletable = _deletable(settings) if begins else {}
     if wanted is not None:
         _allow(settings, found, wanted)
@@ -234,6 +239,8 @@ def _lines(found: _Found) -> list[str]:
         f"supported   {feature_levels.SUPPORTED} by this version of timers",
         *(f"            {level} by worker {worker}" for worker, level in sorted(found.workers.items())),
     ]
+    if found.taken:
+        lines.append(f"what the workers support is not known: {found.taken}")
     if found.next > found.allowed:
         lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
     return lines
@@ -269,6 +276,10 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
 
     if wanted > feature_levels.RAISED_TO:
         raise TimersError(f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO}")
+    if found.taken:
+        raise TimersError(
+            f"level {wanted} was not allowed, because what the workers support is not known: {found.taken}"
+        )
     older = [f"{worker} ({level})" for worker, level in sorted(found.workers.items()) if level < wanted]
     if older:
         raise TimersError(f"these workers do not support level {wanted}: {', '.join(older)}; replace them first")
@@ -281,16 +292,18 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
 
 def _look_up(settings: Settings) -> _Found:
     from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka.aiokafka_internals.group import strangers_in
     from timers.kafka.progress_log import allowed_level
 
     with explained(settings, "the feature levels cannot be read") as reports:
         _, machines = _read(settings, reports)
         allowed = allowed_level(settings)
-        members = group_access.describe(settings).members
+        group = group_access.describe(settings)
     return _Found(
         allowed,
-        {member.worker_id: member.supports for member in members},
+        {} if group.strangers else {each.worker_id: each.supports for each in group.members if each.is_ours},
         {partition_name(*tp): found.level for tp, found in sorted(machines.items())},
+        strangers_in(settings.app_id, group) if group.strangers else "",
     )
 
 

@@ -217,6 +217,14 @@ class FoundWorker(NamedTuple):
     """Whether the operator trusts its address."""
 
 
+class FoundGroup(NamedTuple):
+    """The app's group."""
+
+    workers: list[FoundWorker]
+    taken: str = ""
+    """Who has the group if other programs have it, a sentence. Then the brokers tell no addresses of workers."""
+
+
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
 """Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
@@ -405,8 +413,8 @@ class KafkaCluster:
             hint = ": see TIMERS_WORKER_URL" if url.origin() == URL(self._settings.query_url).origin() else ""
             raise _NoAnswer(f"no worker answers at {url.origin()} ({why}){hint}") from None
 
-    async def workers(self) -> list[FoundWorker]:
-        return await self._finding.run(find_workers, self._settings)
+    async def group(self) -> FoundGroup:
+        return await self._finding.run(find_group, self._settings)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
         """Status and body of a page of the worker at ``url``."""
@@ -582,24 +590,31 @@ def _read_queues(settings: Settings) -> FoundQueues:
     return FoundQueues(found, missing)
 
 
-def find_workers(settings: Settings) -> list[FoundWorker]:
+def find_group(settings: Settings) -> FoundGroup:
     """The members of the group; without any, the engine on Spark. Blocks. It is a QueryError if the coordinator does
     not answer."""
     from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
     from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka.aiokafka_internals.group import strangers_in
 
+    group_id = settings.app_id
     try:
-        members = group_access.describe(settings).members
-        if not members:
+        group = group_access.describe(settings)
+        if not group.members:
             with suppress(GroupAuthorizationFailedError):  # then it is not seen
-                members = group_access.describe(settings, engine_id(settings.app_id)).members
+                group, group_id = (
+                    group_access.describe(settings, engine_id(settings.app_id)),
+                    engine_id(settings.app_id),
+                )
     except KafkaError as error:
         raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
-    return [
+    workers = [
         FoundWorker(each.worker_id, each.url, list(each.partitions), may_be_asked(settings, each.url))
-        for each in members
+        for each in group.members
+        if each.is_ours
     ]
+    return FoundGroup(workers, strangers_in(group_id, group) if group.strangers else "")
 
 
 def may_be_asked(settings: Settings, url: str) -> bool:

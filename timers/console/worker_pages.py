@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
-from timers.console.figures import SILENCE_S, judged
+from timers.console.figures import NOT_KNOWN, SILENCE_S, Judged, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
@@ -48,10 +48,12 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     Raises:
         TimersError: the members of the group cannot be read.
     """
-    workers = sorted(await cluster.workers(), key=lambda each: each.id)
+    group = await cluster.group()
+    workers = sorted(group.workers, key=lambda each: each.id)
     said = await asyncio.gather(*(_ask(cluster, worker) for worker in workers))
     found = [_shown(worker, *each) for worker, each in zip(workers, said, strict=True)]
-    return {"state": judged(found)._asdict(), "workers": found}
+    state = Judged(NOT_KNOWN, group.taken) if group.taken else judged(found)
+    return {"state": state._asdict(), "workers": found}
 
 
 _Said: TypeAlias = dict[str, tuple[int, bytes]]
@@ -61,7 +63,8 @@ _Said: TypeAlias = dict[str, tuple[int, bytes]]
 async def _ask(cluster: KafkaCluster, worker: FoundWorker) -> tuple[_Said, str]:
     """The pages of a worker, or why it was not asked, or did not answer."""
     if not worker.may_be_asked:
-        return {}, f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
+        why = f"its address {worker.url} is not among TIMERS_CONSOLE_WORKERS"
+        return {}, why if worker.url else "the group does not tell its address"
     try:
         asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
         async with asyncio.timeout(SILENCE_S):

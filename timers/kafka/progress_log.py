@@ -309,6 +309,8 @@ class ProgressLog:
         else:
             committed, text = copy
             seen, seen_id = progress_record.decode_witness(text) or (None, b"")
+            if seen is None:
+                committed = 0  # of another program in the group, which says nothing of the machine
             if seen_id != self._cluster.topic_ids[tp[0]]:
                 seen = None
         if seen is not None and (known := progress or Progress()).is_behind(seen):

@@ -460,8 +460,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_partitions_unowned",
-        "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic.",
-        partial(single, lambda status: len(status.group_watch.unowned.red())),
+        "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic. Missing while "
+        "the group does not say who owns what.",
+        partial(single, lambda status: status.group_watch.unowned.count),
+    ),
+    Entry(
+        "timers_group_taken",
+        "1 while another program has the group of the workers: it gets their partitions, or keeps them out.",
+        partial(single, lambda status: bool(status.group_watch.taken)),
     ),
     Entry(
         "timers_topic_partitions{topic}",

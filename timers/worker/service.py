@@ -26,6 +26,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import connection, progress_log, topics
 from timers.kafka.aiokafka_internals import group_access, metadata
+from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
@@ -241,7 +242,9 @@ class TimersApp(faust_internals.App):
         except TimersError as error:
             logger.info("it is not known whether an engine on Spark of %r runs: %s", app, error)
             return
-        if left and not self.should_stop:
+        if left.strangers and not any(each.is_ours for each in left.members):
+            logger.error("it is not known whether an engine on Spark of %r runs: %s", app, strangers_in(group, left))
+        elif left.members and not self.should_stop:
             raise TimersError(
                 f"an engine on Spark of TIMERS_APP_ID={app!r} runs: stop it first, because workers and the engine take "
                 "the partitions from each other"

@@ -4,22 +4,45 @@ Each worker sends its URL when it joins, as workers of Faust and Kafka Streams d
 coordinator returns what each member sent last and which partitions it has. With Faust's own assignor, the group's
 leader sends the URLs with the assignment. Then the group knows the old URL of a static member that returns with a new
 one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009``).
+
+Another program that joins with the group's id is a stranger. In the classic protocol, a worker that leads the group
+deals nothing to it. In the protocol of KIP-848 the brokers deal, and do not know what workers say of themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.errors import for_code
+from aiokafka.errors import IncompatibleBrokerVersion, UnsupportedVersionError, for_code
+from aiokafka.protocol.admin import DescribeGroupsRequest
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND
 from timers.wire.printable import decode_json
 
 STABLE = "Stable"
 """State of a group whose members have their assignments. In other states its members have no metadata."""
+
+CLASSIC = "classic"
+"""Kind of a group whose leader deals: see also :mod:`timers.kafka.aiokafka_internals.other_groups`."""
+
+SEAL = b"timers"
+"""User data of each share that a worker deals. With any user data there, the brokers refuse a member that would let
+them deal: an assignor of the members is in use that they do not have (Kafka's ``ConsumerGroup.fromClassicGroup``)."""
+
+RUNBOOK = "docs/operations.md#timersgrouptaken"
+
+_DEAD = "Dead"
+"""State that the classic request says of a group that does not exist, or is of another kind."""
+
+_USES_CLASSIC = 0
+"""Type of a member of a consumer group that uses the classic protocol."""
+
+_SHOWN = 3
+"""So many strangers are named in a sentence."""
 
 
 class Member(NamedTuple):
@@ -36,6 +59,11 @@ class Member(NamedTuple):
     """That it reads."""
     partitions: tuple[TopicPartition, ...] = ()
     """That it owns."""
+    is_ours: bool = True
+    """Whether it is a member of timers, as far as is known: it has said its URL."""
+    id: str = ""
+    host: str = ""
+    """Address of its machine."""
 
 
 class DescribedGroup(NamedTuple):
@@ -43,6 +71,68 @@ class DescribedGroup(NamedTuple):
 
     state: str
     members: list[Member]
+    kind: str = CLASSIC
+
+    @property
+    def strangers(self) -> list[Member]:
+        """Members of other programs that have partitions, or because of which no worker deals any."""
+        return [each for each in self.members if not each.is_ours and (each.partitions or self.kind != CLASSIC)]
+
+
+def strangers_in(group_id: str, group: DescribedGroup) -> str:
+    """A sentence about the members of other programs in one of our groups."""
+    strangers = group.strangers
+    names = [f"client {each.worker_id!r} at {each.host.lstrip('/')}" for each in strangers[:_SHOWN]]
+    if more := len(strangers) - len(names):
+        names.append(f"{more} more")
+    return (
+        f"another program is in the group {group_id!r}: {', '.join(names)} (protocol {group.kind}). Stop it, or give "
+        f"it another group id ({RUNBOOK})"
+    )
+
+
+async def describe(send: Callable[[Any], Awaitable[Any]], group: str) -> DescribedGroup:
+    """State and members of a group of any kind.
+
+    Args:
+        send: returns the answer of the group's coordinator to a request.
+
+    Raises:
+        KafkaError: the coordinator refuses, or has moved.
+    """
+    found = described(await send(DescribeGroupsRequest([group])))
+    if found.state != _DEAD or found.members:
+        return found
+    for kind, request in DESCRIBING:
+        try:
+            (answer,) = (await send(request([group], False, {}))).to_object()["groups"]
+            if answer["error_code"] == GROUP_ID_NOT_FOUND:
+                continue
+            if answer["error_code"]:
+                raise for_code(answer["error_code"])(answer["error_message"])
+        # The broker does not know the request, or has switched this kind of groups off.
+        except (IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError):
+            continue
+        return DescribedGroup(answer["state"], [_other_member(kind, each) for each in answer["members"]], kind)
+    return found
+
+
+def _other_member(kind: str, said: Mapping[str, Any]) -> Member:
+    """A member of a group of another kind. Of a worker that is in such a group, the brokers tell only its names.
+
+    A worker has its id as client id and as name; of an engine on Spark, the client id begins its name.
+    """
+    is_named = bool(said.get("instance_id")) and said["instance_id"].startswith(said["client_id"])
+    is_ours = kind == CONSUMER and is_named and said.get("member_type", _USES_CLASSIC) == _USES_CLASSIC
+    topics = said["assignment"].get("topics", ())
+    return Member(
+        said["client_id"],
+        topics=frozenset(said.get("subscribed_topics", ())),
+        partitions=tuple((each["topic"], partition) for each in topics for partition in each["partitions"]),
+        is_ours=is_ours,
+        id=said["member_id"],
+        host=said["client_host"],
+    )
 
 
 def described(response: Any) -> DescribedGroup:
@@ -54,15 +144,17 @@ def described(response: Any) -> DescribedGroup:
     error_code, name, state, _, _, members, *_ = response.groups[0]
     if error_code:
         raise for_code(error_code)(name)
-    return DescribedGroup(state, [member_of(client, *sent) for _, client, _, *sent in members])
+    found = [member_of(client, *sent)._replace(id=id, host=host) for id, client, host, *sent in members]
+    return DescribedGroup(state, found)
 
 
 def member_of(worker_id: str, metadata: bytes, assignment: bytes) -> Member:
-    """A member, from its client id and what the coordinator has of it."""
+    """A member, from its client id and what the coordinator has of it: no metadata while the group rebalances."""
     topics, sent = subscription_of(metadata)
     url = sent.get(URL) if isinstance(sent, dict) else None
     levels = number(sent, SUPPORTS), number(sent, RAISED)
-    return Member(worker_id, url if isinstance(url, str) else "", *levels, topics, partitions_in(assignment))
+    is_ours = isinstance(url, str) or not metadata
+    return Member(worker_id, url if isinstance(url, str) else "", *levels, topics, partitions_in(assignment), is_ours)
 
 
 def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -74,6 +166,14 @@ def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
     except (TypeError, ValueError):
         return ()
     return tuple((topic, partition) for topic, partitions in dealt for partition in partitions)
+
+
+def is_sealed(assignment: bytes) -> bool:
+    """Whether a worker has dealt this share, one of a version that seals its deals."""
+    try:
+        return bool(assignment) and ConsumerProtocolMemberAssignment.decode(assignment).user_data == SEAL
+    except (TypeError, ValueError):
+        return False
 
 
 def subscription_of(metadata: bytes) -> tuple[frozenset[str], Any]:

@@ -9,9 +9,10 @@ unknown member id. It needs the same right as joining, READ on the group, and ch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
@@ -23,15 +24,18 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
     for_code,
 )
-from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals.group import DescribedGroup, described
+from timers.kafka.aiokafka_internals import group as groups
+from timers.kafka.aiokafka_internals.group import DescribedGroup
 
 _T = TypeVar("_T")
+
+_Send: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Returns the answer to a request."""
 
 _START_S = 2.0
 """Time for the answer before a worker starts."""
@@ -51,17 +55,17 @@ _NO_COORDINATOR_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, N
 
 def may_join(settings: Settings) -> bool:
     """Whether the worker may join its group. True also if no broker answers: joining reports that. Blocks."""
-    request = HeartbeatRequest(settings.app_id, 0, "unknown-member")
+
+    async def check(send: _Send) -> None:
+        answer = await send(HeartbeatRequest(settings.app_id, 0, "unknown-member"))
+        if answer.error_code:
+            raise for_code(answer.error_code)
+
     try:
-        asyncio.run(_ask_while_moving(settings, settings.app_id, request, _START_S, _check))
+        asyncio.run(_ask_while_moving(settings, settings.app_id, check, _START_S))
     except KafkaError as error:  # of all others, joining will report the cause
         return not isinstance(error, GroupAuthorizationFailedError)
     return True
-
-
-def _check(answer: Any) -> None:
-    if answer.error_code:
-        raise for_code(answer.error_code)
 
 
 def describe(settings: Settings, group: str = "", timeout_s: float | None = None) -> DescribedGroup:
@@ -75,21 +79,22 @@ def describe(settings: Settings, group: str = "", timeout_s: float | None = None
         KafkaError: the coordinator does not answer in time, or the user may not describe the group.
     """
     group = group or settings.app_id
-    asking = _ask_while_moving(settings, group, DescribeGroupsRequest([group]), timeout_s or _TIMEOUT_S, described)
-    return asyncio.run(asking)
+    return asyncio.run(
+        _ask_while_moving(settings, group, partial(groups.describe, group=group), timeout_s or _TIMEOUT_S)
+    )
 
 
 PATIENCE_S = 60.0
 """So long a coordinator that moves is waited for, unless the caller has less time."""
 
 
-def count_members(
+def describe_patiently(
     settings: Settings,
     group: str = "",
     patience_s: float = PATIENCE_S,
     should_stop: Callable[[], bool] = lambda: False,
-) -> int:
-    """Number of members of a group: see :func:`describe`.
+) -> DescribedGroup:
+    """State and members of a group: see :func:`describe`.
 
     Args:
         patience_s: so long a coordinator that moves is waited for.
@@ -100,9 +105,9 @@ def count_members(
     deadline = monotonic() + patience_s
     while True:
         try:
-            return len(describe(settings, group, min(_TIMEOUT_S, patience_s)).members)
+            return describe(settings, group, min(_TIMEOUT_S, patience_s))
         except CoordinatorNotAvailableError:  # the cluster has no groups yet
-            return 0
+            return DescribedGroup("", [])
         except (KafkaError, TimeoutError) as error:
             if not isinstance(error, _NO_COORDINATOR_YET) or monotonic() > deadline or should_stop():
                 name = group or settings.app_id
@@ -116,41 +121,41 @@ def wait_until_empty(
     on_members: Callable[[int], None],
     should_stop: Callable[[], bool],
     patience_s: float = PATIENCE_S,
-) -> int:
+) -> DescribedGroup:
     """Wait until a group has no members: one that was killed stays until its session has timed out. Blocks.
 
     Args:
         on_members: called once, with their number, before the first pause.
-        patience_s: see :func:`count_members`.
+        patience_s: see :func:`describe_patiently`.
 
     Returns:
-        Number of members that are left when all such sessions have timed out.
+        The group with the members that are left when all such sessions have timed out.
 
     Raises:
         TimersError: they cannot be read.
     """
     deadline = monotonic() + settings.session_timeout_s + MARGIN_S
     is_first = True
-    while members := count_members(settings, group, patience_s, should_stop):
+    while members := (found := describe_patiently(settings, group, patience_s, should_stop)).members:
         if monotonic() > deadline or should_stop():
             break
         if is_first:
-            on_members(members)
+            on_members(len(members))
         is_first = False
         sleep(POLL_S)
-    return members
+    return found
 
 
 async def _ask_while_moving(
-    settings: Settings, group: str, request: Any, timeout_s: float, read: Callable[[Any], _T]
+    settings: Settings, group: str, ask: Callable[[_Send], Awaitable[_T]], timeout_s: float
 ) -> _T:
-    """What ``read`` returns for the answer of a group's coordinator; a retriable error that it raises is waited for."""
+    """What ``ask`` returns; it is given what sends to a group's coordinator. A retriable error of it is waited for."""
     failure: KafkaError = KafkaTimeoutError(f"no answer within {timeout_s:g} s")
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    return read(await _ask(settings, group, request))
+                    return await _ask(settings, group, ask)
                 except KafkaError as error:
                     failure = error
                     if not error.retriable:
@@ -160,12 +165,11 @@ async def _ask_while_moving(
         raise failure from None
 
 
-async def _ask(settings: Settings, group: str, request: Any) -> Any:
-    """The answer of the coordinator of a group."""
+async def _ask(settings: Settings, group: str, ask: Callable[[_Send], Awaitable[_T]]) -> _T:
     client = AIOKafkaClient(**connection.aiokafka(settings))
     try:
         await client.bootstrap()
         node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        return await client.send(node, request, group=ConnectionGroup.COORDINATION)
+        return await ask(partial(client.send, node, group=ConnectionGroup.COORDINATION))
     finally:
         await client.close()

@@ -13,6 +13,10 @@ gets its former share: also with another subscription, and although partitions w
 whether its share is up to date, and joins again with changed metadata if not: then the group rebalances. The broker
 still takes it for the leader if it was one, but tells it so only from version 9 of the join request on. It notices this
 by its name in the leader's id: the leader watches for added partitions.
+
+A deal that no worker has made is not followed. The brokers deal if a member of another program uses the protocol of
+KIP-848: the answer to a join request then names no leader. Or a member of another program leads. Until it has gone,
+each worker keeps what it had. The seal in each share keeps such members out of a group in which workers were first.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
@@ -30,6 +35,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     KafkaError,
     MemberIdRequired,
@@ -40,7 +46,6 @@ from aiokafka.errors import (
     UnknownMemberIdError,
     for_code,
 )
-from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from timers.config.settings import Settings
@@ -48,15 +53,18 @@ from timers.core.deals import URL, Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals.group import (
+    SEAL,
     STABLE,
     DescribedGroup,
-    described,
+    is_sealed,
     partitions_in,
     subscription_of,
     unowned_partitions,
 )
 from timers.kafka.aiokafka_internals.metadata import start_patiently
+from timers.kafka.aiokafka_internals.other_groups import CONSUMER
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
 from timers.request_formats import enabled_formats
 from timers.threads import LoopThread
@@ -77,6 +85,9 @@ JOIN_MARGIN_S = 10.0
 
 RETRY_S = 0.2
 """Pause before the coordinator is looked up again."""
+
+REFUSED_S = 1.0
+"""Pause before a member asks again to join a group that another program has."""
 
 HEARTBEAT_S = 1.0
 """A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
@@ -119,6 +130,8 @@ class GroupMember:
 
     Attributes:
         in_group: whether the last deal stands; false before the first one and during a rebalance. Any thread.
+        is_taken: whether other programs have the group: they keep this member out, or it does not follow their deal.
+            Any thread.
     """
 
     def __init__(
@@ -134,7 +147,7 @@ class GroupMember:
         on_ended: Callable[[BaseException], None],
         is_alive: Callable[[], bool],
     ) -> None:
-        self.in_group = False
+        self.in_group = self.is_taken = False
         self._client = client
         self._group = group
         self._name = name
@@ -223,6 +236,8 @@ class GroupMember:
         generation = self._generation
         if not self.in_group:
             return False
+        if self.is_taken and self._is_new:
+            return None  # others may have got what the last deal gave to it, and this is not known now
         try:
             await self._beat()
         except KafkaError:
@@ -237,9 +252,9 @@ class GroupMember:
         """
         await self._look_up()
         # Over another connection: a request to join may wait for its answer for a minute, and others wait behind it.
-        answer = await self._send(DescribeGroupsRequest([self._group]), ANSWER_S, ConnectionGroup.DEFAULT)
+        send = partial(self._send, timeout_s=ANSWER_S, connections=ConnectionGroup.DEFAULT)
         try:
-            return described(answer)
+            return await groups.describe(send, self._group)
         except NotCoordinatorForGroupError:
             self._coordinator = None
             raise
@@ -325,6 +340,11 @@ class GroupMember:
         if joined.error_code == MemberIdRequired.errno:
             self._id = joined.member_id
             return
+        if joined.error_code == InconsistentGroupProtocolError.errno:
+            self.is_taken = True
+            self._id = ""
+            await asyncio.sleep(REFUSED_S)
+            return
         if self._is_refused(joined.error_code):
             return
         self._id, self._generation = joined.member_id, joined.generation_id
@@ -336,11 +356,25 @@ class GroupMember:
             return
         given = frozenset(partitions_in(synced.member_assignment))
         partitions = frozenset(tp for tp in given if tp[0] in self._topics)
+        has_no_seal = not deals and not is_sealed(synced.member_assignment)
+        is_of_worker = await self._was_dealt_by_worker(joined.leader_id) if has_no_seal else True
+        if is_of_worker is None:
+            await asyncio.sleep(RETRY_S)
+            return
+        if not is_of_worker:
+            if not self.is_taken:
+                logger.error(
+                    "deal %d of the group %s was not made by a worker: not followed", self._generation, self._group
+                )
+            self.in_group = self.is_taken = True
+            self._dealt_id = self._id
+            return
+        self.is_taken = False
         if self._is_new and not deals and not self._nonce and (partitions != given or await self._lacks_owners()):
             logger.info("the group's deal was made for other topics or partitions than there are: rebalancing")
             self._nonce = secrets.token_hex(8)
             return
-        self._leads = deals or joined.leader_id.rsplit("-", 5)[0] == self._name
+        self._leads = deals or self._is_own(joined.leader_id)
         if self._leads and not deals:
             self._counts = self._partition_counts()
         self.in_group = True
@@ -348,6 +382,35 @@ class GroupMember:
         logger.info("deal %d of the group %s: %d partitions", self._generation, self._group, len(partitions))
         self._on_dealt(Deal(self._generation, partitions, self._is_new))
         self._is_new = False
+        if self._leads and has_no_seal:
+            logger.info("the shares of the group %s have no seal yet: asking for a rebalance", self._group)
+            self.request_rebalance()
+
+    async def _was_dealt_by_worker(self, leader_id: str) -> bool | None:
+        """Whether a share without a seal was dealt by a worker: one of a version without seals. None: ask again.
+
+        Also true if the brokers deal and the group has only workers: a stranger has left it, and the brokers do not
+        change it back (``group.consumer.migration.policy``).
+
+        Raises:
+            KafkaError: the coordinator does not answer.
+        """
+        if self._is_own(leader_id):
+            return True  # it was the leader before its restart
+        try:
+            group = await self.describe()
+        except KafkaError as error:
+            if error.retriable:
+                raise
+            return False  # this user may not see what other members read
+        if not leader_id:
+            return group.kind == CONSUMER and all(each.is_ours for each in group.members)
+        leader = next((each for each in group.members if each.id == leader_id), None)
+        return None if leader is None or group.state != STABLE else leader.is_ours
+
+    def _is_own(self, member_id: str) -> bool:
+        """Whether an id is or was one of this member: the brokers make them from its name."""
+        return member_id.rsplit("-", 5)[0] == self._name
 
     def _metadata(self) -> bytes:
         sent = {**self._sent(), _NONCE: self._nonce} if self._nonce else self._sent()
@@ -414,7 +477,7 @@ class GroupMember:
 
 
 def _encoded(share: Iterable[TopicPartition]) -> bytes:
-    return bytes(ConsumerProtocolMemberAssignment(0, by_topic(dict.fromkeys(share, ())), b"").encode())
+    return bytes(ConsumerProtocolMemberAssignment(0, by_topic(dict.fromkeys(share, ())), SEAL).encode())
 
 
 @contextlib.contextmanager

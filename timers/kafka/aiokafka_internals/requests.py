@@ -25,14 +25,20 @@ def by_topic(places: Mapping[tuple[str, int], tuple[Any, ...]]) -> list[tuple[st
 
 
 class OneVersion(Request[RequestStruct]):
-    """A request with these fields; a subclass names the layout of request and answer."""
+    """A request with these fields; a subclass names the layout of request and answer.
+
+    A flexible one has tagged fields at the end of both headers, and of each structure of its layout (KIP-482).
+    """
 
     API_KEY = -1
 
-    def __init_subclass__(cls, key: int, version: int, fields: Schema, answer: Schema) -> None:
+    def __init_subclass__(
+        cls, key: int, version: int, fields: Schema, answer: Schema, *, is_flexible: bool = False
+    ) -> None:
         named = {"API_KEY": key, "API_VERSION": version}
         response = type(f"{cls.__name__}Answer", (Response,), {**named, "SCHEMA": answer})
-        struct = type(f"{cls.__name__}Fields", (RequestStruct,), {**named, "SCHEMA": fields, "RESPONSE_TYPE": response})
+        own = {"FLEXIBLE_VERSION": is_flexible, "SCHEMA": fields, "RESPONSE_TYPE": response}
+        struct = type(f"{cls.__name__}Fields", (RequestStruct,), {**named, **own})
         cls.API_KEY = key
         cls._CLASSES = (struct,)
 

@@ -15,6 +15,7 @@ from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import group_access
+from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.connection import while_moving
 from timers.kafka.progress_log import ProgressLog, progress_partition
@@ -35,11 +36,11 @@ def check_no_workers(settings: Settings) -> None:
         TimersError: they have.
     """
     try:
-        members = group_access.count_members(settings)
+        group = group_access.describe_patiently(settings)
     except TimersError:
         return
-    if members:
-        raise TimersError(f"workers of TIMERS_APP_ID={settings.app_id!r} have taken over ({members})")
+    if any(each.is_ours for each in group.members):
+        raise TimersError(f"workers of TIMERS_APP_ID={settings.app_id!r} have taken over ({len(group.members)})")
 
 
 def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop: Callable[[], bool]) -> None:
@@ -55,10 +56,12 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop
         lambda members: say(f"waiting until the workers of {app!r} have left their group ({members} left)"),
         should_stop,
     )
-    if left and not should_stop():
+    if left.strangers and not should_stop():
+        raise TimersError(strangers_in(app, left))
+    if left.members and not should_stop():
         raise TimersError(
-            f"workers of TIMERS_APP_ID={app!r} run ({left}): stop them first, because workers and the engine take the "
-            "partitions from each other"
+            f"workers of TIMERS_APP_ID={app!r} run ({len(left.members)}): stop them first, because workers and "
+            "the engine take the partitions from each other"
         )
 
 

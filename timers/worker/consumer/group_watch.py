@@ -5,6 +5,8 @@ group's leader computes a new assignment when partitions are added, but not ever
 static member that restarts quickly stays the leader for the broker, and is not told. So each worker looks itself.
 
 It raises the feature level of its machines, when the operator and all members of the group allow it.
+
+And it names the members of other programs, because of which the workers deal nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
-from timers.kafka.aiokafka_internals.group import unowned_partitions
+from timers.kafka.aiokafka_internals.group import RUNBOOK, strangers_in, unowned_partitions
 from timers.kafka.progress_log import allowed_level
 from timers.wire.topics import partition_name
 from timers.worker.consumer.requests import PartitionConsumer
@@ -69,9 +71,13 @@ class UnownedPartitions:
 
     Args:
         clock: seconds, monotonic.
+
+    Attributes:
+        is_known: whether the last look had an answer.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.is_known = False
         self._clock = clock
         self._since: Mapping[TopicPartition, float] = {}
         self._next_after_s = REBALANCE_S
@@ -81,6 +87,7 @@ class UnownedPartitions:
     def note(self, unowned: Unowned, worker_id: str) -> bool:
         """Note the partitions that have no owner now. Returns whether the worker with this id asks for a rebalance."""
         now = self._clock()
+        self.is_known = True
         self._since = {tp: self._since.get(tp, now) for tp in unowned}
         self._log()
         if not unowned:
@@ -101,6 +108,11 @@ class UnownedPartitions:
         """Partitions without an owner for :data:`RED_S` or longer -> seconds. Any thread."""
         now = self._clock()
         return {tp: now - since for tp, since in self._since.items() if now - since >= RED_S}
+
+    @property
+    def count(self) -> int | None:
+        """Number of the red partitions; None if the last look had no answer and there were none before."""
+        return len(self.red()) or (0 if self.is_known else None)
 
     def _log(self) -> None:
         red = self.red().keys()
@@ -125,12 +137,14 @@ class GroupWatch(Service):
 
     Attributes:
         unowned: the partitions without an owner.
+        taken: who has the group if other programs have it, a sentence; else empty.
         refusal: why this worker may own no partitions; None if it may.
     """
 
     def __init__(self, settings: Settings, pool: Pool, consumer: PartitionConsumer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.unowned = UnownedPartitions()
+        self.taken = ""
         self.refusal: LevelTooHigh | None = None
         self._settings = settings
         self._pool = pool
@@ -140,13 +154,31 @@ class GroupWatch(Service):
     @Service.task
     async def _watch_owners(self) -> None:
         async for _ in every(LOOK_S, self):
-            if not self._consumer.in_group:
-                continue  # the group rebalances, or the worker has not joined yet
+            is_known = False
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._check_owners()
+                    if self._consumer.is_taken:
+                        await self._name_strangers()
+                    elif self._consumer.in_group:  # else the group rebalances, or the worker has not joined yet
+                        await self._check_owners()
+                        is_known = True
             except (NoAnswer, TimeoutError) as error:
                 logger.debug("the group's coordinator did not answer: %r", error)
+            self.unowned.is_known = is_known
+            if self.taken and not self._consumer.is_taken:
+                logger.info("no other program has the group %r any more", self._settings.app_id)
+                self.taken = ""
+
+    async def _name_strangers(self) -> None:
+        """Note who has the group, and log it. If only workers are left, join again: the brokers may not ask for it."""
+        if not self.taken:
+            self.taken = f"another program has the group {self._settings.app_id!r} ({RUNBOOK})"
+        group = await self._consumer.group()
+        if not group.strangers:
+            self._consumer.rejoin()
+        elif self.taken != (sentence := strangers_in(self._settings.app_id, group)):
+            self.taken = sentence
+            logger.error("%s", sentence)
 
     async def _check_owners(self) -> None:
         partitions = {topic: range(count) for topic, count in self._pool.partitions.items()}
@@ -162,6 +194,8 @@ class GroupWatch(Service):
     @Service.task
     async def _watch_levels(self) -> None:
         async for _ in every(LEVEL_LOOK_S, self):
+            if self._consumer.is_taken:
+                continue  # the brokers do not tell which levels the workers support
             try:
                 await self._check_levels()
             except (KafkaException, LogMismatch, NoAnswer) as error:

@@ -30,7 +30,7 @@ from timers.core.listing import NoAnswer
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.group import STABLE, Member, owners
+from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member, owners, strangers_in
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
@@ -344,6 +344,11 @@ class PartitionConsumer(Service):
         return self._member is not None and self._member.in_group and self._taken is self._deal
 
     @property
+    def is_taken(self) -> bool:
+        """Whether other programs have the group, so that workers deal nothing."""
+        return self._member is not None and self._member.is_taken
+
+    @property
     def was_dealt(self) -> bool:
         """Whether the group has dealt partitions to this worker since the start, which may be none."""
         return self._taken is not None
@@ -467,24 +472,30 @@ class PartitionConsumer(Service):
         """Deliver partitions again whose topic ids were checked."""
         self._loop_thread.call_soon(self._reader.end_suspension, list(partitions))
 
-    async def described(self) -> list[Member]:
-        """All members of the group, from its coordinator; waits while the group rebalances.
+    async def group(self) -> DescribedGroup:
+        """The group, as its coordinator describes it now.
 
         Raises:
             NoAnswer: the coordinator does not answer.
         """
+        try:
+            return await self._on_thread(self._known_member.describe())
+        except errors.KafkaError as error:
+            raise NoAnswer(f"the group's coordinator did not answer: {error!r}") from None
 
-        async def ask() -> list[Member]:
-            while True:
-                try:
-                    found = await self._known_member.describe()
-                except errors.KafkaError as error:
-                    raise NoAnswer(f"the group's coordinator did not answer: {error!r}") from None
-                if found.state == STABLE:
-                    return found.members
-                await asyncio.sleep(UNSETTLED_S)
+    async def described(self) -> list[Member]:
+        """All workers in the group, from its coordinator; waits while the group rebalances.
 
-        return await self._on_thread(ask())
+        Raises:
+            NoAnswer: the coordinator does not answer, or other programs have the group.
+        """
+        while True:
+            found = await self.group()
+            if found.strangers:
+                raise NoAnswer(strangers_in(self._settings.app_id, found))
+            if found.state == STABLE:
+                return [each for each in found.members if each.is_ours]
+            await asyncio.sleep(UNSETTLED_S)
 
     async def members(self) -> dict[TopicPartition, Member]:
         """The owner of each partition; see :meth:`described`."""
@@ -510,12 +521,12 @@ class PartitionConsumer(Service):
         await self._on_thread(leave())
 
     async def has_others(self) -> bool | None:
-        """Whether the group, which this worker has left, has members; None if its coordinator does not say so."""
+        """Whether other workers are in the group, which this one has left; None if its coordinator does not say so."""
         if self._member is None:
             return False
         try:
-            return bool((await self._on_thread(self._member.describe())).members)
-        except errors.KafkaError:
+            return any(each.is_ours for each in (await self.group()).members)
+        except NoAnswer:
             return None
 
     def request_rebalance(self) -> None:

@@ -1,0 +1,80 @@
+"""Consumers of other programs that join a group, each by a client and a protocol of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from tests.harness.waiting import wait_until
+
+CLASSIC, KIP_848 = "classic", "consumer"
+
+
+class Stranger:
+    """A consumer of librdkafka in a thread.
+
+    Attributes:
+        partitions: what the group has given to it.
+        read: number of records that it has got.
+        errors: texts of the errors that it has got.
+    """
+
+    def __init__(self, address: str, group: str, topics: list[str], protocol: str, **config: Any) -> None:
+        self.partitions: set[tuple[str, int]] = set()
+        self.read = 0
+        self.errors: list[str] = []
+        self._over = threading.Event()
+        named = {key.replace("_", "."): value for key, value in config.items()}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "client.id": "stranger",
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+                **named,
+            }
+        )
+        self._consumer.subscribe(topics)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            record = self._consumer.poll(0.05)
+            self.partitions = {(each.topic, each.partition) for each in self._consumer.assignment()}
+            if record is not None and (error := record.error()) is not None:
+                self.errors.append(error.str())
+            elif record is not None:
+                self.read += 1
+        self._consumer.close()
+
+    def has_joined(self) -> bool:
+        return bool(self.partitions)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._over.set()
+        self._thread.join()
+
+
+@contextmanager
+def stranger(address: str, group: str, *topics: str, protocol: str = KIP_848, **config: Any) -> Iterator[Stranger]:
+    """A consumer of librdkafka in a group, until the end of the block."""
+    found = Stranger(address, group, [*topics], protocol, **config)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@contextmanager
+def with_partitions(*arguments: str, **config: Any) -> Iterator[Stranger]:
+    """The same; the block begins when it has partitions."""
+    with stranger(*arguments, **config) as found:
+        wait_until(found.has_joined, "the stranger has partitions")
+        yield found

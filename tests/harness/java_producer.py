@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterable
 
+from tests.harness import kafka_version
 from tests.harness.records import Request
 from tests.harness.waiting import DEADLINE_S
 from timers import java
@@ -22,12 +23,15 @@ def produce_by_console(address: str, topic: str, requests: Iterable[Request]) ->
 
 def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
     """Publish lines with the console producer; ``properties`` describe to its reader what a line contains."""
-    options = [part for each in properties for part in ("--reader-property", each)]
+    program, option = "org.apache.kafka.tools.ConsoleProducer", "--reader-property"
+    if kafka_version.chosen().startswith("3."):
+        program, option = "kafka.tools.ConsoleProducer", "--property"
+    options = [part for each in properties for part in (option, each)]
     done = subprocess.run(
         [
             str(java.for_broker()),
             "-XX:TieredStopAtLevel=1",
-            "org.apache.kafka.tools.ConsoleProducer",
+            program,
             *("--bootstrap-server", address, "--topic", topic),
             *options,
         ],

@@ -58,6 +58,9 @@ test: $(VENV)/.dev check ## All tests but the long ones; starts what they need; 
 
 WAITING = tests/broker tests/browser tests/conformance tests/spark
 
+# Brokers of another version of Kafka than that of the product.
+KAFKA = $(if $(VERSION),--kafka $(VERSION))
+
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
 # run, in two processes with a session each, and those of the pages in one process, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
@@ -76,10 +79,7 @@ test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 	@$(MAKE) --no-print-directory test-newer-spark LENGTH='(long or not long)'
 
-# Without VERSION, the version of the product.
-KAFKA = $(if $(VERSION),--kafka $(VERSION))
-
-test-kafka: $(VENV)/.dev ## The tests with a broker, on another version of Kafka: VERSION=3.9.1, 4.2.1 or 4.4.0
+test-kafka: $(VENV)/.dev ## The tests with a broker, on VERSION=3.9.1, 4.2.1 or 4.4.0 of Kafka; so do chaos and bench
 	@$(BIN)/python -m tests.harness.class_archive $(KAFKA)
 	@$(PYTEST) $(KAFKA) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
 		-m "broker and not spark and $(LENGTH)" tests/broker tests/conformance
@@ -151,7 +151,7 @@ ROUNDS ?= 1
 TIMERS ?= 1000000
 
 chaos: $(VENV)/.dev ## Storms of timers with faults; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run; FAULTS=kill,damage chooses faults
-	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(UNCOUNTED),--uncounted)
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(UNCOUNTED),--uncounted) $(KAFKA)
 
 SEEDS ?= 300
 
@@ -188,7 +188,7 @@ pictures: $(VENV)/.dev ## Take the pictures of docs/pictures in the browser, of 
 	@$(PYTEST) -m browser tests/browser/test_pictures.py --pictures docs/pictures
 
 bench: $(VENV)/.dev ## The benchmarks; ONLY=storm runs one
-	@$(BIN)/python -m bench $(ONLY)
+	@$(BIN)/python -m bench $(ONLY) $(KAFKA)
 
 bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and an audit of 10,000,000 requests
 	@$(BIN)/python -m bench.spark

@@ -17,6 +17,7 @@ from bench.peers.kafka_streams import KafkaStreams
 from bench.session import RESULTS, Session, measuring
 from bench.subject import Subject, Unavailable
 from bench.workload import PARTITIONS, PAYLOAD_BYTES, QUICK_FACTOR, STORMS, Workload
+from tests.harness import kafka_version
 from tests.harness.process import ROOT, stop_everything
 
 QUESTIONS = ("storm", "recovery", "backlog", "cost")
@@ -65,6 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="also write bench/results/NAME.* (latest), which is tracked",
     )
     parser.add_argument("--keep", action="store_true", help="leave logs and broker data of the run where they are")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     wrong = set(options.questions) - {*QUESTIONS, "all"}
     if wrong:

@@ -18,7 +18,7 @@ from bench import listing, machine
 from bench.engine import Engine
 from bench.listing import Load
 from bench.session import RESULTS, RunNames, Session, measuring
-from tests.harness import chromium
+from tests.harness import chromium, kafka_version
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.waiting import wait_until
 
@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument(
         "--publish", action="store_true", help="also write bench/results/console.json, which is tracked"
     )
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     with measuring("console-") as session:
         found = listing.measure(session, options.pending, options.turns, options.per_s, reader)

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from bench.engine import Engine
 from bench.session import RunNames, Session, measuring
 from bench.workload import Workload
+from tests.harness import kafka_version
 from tests.harness.callbacks import check
 from tests.harness.cluster import client_settings
 from tests.harness.publication import ID, Publication, dues, filler, key
@@ -207,6 +208,7 @@ def main() -> int:
     )
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
     parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     with measuring("formats-") as session:
         measure(session, FORMAT_CASES[0], BACKLOG)  # a warm-up for the Java compiler of the broker

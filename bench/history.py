@@ -19,6 +19,7 @@ from bench.engine import Engine
 from bench.session import RESULTS, RunNames, Session, measuring
 from bench.subject import Running
 from bench.workload import DAY_S, Workload
+from tests.harness import kafka_version
 from tests.harness.process import ROOT
 from tests.harness.publication import publish_in_process
 from tests.harness.scrape import scrape
@@ -115,12 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=2_000_000, help="that fire (2000000)")
     parser.add_argument("--pending", type=int, default=30_000, help="that wait to the end (30000)")
     parser.add_argument("--publish", action="store_true", help="write results/history.json, which is tracked")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     with measuring("history-") as session:
         result = run(session, options.requests, options.pending)
     path = (RESULTS if options.publish else RESULTS / "local") / "history.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(result), indent=1) + "\n")
+    path.write_text(json.dumps({"kafka": kafka_version.chosen(), **asdict(result)}, indent=1) + "\n")
     print(f"\n{path.read_text()}\nwritten: {path.relative_to(ROOT)}", flush=True)
     return 0
 

@@ -23,6 +23,7 @@ from bench.engine import Engine
 from bench.session import RunNames, Session, measuring
 from bench.subject import Running
 from bench.workload import Workload
+from tests.harness import kafka_version
 from tests.harness.publication import Publication, publish_in_process
 
 PENDING = 1_000_000
@@ -225,10 +226,12 @@ def main() -> None:
     parser.add_argument("--per-s", type=int, default=PER_S, help=f"timers that fire each second ({PER_S})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"of {TURN_S} s each, an even number ({TURNS})")
     parser.add_argument("--counts", action="store_true", help="count the timers by hour instead of listing them")
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     with measuring("listing-") as session:
         load_of = counting if options.counts else lister
-        print(json.dumps(measure(session, options.pending, options.turns, options.per_s, load_of), indent=1))
+        found = measure(session, options.pending, options.turns, options.per_s, load_of)
+        print(json.dumps({"kafka": kafka_version.chosen(), **found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.session import Session, measuring
 from bench.workload import DAY_S
+from tests.harness import kafka_version
 from tests.harness.callbacks import read_callbacks
 from tests.harness.cluster import client_settings
 from tests.harness.judge import Ints, judge
@@ -342,13 +343,15 @@ def main() -> None:
     parser.add_argument("--step-s", type=int, default=25, help="seconds of a step: longer than a start (25)")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"in their order ({','.join(STEPS)})")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the workers")
+    kafka_version.add_option(parser)
     given = parser.parse_args()
     settings = dict(each.split("=", 1) for each in given.set)
     steps = tuple(given.steps.split(","))
     run = Run(given.partitions, given.per_s, given.pending, given.fired, given.step_s, steps)
     with measuring("members-") as session:
         # Trimming would delete the history from the log.
-        print(json.dumps(measure(session, run, {"TIMERS_LOG_KEEP_S": "never", **settings})))
+        found = measure(session, run, {"TIMERS_LOG_KEEP_S": "never", **settings})
+        print(json.dumps({"kafka": kafka_version.chosen(), **found}))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.harness import kafka_version
 from tests.harness.cluster import client_settings
 from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.system import System
@@ -108,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.moving", description=__doc__.splitlines()[0])
     parser.add_argument("--timers", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=300, help="in which they are due (%(default)s)")
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     with TemporaryDirectory(dir=ROOT / ".timers", ignore_cleanup_errors=True) as name:
         root = Path(name)
@@ -125,7 +127,8 @@ def main() -> None:
         finally:
             for each in brokers:
                 each.stop()
-    print(f"  fired in the first app {one:,}, in the second one {two:,}; lost {lost:,}, twice {twice:,}")
+    fired = f"fired in the first app {one:,}, in the second one {two:,}; lost {lost:,}, twice {twice:,}"
+    print(f"  on Kafka {kafka_version.chosen()}: {fired}")
     sys.exit(bool(lost or twice))
 
 

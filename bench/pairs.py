@@ -23,6 +23,7 @@ from bench.peers import bare
 from bench.report import NOISY_SHARE, table
 from bench.session import RESULTS, Session, measuring
 from bench.workload import OVERDUE, PENDING, STORMS, WIDE, Workload
+from tests.harness import kafka_version
 from tests.harness.process import ROOT, clean_environment, stop_everything
 
 THIS, OTHER = "this", "other"
@@ -190,6 +191,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=storms, metavar="NAME,...", help=f"of {', '.join(known)} ({storms})")
     parser.add_argument("--smaller", type=int, default=1, metavar="FACTOR", help="divide the timers, to try it out (1)")
     parser.add_argument("--keep", action="store_true", help="leave logs and broker data of the run where they are")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     names = options.workloads.split(",")
     if unknown := set(names) - known.keys():

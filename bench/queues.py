@@ -26,6 +26,7 @@ from bench import machine
 from bench.queue_consumer import UNCOUNTED, sent_value
 from bench.report import table
 from bench.session import RESULTS, RunNames, Session, measuring
+from tests.harness import kafka_version
 from tests.harness.process import ROOT, Process, clean_environment, python
 from timers.broker import jars
 
@@ -160,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="numbers of consumers (1 2)")
     parser.add_argument("--kinds", nargs="*", default=[*KINDS, *TIMED], choices=[*KINDS, *TIMED], help="(all)")
     parser.add_argument("--publish", action="store_true", help="also write bench/results/queues.*, which are tracked")
+    kafka_version.add_option(parser)
     given = parser.parse_args(argv)
     about = machine.describe()
     with measuring("queues-") as session:

@@ -25,6 +25,7 @@ from bench import listing, machine
 from bench.engine import Engine
 from bench.session import RESULTS, RunNames, Session, measuring
 from bench.workload import PARTITIONS, PAYLOAD_BYTES, Workload
+from tests.harness import kafka_version
 from tests.harness.cluster import client_settings
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.process import ROOT
@@ -274,6 +275,7 @@ def main() -> None:
     parser.add_argument(
         "--publish", action="store_true", help="also write bench/results/readers.json, which is tracked"
     )
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     with measuring(stored=NAME) as session:
         found = measure(session, options.pending, options.turns, options.per_s, only_fill=options.fill)

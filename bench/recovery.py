@@ -24,6 +24,7 @@ from bench import storm
 from bench.session import Session, measuring
 from bench.subject import Subject
 from bench.workload import PAYLOAD_BYTES, Workload
+from tests.harness import kafka_version
 from tests.harness.cluster import client_settings
 from tests.harness.publication import Publication, publish
 from tests.harness.scrape import health
@@ -294,6 +295,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="TIMERS_NAME=VALUE", help="a setting of the worker"
     )
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     settings = dict(each.split("=", 1) for each in options.set)
     if options.trimmed:

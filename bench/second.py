@@ -28,6 +28,7 @@ from bench.peers import bare
 from bench.report import table
 from bench.session import RESULTS, measuring
 from bench.workload import STORMS, WIDE
+from tests.harness import kafka_version
 from tests.harness.process import ROOT
 
 STEPS = (
@@ -232,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [each.name for each in (*STORMS, *WIDE)]
     parser.add_argument("--workload", default="steady", choices=names)
     parser.add_argument("--publish", action="store_true", help="write results/second*, which is tracked")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     results = measure(options.workload)
     name = "second" if options.workload == "steady" else f"second_{options.workload}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.workload import Workload
+from tests.harness import kafka_version
 from tests.harness.cluster import Cluster
 from tests.harness.printer import Printer
 from tests.harness.process import ROOT, stop_everything
@@ -106,6 +107,7 @@ def measuring(prefix: str = "", *, keep: bool = False, stored: str = "") -> Iter
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
     printer = Printer()
     try:
+        printer.line(f"on Kafka {kafka_version.chosen()}")
         with printer.doing("starting the broker"):
             brokers = broker.start()
         if broker.pid is None:

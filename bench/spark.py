@@ -20,6 +20,7 @@ from bench.spark_engine import WARM_UP, CpuSeconds, SparkEngine
 from bench.storm import StormResult
 from bench.subject import Subject
 from bench.workload import Workload
+from tests.harness import kafka_version
 from tests.harness.process import ROOT
 
 STORM = Workload("storm", 600_000, 20)
@@ -139,6 +140,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--publish", action="store_true", help="also write bench/results/spark.*, which is tracked")
     parser.add_argument("--keep", action="store_true", help="leave logs and the broker's data")
+    kafka_version.add_option(parser)
     return parser.parse_args(argv)
 
 

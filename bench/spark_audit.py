@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 
 from bench import machine
 from bench.session import RESULTS
+from tests.harness import kafka_version
 from tests.harness.cluster import APPEND_TIME, Cluster, client_settings
 from timers.broker import EmbeddedBroker
 from timers.wire import future, topics
@@ -44,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--publish", action="store_true", help="also write bench/results/spark_audit.json, which is tracked"
     )
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
         broker = EmbeddedBroker(Path(directory) / "broker", port=0)

@@ -25,7 +25,7 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import View
-from timers.core.progress import Progress
+from timers.core.progress import LOG_TRIMMED, Progress
 from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
@@ -291,7 +291,7 @@ class Trimmer:
                 if known.may_roll:
                     self._roll(logs, known, tp, now_s, end)
                 return
-            is_ready = levels.trims(progress.level) or known.runner.is_verified
+            is_ready = progress.settings.trims or known.runner.is_verified
             if not is_ready and (end - progress.next_offset > MOST_UNREAD or self._is_behind()):
                 # A comparison takes seconds of CPU, which the machines need.
                 self._say_once(logging.INFO, known, PUT_OFF)
@@ -351,8 +351,8 @@ class Trimmer:
     def _agree(
         self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
     ) -> bool:
-        """Compare the log with the snapshots before the first deletion. Then the machine is raised to the level."""
-        if known.runner.is_verified or not levels.trims(allowed_level(self._settings)):
+        """Compare log and snapshots before the first deletion. Then the machine may note that its log is trimmed."""
+        if known.runner.is_verified or not levels.allows_trimming(allowed_level(self._settings)):
             return known.runner.is_verified
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
         found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
@@ -396,8 +396,10 @@ class Trimmer:
         """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
         self._check(logs, known, tp, log, check)
         committed = known.runner.machine.committed
-        if not levels.trims(committed.level):
+        if not committed.settings.trims:
             if self._agree(known, tp, committed, log, check):
+                if committed.level >= levels.READABLE_LATE:  # below it, a raise says so
+                    self._ask(known.runner, _note_trimmed)
                 known.next_at = monotonic() + LEAST_S
             return 0
         snapshots = topics.snapshots(self._settings.app_id, tp[0])
@@ -433,6 +435,10 @@ class Trimmer:
             if code_of(error) not in NOT_ALLOWED:
                 raise  # a worker may have no right to write there; the next request begins a segment
         known.may_roll, known.rolled_to = False, end + 2  # the record, and the marker after it
+
+
+def _note_trimmed(machine: Machine) -> bool:
+    return machine.commit_change(lambda progress: progress.with_setting(LOG_TRIMMED, 1))
 
 
 def _commit(clock: Clock, machine: Machine) -> _Committed | None:

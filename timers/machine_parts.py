@@ -19,7 +19,7 @@ from timers.firing.policy import Policy, policy_of
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
 from timers.firing.transaction import Transaction
-from timers.kafka.aiokafka_internals import callback_batch
+from timers.kafka.aiokafka_internals import callback_batch, record_starts
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import progress_partition
@@ -32,7 +32,8 @@ from timers.wire import plain_requests, snapshot_entries
 
 logger = logging.getLogger(__name__)
 
-IS_COMPILED = all(each.IS_COMPILED for each in (sums, plain_requests, snapshot_entries, callback_batch))
+_COMPILED = sums, plain_requests, snapshot_entries, callback_batch, record_starts
+IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
 BUILT = __version__, "yes" if IS_COMPILED else "no"

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.chaos import plan
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.runner import Outcome, Round
+from tests.harness import kafka_version
 from tests.harness.disk import may_stall
 from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
@@ -39,6 +40,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="succeed also if no round counts, without further rounds: on an idle machine timers may fire too quickly",
     )
     parser.add_argument("--keep", action="store_true", help="keep logs and data of good rounds too")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     options.kinds = [plan.NAMES.get(name) for name in options.faults.split(",")] if options.faults else [*plan.KINDS]
     if None in options.kinds:

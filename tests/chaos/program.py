@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from tests.harness import kafka_version
 from tests.harness.process import ROOT, stop_everything
 from timers.broker import EmbeddedBroker
 from timers.signals import on_signals, raise_interrupt
@@ -43,6 +44,7 @@ def run_rounds(name: str, rounds: Callable[[Path, _B], bool], brokers_in: Callab
     """
     directory = ROOT / ".timers" / "chaos" / time.strftime(f"{name}-%Y%m%d-%H%M%S")
     brokers = brokers_in(directory)
+    print(f"on Kafka {kafka_version.chosen()}", flush=True)
     are_good = False
     with on_signals((signal.SIGTERM,), raise_interrupt):
         try:

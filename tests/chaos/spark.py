@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.spark_ids import IdTraffic
+from tests.harness import kafka_version
 from tests.harness.callbacks import check
 from tests.harness.printer import Printer
 from tests.harness.publication import Publication, dues, start_publisher, wait_published
@@ -261,6 +262,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ids", type=int, default=0, help="further timers, with ids (0)")
     parser.add_argument("--changes", metavar="KIND,...", default="", help=f"each once: {', '.join(CHANGES)} (none)")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good storm too")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     options.changes = [each for each in options.changes.split(",") if each]
     options.kinds = options.kinds.split(",")

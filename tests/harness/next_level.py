@@ -15,7 +15,7 @@ from timers.core import levels
 
 def install() -> None:
     """Make this process run the next version."""
-    levels.SUPPORTED = levels.RAISED_TO = levels.OF_ALL = LEVEL
+    levels.SUPPORTED = levels.RAISED_TO = LEVEL
     native, *others = request_formats.REQUEST_FORMATS
     request_formats.NATIVE = with_next_level(request_formats.NATIVE)
     request_formats.REQUEST_FORMATS = (native._replace(request_format=request_formats.NATIVE), *others)  # type: ignore[assignment]

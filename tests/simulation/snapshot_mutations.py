@@ -12,7 +12,6 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import Parts, SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
-from timers.core.levels import trims
 from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
@@ -59,7 +58,7 @@ class TrimsEarly(SnapshotWorker):
 
     def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
         after = super().naming(runner, progress, new)
-        if trims(after.level):
+        if after.settings.trims:
             self.log.delete_before(*runner.name, deletable_before(after))
         return after
 
@@ -84,7 +83,7 @@ class TrimsLater(SnapshotWorker):
     """[I31]: a worker that was taken over deletes by what it had committed, and does not look at the log."""
 
     def trim(self, runner: SimRunner) -> None:
-        if not trims(runner.machine.committed.level):
+        if not runner.machine.committed.settings.trims:
             super().trim(runner)
         else:
             self.log.delete_before(*runner.name, self.bound(runner))

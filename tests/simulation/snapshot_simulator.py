@@ -20,7 +20,6 @@ from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
 from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker, verified
-from timers.core.levels import trims
 from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot, Progress
@@ -125,7 +124,7 @@ class SnapshotSimulator(Simulator):
         trimmed = [
             each
             for each in self.machines
-            if trims(logs[each].progress.level) and self.log.start(*each) < deletable_before(logs[each].progress)
+            if logs[each].progress.settings.trims and self.log.start(*each) < deletable_before(logs[each].progress)
         ]
         machine = self._snapshot_random.choice(trimmed or self.machines)
         lost = lose_snapshot(self.topics, machine, self.checkers.logs[machine].progress, self._snapshot_random)
@@ -350,7 +349,7 @@ class SnapshotCheckers(Checkers):
         self._starts[machine] = start
         self.counts["logs trimmed"] += 1
         named = [each for each in (progress.snapshot, progress.older_snapshot) if each is not None]
-        if len(named) < 2 or start > min(each.applied for each in named) or not trims(progress.level):
+        if len(named) < 2 or start > min(each.applied for each in named) or not progress.settings.trims:
             raise Violation(f"the log of {machine} begins at {start}, by {progress}")
         if progress.doubt is not None or progress.rescues:
             raise Violation(f"the log of {machine} was deleted although it is in doubt, or has lost requests")

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers import log_trimmer
-from timers.core.levels import BY_HEADERS, SNAPSHOTS, TRIMMING
+from timers.core.levels import BY_HEADERS, READABLE_LATE, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
@@ -88,6 +88,8 @@ class SimMachine:
 
     def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
         self.commits += self.may_commit
+        if self.may_commit:
+            self.progress = self.committed = change(self.progress)
         return self.may_commit
 
 
@@ -265,6 +267,14 @@ def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Calla
     trial.machine.progress = trial.machine.committed = replace(trial.machine.progress).with_setting(
         FEATURE_LEVEL, TRIMMING
     )
+    trial.now_s += AGAIN_S
+    assert trial.trim() == 1
+
+
+def test_above_the_levels_that_say_so_the_machine_notes_that_its_log_is_trimmed(made: Callable[..., Trial]) -> None:
+    trial = made(level=READABLE_LATE, allowed=READABLE_LATE)
+    assert trial.trim() == 0
+    assert trial.machine.progress.settings.trims
     trial.now_s += AGAIN_S
     assert trial.trim() == 1
 

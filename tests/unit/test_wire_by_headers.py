@@ -14,12 +14,15 @@ from timers.core.levels import (
     BY_HEADERS_TRIMMED,
     FIRST,
     RAISED_TO,
+    READABLE_LATE,
     SNAPSHOTS,
     SUPPORTED,
     TRIMMING,
-    trims,
+    allows_trimming,
+    says_trimmed,
     wanted,
 )
+from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Progress
 from timers.core.timer import Origin, Rejected
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
@@ -139,7 +142,7 @@ def test_a_dead_letter_shows_what_it_asks_for_and_is_published_again_as_it_was()
     assert request is not None
     assert (request.key, request.value, list(request.headers or ())) == (b"9", JSON, list(sent.headers))
     too_early = decide(letter, letter.request, None, 1_000, False, BY_HEADERS - 1)
-    assert too_early.request is None and "`timers levels --raise 8` allows it" in too_early.reason
+    assert too_early.request is None and f"`timers levels --raise {RAISED_TO}` allows it" in too_early.reason
     assert decide(letter, letter.request, None, 1_000, True, BY_HEADERS - 1).request is not None
 
 
@@ -172,7 +175,9 @@ def test_a_machine_reads_each_request_at_its_level_also_in_a_replay() -> None:
         (SNAPSHOTS, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
         (TRIMMING, BY_HEADERS, TRIMMING, TRIMMING),
         (TRIMMING, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED),
-        (BY_HEADERS, 99, BY_HEADERS, BY_HEADERS_TRIMMED),
+        (BY_HEADERS, 99, READABLE_LATE, READABLE_LATE),
+        (TRIMMING, 99, READABLE_LATE, READABLE_LATE),
+        (READABLE_LATE, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
     ],
 )
 def test_no_raise_forgets_that_a_log_begins_late_or_says_so_of_one_that_was_not_compared(
@@ -180,8 +185,18 @@ def test_no_raise_forgets_that_a_log_begins_late_or_says_so_of_one_that_was_not_
 ) -> None:
     assert wanted(level, permitted, is_verified=False) == unverified
     assert wanted(level, permitted, is_verified=True) == verified
-    assert trims(unverified) == trims(level)
-    assert [each for each in range(FIRST, SUPPORTED + 1) if trims(each)] == [TRIMMING, BY_HEADERS_TRIMMED]
+    if unverified < READABLE_LATE:
+        assert says_trimmed(unverified) == says_trimmed(level)
+    assert [each for each in range(FIRST, SUPPORTED + 1) if says_trimmed(each)] == [TRIMMING, BY_HEADERS_TRIMMED]
+
+
+def test_from_the_level_on_that_says_it_no_raise_forgets_that_a_log_begins_late() -> None:
+    trimmed = Progress.first(BY_HEADERS_TRIMMED).with_setting(FEATURE_LEVEL, READABLE_LATE)
+    assert trimmed.settings.trims
+    whole = Progress.first(BY_HEADERS).with_setting(FEATURE_LEVEL, READABLE_LATE)
+    assert not whole.settings.trims
+    assert whole.with_setting(LOG_TRIMMED, 1).settings.trims
+    assert [each for each in range(FIRST, SUPPORTED + 1) if allows_trimming(each)] == [6, 8, 9]
 
 
 @pytest.mark.parametrize("payload", [JSON, future.encode("secret", "k", b"nested")])

@@ -221,7 +221,7 @@ def levels(wanted: int | None, output: Output) -> None:
     settings = load_settings()
     found = _look_up(settings)
     level = found.next if wanted is None else wanted
-    begins = feature_levels.trims(level) and not feature_levels.trims(found.allowed)
+    begins = feature_levels.allows_trimming(level) and not feature_levels.allows_trimming(found.allowed)
     deletable = _deletable(settings) if begins else {}
     if wanted is not None:
         _allow(settings, found, wanted)

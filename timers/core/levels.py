@@ -26,14 +26,15 @@ log of a machine at this level is whole: it was not compared yet, or is new."""
 BY_HEADERS_TRIMMED = 8
 """The same for a machine whose log may begin late, as at :data:`TRIMMING`."""
 
-SUPPORTED = BY_HEADERS_TRIMMED
+READABLE_LATE = 9
+"""From this level on, the settings history itself says whether the log of a machine may begin late
+(:data:`timers.core.progress.LOG_TRIMMED`), so that a later level needs no second number."""
+
+SUPPORTED = READABLE_LATE
 """The highest level that this version of the project supports."""
 
-RAISED_TO = BY_HEADERS_TRIMMED
-"""The highest level to which workers raise partitions, if the operator allows it."""
-
-OF_ALL = BY_HEADERS
-"""The level to which they raise every partition, and at which new ones begin. Higher levels need more than a permit."""
+RAISED_TO = READABLE_LATE
+"""The highest level to which workers raise partitions, if the operator allows it. New ones begin at it."""
 
 
 def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
@@ -46,9 +47,14 @@ def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
     return min((allowed, *supported))
 
 
-def trims(level: int) -> bool:
-    """Returns whether the log of a machine at this level may begin late, or may where this level is allowed."""
+def allows_trimming(level: int) -> bool:
+    """Returns whether logs may begin late where an operator allows this level."""
     return level == TRIMMING or level >= BY_HEADERS_TRIMMED
+
+
+def says_trimmed(level: int) -> bool:
+    """Returns whether the level itself says that the log of a machine may begin late."""
+    return level in (TRIMMING, BY_HEADERS_TRIMMED)
 
 
 def wanted(level: int, permitted: int, *, is_verified: bool) -> int:
@@ -60,9 +66,9 @@ def wanted(level: int, permitted: int, *, is_verified: bool) -> int:
         is_verified: whether its log and its snapshots were compared, and agree.
     """
     highest = min(permitted, RAISED_TO)
-    if is_verified or trims(level):
+    if is_verified or says_trimmed(level):
         return TRIMMING if highest == BY_HEADERS else highest
-    return SNAPSHOTS if highest == TRIMMING else min(highest, OF_ALL)
+    return {TRIMMING: SNAPSHOTS, BY_HEADERS_TRIMMED: BY_HEADERS}.get(highest, highest)
 
 
 def able_members(supported: Mapping[str, int], raised: int) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST, says_trimmed
 from timers.core.lineage import Lineage
 
 # Names in the settings history. Never change these strings: progress records hold them.
@@ -26,6 +26,9 @@ VERDICT_RETENTION = "TIMERS_VERDICT_RETENTION_S"
 """Seconds after its end for which an id is not absent (:mod:`timers.core.only_if`)."""
 FEATURE_LEVEL = "feature-level"
 """The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
+LOG_TRIMMED = "log-trimmed"
+"""1: the log may begin late, because it was compared with its snapshots: what no pending timer needs is deleted [I31].
+Below the level :data:`timers.core.levels.READABLE_LATE`, the level itself says so."""
 HOLE_DUE_S = "hole-due-s"
 HOLE_OFFSET = "hole-offset"
 """Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
@@ -148,6 +151,7 @@ class History(tuple[SettingChange, ...]):
         cuts: the cuts of the log; mostly there are none.
         holes: the holes; mostly there are none.
         cut: number of the newest cut; 0: there is none.
+        trims: whether the log may begin late.
         changed_at: the newest settings are valid from this offset on.
     """
 
@@ -161,6 +165,9 @@ class History(tuple[SettingChange, ...]):
         history.holes = tuple(
             Hole(before, (due_s, offset)) for (before, due_s), offset in zip(dues, offsets, strict=False)
         )
+        history.trims = any(
+            each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and says_trimmed(each.value)) for each in history
+        )
         history.changed_at = max((each.from_offset for each in history), default=0)
         return history
 
@@ -168,6 +175,7 @@ class History(tuple[SettingChange, ...]):
     cuts: Cuts
     cut: int
     holes: tuple[Hole, ...]
+    trims: bool
     changed_at: int
 
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import SNAPSHOTS, trims
+from timers.core.levels import SNAPSHOTS
 from timers.core.machine import Machine, State
 from timers.core.ports import Lost, Page, SnapshotStore, Store, View
 from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
@@ -208,7 +208,7 @@ def trimmed_to(committed: Progress, kept_from: int | None) -> int:
         committed: as the brokers have it: a naming that is not committed yet may never be.
         kept_from: first offset that is not old enough; None: all are.
     """
-    if not trims(committed.level) or committed.doubt is not None or committed.rescues:
+    if not committed.settings.trims or committed.doubt is not None or committed.rescues:
         return 0
     bound = deletable_before(committed)
     return bound if kept_from is None else min(bound, kept_from)

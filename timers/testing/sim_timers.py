@@ -415,7 +415,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         if machine not in self._stores or not spec.catch_up(self._stores[machine], progress):
             self._stores[machine] = MemoryStore()
         if progress == Progress():
-            progress = Progress.first(levels.OF_ALL)
+            progress = Progress.first(levels.RAISED_TO)
         counters = Counters()
         clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
         kafka = self._kafka

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.chaos.console.round import Outcome, Round
 from tests.chaos.program import one_broker, run_rounds
-from tests.harness import forked
+from tests.harness import forked, kafka_version
 from tests.harness.printer import Printer
 from timers.broker import EmbeddedBroker
 
@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=1000, help="kills between a record and its answer (1000)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="end after so many, with fewer kills (3600)")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good round too")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     forked.preload("timers.console.server", "timers.console.kafka_cluster")
     return run_rounds("console", partial(_round, options), one_broker, keep=options.keep)

@@ -14,7 +14,7 @@ from tests.chaos.logs import alarms, freeze
 from tests.chaos.logs.cells import CELLS, MEANINGS, TOPICS, choose
 from tests.chaos.logs.round import Rounds, Row
 from tests.chaos.program import run_rounds
-from tests.harness import class_archive
+from tests.harness import class_archive, kafka_version
 from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
 
@@ -48,6 +48,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--request-timeout", type=int, default=30, help="freeze: request.timeout.ms of the brokers, in seconds (30)"
     )
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good run too")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     try:
         options.cells = choose(options.only.split(","))

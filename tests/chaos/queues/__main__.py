@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.queues.round import Outcome, Round
+from tests.harness import kafka_version
 from tests.harness.printer import Printer
 from timers.broker import EmbeddedBroker
 
@@ -26,6 +27,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--consumers", type=int, default=4, help="consumers at the beginning of a round (4)")
     parser.add_argument("--storm", type=float, default=120.0, help="seconds in which messages are sent (120)")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of good rounds too")
+    kafka_version.add_option(parser)
     options = parser.parse_args(argv)
     if options.seed is None:
         options.seed = random.randrange(1_000_000)

@@ -1,4 +1,4 @@
-"""Reads a record batch in pieces of bounded size, whatever the batch unpacks to.
+"""Reads a record batch in pieces of bounded size, whatever the batch unpacks to, as Java's consumer does.
 
 A batch of 1 MB may unpack to 32 GB with zstd, to 1 GB with gzip, to 255 MB with lz4 and to 21 MB with snappy. The
 decompressors of cramjam, which aiokafka uses, take a batch only as a whole. So batches are unpacked in parts here.
@@ -8,33 +8,42 @@ is cut where records end: each record begins with its length. The same parser th
 the batch without its codec. A value above the limit is passed over: only its first bytes, length and hash are kept. The
 bounds here only decide how much is in memory. The machine decides about a record from the length of its value.
 
-By Kafka's protocol the name of a header is UTF-8, but no broker checks it. For another name aiokafka raises an error,
-which would end this worker and each later one at the same record. Such records are parsed again as Java does, with
-U+FFFD in place of bytes that are not UTF-8.
+What brokers have taken must be read as Java's consumer reads it. Brokers unpack a compressed batch and step over its
+records, by the lengths of keys, values and headers (Kafka: ``LogValidator``, ``DefaultRecord.readPartiallyFrom``). So:
 
-Private parts of aiokafka: ``DefaultRecordBatch`` takes a whole batch as bytes, ``_DefaultRecordBatchPy`` decodes names
-of headers by ``bytearray.decode``.
+* They have checked that the declared records are there. What follows the last of them is ignored.
+* They have checked what Java's streams check. Checksums and sizes inside the compressed data, which Java ignores or
+  computes in its own way, are ignored here too: the checksum of the batch covers all its bytes.
+* They have not checked the length of a record in a compressed batch, and the offsets of an uncompressed one. Such a
+  batch may be one that no consumer can read, from some record on. The records before it are returned.
+
+aiokafka's parser differs from Java in rare cases: the attributes of a record are one byte, lengths have 32 bits, and
+the name of a header that is not UTF-8 is read with U+FFFD. What that parser refuses is parsed again here, as Java does.
+
+Private parts of aiokafka: ``DefaultRecordBatch`` takes a whole batch as bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from struct import Struct, unpack_from
-from typing import Any, NamedTuple, Protocol, SupportsIndex
+from typing import Any, NamedTuple
 
 import cramjam
-import lz4.frame
+import lz4.block
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
-from aiokafka.record.util import decode_varint_py, encode_varint_py
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.util import encode_varint_py
 
 from timers.core.lineage import Batch, PassedBatch
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
+from timers.kafka.aiokafka_internals.record_starts import are_plain
 from timers.wire.formats import RequestRecord
 from timers.wire.topics import partition_name
 
@@ -42,12 +51,124 @@ logger = logging.getLogger(__name__)
 
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdDecompressor, ZstdError
+    from compression.zstd import ZstdDecompressor
 else:
-    from backports.zstd import ZstdDecompressor, ZstdError
+    from backports.zstd import ZstdDecompressor
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """Codecs, as the attributes of a batch name them."""
+
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_PART_BYTES = 1024 * 1024
+"""Bytes that are unpacked in one step, except those of a block of snappy or lz4."""
+
+
+class DamagedBatch(Exception):
+    """Data that cannot be unpacked or parsed, or ends too early."""
+
+
+class Stream:
+    """Unpacked data that is read in parts.
+
+    Args:
+        parts: the data. It may raise any exception if the compressed data is damaged.
+
+    Attributes:
+        damage: why there is no more data; None if there is no reason but its end.
+    """
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._rest = b""
+        self.damage: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """Return ``size`` bytes; fewer only at the end of the data, or where it is damaged."""
+        parts, here = [self._rest], len(self._rest)
+        while here < size and (part := self._next()):
+            parts.append(part)
+            here += len(part)
+        data = b"".join(parts)
+        self._rest = data[size:]
+        return data[:size] if self._rest else data
+
+    def _next(self) -> bytes:
+        try:
+            for part in self._parts:
+                if part:
+                    return part
+        except Exception as error:  # each library has its own, and the class of cramjam's differs between its versions
+            self.damage = str(error) or type(error).__name__
+        return b""
+
+
+def unpacked(codec: int, data: memoryview) -> Iterator[bytes]:
+    """Yield the unpacked data of a batch.
+
+    Raises:
+        Exception: the data is damaged or ends too early, or the codec is not known.
+    """
+    if codec == NONE:
+        for start in range(0, len(data), _PART_BYTES):
+            yield bytes(data[start : start + _PART_BYTES])
+    elif codec == GZIP:
+        yield from _gzip(data)
+    elif codec == SNAPPY:
+        yield from _snappy(data)
+    elif codec == LZ4:
+        yield from _lz4(data)
+    elif codec == ZSTD:
+        yield from _zstd(data)
+    else:
+        raise DamagedBatch(f"codec {codec} is not known")
+
+
+_GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT, _GZIP_CHECKSUM = 0x04, 0x08, 0x10, 0x02
+_GZIP_FIXED_BYTES = 10
+_GZIP_TRAILER_BYTES = 8
+
+
+def _gzip(data: memoryview) -> Iterator[bytes]:
+    """Members of gzip. Bytes after a member that do not begin another one are ignored, as in Java.
+
+    zlib refuses flags that Java ignores, so it does not get the headers.
+    """
+    at = _end_of_gzip_header(data, 0)
+    while at:
+        member = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+        packed: bytes | memoryview = data[at:]
+        while not member.eof:
+            part = member.decompress(packed, _PART_BYTES)
+            packed = member.unconsumed_tail
+            if not (part or packed or member.eof):
+                raise DamagedBatch("the data ends inside a member of gzip")
+            yield part
+        at = len(data) - len(member.unused_data) + _GZIP_TRAILER_BYTES
+        try:
+            at = _end_of_gzip_header(data, at)
+        except (DamagedBatch, IndexError):
+            return
+
+
+def _end_of_gzip_header(data: memoryview, start: int) -> int:
+    """Index after the header of a member (RFC 1952)."""
+    if bytes(data[start : start + 3]) != b"\x1f\x8b\x08":
+        raise DamagedBatch("no header of gzip")
+    flags, at = data[start + 3], start + _GZIP_FIXED_BYTES
+    if flags & _GZIP_EXTRA:
+        at += 2 + data[at] + (data[at + 1] << 8)
+    for flag in (_GZIP_NAME, _GZIP_COMMENT):
+        if flags & flag:
+            while data[at]:
+                at += 1
+            at += 1
+    if flags & _GZIP_CHECKSUM:
+        at += 2
+    if at > len(data):
+        raise DamagedBatch("the data ends inside a header of gzip")
+    return at
+
 
 _XERIAL = b"\x82SNAPPY\0"
 """First bytes of snappy data that consists of blocks, each with its length. librdkafka writes one block without one."""
@@ -58,134 +179,69 @@ _SNAPPY_RATIO = 64
 """A snappy block unpacks to at most this many times its size; a block that claims more is damaged."""
 
 
-class DamagedBatch(Exception):
-    """Compressed data that cannot be unpacked, or ends too early."""
+def _snappy(data: memoryview) -> Iterator[bytes]:
+    """One block of snappy, or streams of blocks as snappy-java writes them, one stream after another.
 
-
-class Stream(Protocol):
-    """Unpacked data that is read in parts."""
-
-    def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, or one block of snappy; an empty result is the end.
-
-        Raises:
-            DamagedBatch: the data is damaged or cut short.
-        """
-
-
-def unpacked(codec: int, data: memoryview) -> Stream:
-    """Return the unpacked data of a batch.
-
-    Raises:
-        DamagedBatch: the codec is not known.
+    Fewer than four bytes after the last block are ignored, as in Java. A block is unpacked as a whole: it has at most
+    21 times the size of its compressed data.
     """
-    if codec == NONE:
-        return _Plain(data)
-    if codec == GZIP:
-        return _Frames(_GzipMember, data)
-    if codec == SNAPPY:
-        return _Snappy(bytes(data))
-    if codec == LZ4:
-        return _Frames(lz4.frame.LZ4FrameDecompressor, data)
-    if codec == ZSTD:
-        return _Frames(ZstdDecompressor, data)  # refuses windows above 128 MiB, as the brokers do
-    raise DamagedBatch(f"codec {codec} is not known")
+    if len(data) < _XERIAL_HEADER_BYTES or data[: len(_XERIAL)] != _XERIAL:
+        yield _unpacked_block(data)
+        return
+    at = _XERIAL_HEADER_BYTES
+    while at + 4 <= len(data):
+        if data[at : at + 4] == _XERIAL[:4]:  # a length is not negative
+            at += _XERIAL_HEADER_BYTES
+            continue
+        size = unpack_from(">i", data, at)[0]
+        block = data[at + 4 : at + 4 + size]
+        if not 0 < size == len(block):
+            raise DamagedBatch("the data ends inside a block of snappy")
+        yield _unpacked_block(block)
+        at += 4 + size
 
 
-class _Plain:
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    def read(self, size: int) -> bytes:
-        part, self._data = bytes(self._data[:size]), self._data[size:]
-        return part
+def _unpacked_block(block: memoryview) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_RATIO * len(block):
+        raise DamagedBatch("a block of snappy claims to be larger than it can be")
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
-class _Frames:
-    """One or more frames, one after another. Bytes after a frame that do not begin another one are ignored, as in
-    Kafka's own clients."""
-
-    def __init__(self, new_frame: Callable[[], Any], data: memoryview) -> None:
-        self._new_frame = new_frame
-        self._frame = new_frame()
-        self._input: bytes | memoryview = data
-        self._is_extra = False
-
-    def read(self, size: int) -> bytes:
-        try:
-            while True:
-                if self._frame.eof:
-                    if not self._frame.unused_data:
-                        return b""
-                    self._input = self._frame.unused_data
-                    self._frame, self._is_extra = self._new_frame(), True
-                data: bytes = self._frame.decompress(self._input, max_length=size)
-                self._input = b""
-                if data:
-                    self._is_extra = False
-                    return data
-                if not self._frame.eof and self._frame.needs_input:
-                    raise EOFError("the data ends inside a frame")
-        except (EOFError, RuntimeError, ZstdError, zlib.error) as error:
-            if self._is_extra:
-                return b""
-            raise DamagedBatch(str(error)) from error
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE = 0x10, 0x08
+_LZ4_IS_PLAIN = 1 << 31
 
 
-class _GzipMember:
-    """A gzip member, with the methods of the other decompressors."""
+def _lz4(data: memoryview) -> Iterator[bytes]:
+    """The first frame of lz4; Java ignores what follows it. Its blocks do not depend on each other, which Java demands.
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._member.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._member.unused_data
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._member.unconsumed_tail
-
-    def decompress(self, data: bytes | memoryview, max_length: int) -> bytes:
-        return self._member.decompress(data or self._member.unconsumed_tail, max_length)
+    The library's own reader of frames checks the size of the content, which Java ignores.
+    """
+    if data[:4] != _LZ4_MAGIC:
+        raise DamagedBatch("no header of lz4")
+    flags, sizes = data[4], data[5]
+    max_bytes = 1 << (8 + 2 * (sizes >> 4 & 7))
+    at = 7 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    while size := unpack_from("<I", data, at)[0]:
+        is_plain, size = size & _LZ4_IS_PLAIN, size & ~_LZ4_IS_PLAIN
+        block = data[at + 4 : at + 4 + size]
+        if len(block) < size:
+            raise DamagedBatch("the data ends inside a block of lz4")
+        yield bytes(block) if is_plain else lz4.block.decompress(block, uncompressed_size=max_bytes)
+        at += 4 + size + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
 
 
-class _Snappy:
-    """Snappy blocks. A block is unpacked as a whole: it has at most 21 times the size of its compressed data."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._has_lengths = data.startswith(_XERIAL)
-        self._next = _XERIAL_HEADER_BYTES if self._has_lengths else 0
-        self._block = memoryview(b"")
-
-    def read(self, size: int) -> bytes:
-        while not self._block and self._next < len(self._data):
-            self._block = memoryview(self._unpack_next())
-        part, self._block = bytes(self._block[:size]), self._block[size:]
-        return part
-
-    def _unpack_next(self) -> bytes:
-        start, length = self._next, len(self._data) - self._next
-        try:
-            if self._has_lengths:
-                length = unpack_from(">i", self._data, start)[0]
-                start += 4
-            block = self._data[start : start + length]
-            if not 0 < length == len(block):
-                raise DamagedBatch("the data ends inside a block")
-            if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_RATIO * length:
-                raise DamagedBatch("a block claims to be larger than it can be")
-            self._next = start + length
-            return bytes(cramjam.snappy.decompress_raw(block))
-        except DamagedBatch:
-            raise
-        except Exception as error:  # struct.error, and cramjam's, whose class differs between its versions
-            raise DamagedBatch(str(error)) from error
+def _zstd(data: memoryview | bytes) -> Iterator[bytes]:
+    """Frames of zstd. Windows above 128 MiB are refused, as by the brokers."""
+    while data:
+        frame = ZstdDecompressor()
+        while not frame.eof:
+            part = frame.decompress(data, max_length=_PART_BYTES)
+            data = b""
+            if not part and not frame.eof and frame.needs_input:
+                raise DamagedBatch("the data ends inside a frame of zstd")
+            yield part
+        data = frame.unused_data
 
 
 PIECE_BYTES = 1024 * 1024
@@ -201,6 +257,9 @@ ROOM_BYTES = 64 * 1024
 """Key and headers of a record with an allowed value seldom take more; then it is parsed whole."""
 
 _MAX_VARINT_BYTES = 10
+_VARINT_BYTES, _VARLONG_BYTES = 5, 10
+"""Most bytes of a number of 32 and of 64 bits. Further bits of the last byte are left out, as in Java."""
+
 HEADER_BYTES = 61
 _LENGTH = Struct(">i")
 _LENGTH_AT = 8
@@ -238,6 +297,29 @@ class Piece(NamedTuple):
 _NOTHING = Piece([], 0)
 
 
+class UnreadableBatch(CorruptRecordException):
+    """A batch that is damaged, or is such that no consumer can read all of it.
+
+    Args:
+        tp: its partition.
+        from_offset: of its first record that cannot be read.
+        end_offset: the offset after its last record.
+        codec: its number, as in the attributes of the batch.
+        reason: what is wrong.
+        raw: the batch.
+    """
+
+    def __init__(
+        self, tp: TopicPartition, from_offset: int, end_offset: int, codec: int, reason: str, raw: bytes
+    ) -> None:
+        name = CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else str(codec)
+        super().__init__(
+            f"{partition_name(*tp)}: the record batch with the offsets {from_offset} to {end_offset - 1} "
+            f"(compression: {name}) cannot be read: {reason}"
+        )
+        self.from_offset, self.end_offset, self.raw = from_offset, end_offset, raw
+
+
 def pieces(
     tp: TopicPartition, batch: Any, raw: memoryview, value_limit: Callable[[TopicPartition], int]
 ) -> Iterator[Piece]:
@@ -250,105 +332,98 @@ def pieces(
         value_limit: returns the largest limit that a partition ever had; a longer value becomes a :class:`CutValue`.
 
     Raises:
-        CorruptRecordException: the batch is damaged.
+        UnreadableBatch: the next record cannot be read.
     """
     if raw[_MAGIC_AT] < 2:  # brokers since Kafka 3.0 write no such batch
         yield Piece(list(batch), len(raw))
         return
     count = _LENGTH.unpack_from(raw, _COUNT_AT)[0]
     codec = raw[_ATTRIBUTES_AT] & _CODEC_BITS
-    header, data = bytes(raw[:HEADER_BYTES]), raw[HEADER_BYTES:]
+    data = raw[HEADER_BYTES:]
+    reader = _Slicer(tp, bytes(raw[:HEADER_BYTES]), Stream(unpacked(codec, data)))
     try:
         if codec == NONE and len(data) <= PIECE_BYTES and count <= PIECE_RECORDS:
-            yield Piece(_records(tp, batch, raw), len(raw))
-            return
-        stream = unpacked(codec, data)
-        first = _read(stream, PIECE_BYTES + 1)
-        if len(first) <= PIECE_BYTES and count <= PIECE_RECORDS:
-            yield Piece(_parse(tp, header, first, count), len(first))
+            records, size = reader.parsed(batch, bytes(raw), HEADER_BYTES, count), len(raw)
         else:
-            yield from _Slicer(tp, header, stream, first, value_limit(tp)).slices(count)
+            records, size = reader.parsed_at_once(count)
+        if records is not None:
+            yield Piece(records, size)
+        else:
+            yield from reader.slices(count, value_limit(tp))
     except DamagedBatch as error:
-        where = f"{partition_name(*tp)}, from offset {batch.base_offset} on"
-        raise CorruptRecordException(f"{where}: a batch cannot be unpacked: {error}") from error
+        raise UnreadableBatch(
+            tp, reader.next_offset, batch.next_offset, codec, str(reader.damage or error), bytes(raw)
+        ) from error
 
 
-def _read(stream: Stream, size: int) -> bytes:
-    """Up to ``size`` bytes, fewer only at the end."""
-    data = stream.read(size)
-    while data and len(data) < size and (more := stream.read(size - len(data))):
-        data += more
-    return data
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+"""Java replaces these bytes with one U+FFFD, and Python with three or two."""
 
-
-def _parse(tp: TopicPartition, header: bytes, data: bytes, count: int) -> list[Any]:
-    """Records from their unpacked bytes."""
-    whole = bytearray(header)
-    whole += data
-    _LENGTH.pack_into(whole, _LENGTH_AT, len(whole) - _BEFORE_LENGTH_END)
-    whole[_ATTRIBUTES_AT] &= ~_CODEC_BITS
-    _LENGTH.pack_into(whole, _COUNT_AT, count)
-    return _records(tp, DefaultRecordBatch(whole), whole)
-
+_REPLACEMENT = "\ufffd".encode()
 
 _warned: set[TopicPartition] = set()
 
 
-def _records(tp: TopicPartition, batch: Any, raw: bytearray | memoryview) -> list[Any]:
-    """All records of a batch without a codec."""
-    try:
-        return list(batch)
-    except UnicodeDecodeError:
-        if tp not in _warned:  # once, because any sender of requests can cause it
-            _warned.add(tp)
-            logger.warning(
-                "%s: a header name after offset %d is not UTF-8; it is read with U+FFFD; "
-                "this is not logged again for the partition",
-                partition_name(*tp),
-                batch.base_offset,
-            )
-        return list(LenientBatch(raw))
-
-
-class LenientBatch(_DefaultRecordBatchPy):
-    """A batch parsed in Python. A header name that is not UTF-8 is read as Java does, with U+FFFD."""
-
-    _buffer: Any
-
-    def __init__(self, raw: bytearray | memoryview) -> None:
-        super().__init__(raw)
-        self._buffer = _LenientBytes(self._buffer)
-
-    def _read_msg(self, decode_varint: Any = decode_varint_py) -> Any:
-        """One record. By default aiokafka decodes numbers in Cython, and reads behind the end of damaged bytes."""
-        return super()._read_msg(decode_varint)
-
-
-class _LenientBytes(bytearray):
-    """Bytes whose ``decode`` replaces invalid UTF-8 with U+FFFD, as Java does."""
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        piece = super().__getitem__(index)
-        return _LenientBytes(piece) if isinstance(piece, bytearray) else piece
-
-    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
-        return super().decode(encoding, "replace")
-
-
 class _Slicer:
-    """Cuts unpacked data where records end."""
+    """Cuts unpacked data where records end, and parses the records.
 
-    def __init__(self, tp: TopicPartition, header: bytes, stream: Stream, first: bytes, max_value_bytes: int) -> None:
+    Attributes:
+        next_offset: above the last record that was returned.
+    """
+
+    def __init__(self, tp: TopicPartition, header: bytes, stream: Stream) -> None:
         self._tp = tp
         self._header = header
         self._stream = stream
-        self._data = first
+        self._data = b""
         self._next = 0
-        self._max_value_bytes = max_value_bytes
+        self._base, *_, last, self._first_ms, self._max_ms = _HEADER.unpack_from(header)
+        self._last = self._base + last
+        self.next_offset = self._base
+        self._max_value_bytes = 0
 
-    def slices(self, count: int) -> Iterator[Piece]:
-        """Yield ``count`` records."""
+    @property
+    def damage(self) -> str | None:
+        """Why there is no more data; None if all of it was there, or the reason is not known."""
+        return self._stream.damage
+
+    def parsed(self, batch: Any, data: bytes, start: int, count: int) -> list[Any] | None:
+        """All records of a batch without a codec; None if aiokafka's parser cannot be trusted with it.
+
+        Args:
+            batch: has the records.
+            data: has their bytes, from ``start`` on.
+            count: their number.
+        """
+        after, last = self.next_offset - 1 - self._base, self._last - self._base
+        if not are_plain(data, start, count, after, last):
+            return None
+        try:
+            records = list(batch)
+        except Exception:  # CorruptRecordException, UnicodeDecodeError, and MemoryError of a length that lies
+            return None
+        if records:
+            self.next_offset = records[-1].offset + 1
+        return records
+
+    def parsed_at_once(self, count: int) -> tuple[list[Any] | None, int]:
+        """All records, and how many bytes they unpack to; None if they must be cut, or parsed one after another."""
+        self._data = self._stream.read(PIECE_BYTES + 1)
+        small = len(self._data) <= PIECE_BYTES and count <= PIECE_RECORDS
+        return self._parsed_part(self._data, count) if small else None, len(self._data)
+
+    def _parsed_part(self, data: bytes, count: int) -> list[Any] | None:
+        header = bytearray(self._header)
+        _LENGTH.pack_into(header, _LENGTH_AT, HEADER_BYTES + len(data) - _BEFORE_LENGTH_END)
+        header[_ATTRIBUTES_AT] &= ~_CODEC_BITS
+        _LENGTH.pack_into(header, _COUNT_AT, count)
+        return self.parsed(DefaultRecordBatch(header + data), data, 0, count)
+
+    def slices(self, count: int, max_value_bytes: int) -> Iterator[Piece]:
+        """Yield ``count`` records. What follows them is ignored."""
+        self._max_value_bytes = max_value_bytes
         while count > 0:
+            start = self._next
             data, found = self._whole_records(min(count, PIECE_RECORDS))
             if not found:
                 self._need(_MAX_VARINT_BYTES)
@@ -359,11 +434,79 @@ class _Slicer:
                     count -= 1
                     continue
                 data, found = self._take(start - self._next + max(0, size)), 1
-            yield Piece(_parse(self._tp, self._header, data, found), len(data))
+            records = self._parsed_part(data, found)
+            if records is not None:
+                yield Piece(records, len(data))
+            else:
+                yield from self._one_by_one(data, found)
             count -= found
-        self._need(1)
-        if self._next < len(self._data):
-            raise DamagedBatch("data follows the last record")
+
+    def _one_by_one(self, data: bytes, count: int) -> Iterator[Piece]:
+        """Yield records as Java parses them. If one cannot be parsed, those before it are returned first."""
+        records: list[Any] = []
+        damage, at = None, 0
+        try:
+            for _ in range(count):
+                size, start = _varint(data, at)
+                at = start + size
+                if not start <= at <= len(data):
+                    raise DamagedBatch(f"the record after offset {self.next_offset - 1} claims a length of {size}")
+                record = self._record(data[start:at])
+                if record is not None:
+                    records.append(record)
+        except DamagedBatch as error:
+            damage = error
+        if records:
+            yield Piece(records, len(data))
+        if damage is not None:
+            raise damage
+
+    def _record(self, body: bytes) -> RequestRecord | None:
+        """A record from the bytes after its length; None if a consumer passes over it, because a record before it has
+        a higher offset.
+
+        Raises:
+            DamagedBatch: its fields do not fill it, or its offset is not one of the batch.
+        """
+        time_delta, at = _varint(body, 1, _VARLONG_BYTES)  # after one byte of attributes
+        offset_delta, at = _varint(body, at)
+        key, at = _field(body, at)
+        value, at = _field(body, at)
+        left, at = _varint(body, at)
+        if not 0 <= left <= len(body) - at:
+            raise DamagedBatch(f"a record claims to have {left} headers")
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(left):
+            name, at = _field(body, at)
+            if name is None:
+                raise DamagedBatch("a header has no name")
+            content, at = _field(body, at)
+            headers.append((self._header_name(name), content))
+        if at != len(body):
+            raise DamagedBatch("the length of a record is not that of its fields")
+        offset = self._base + offset_delta
+        if offset > self._last:
+            raise DamagedBatch(f"a record claims the offset {offset}, which is not in the batch")
+        if offset < self.next_offset:
+            return None
+        self.next_offset = offset + 1
+        has_append_time = self._header[_ATTRIBUTES_AT] & _APPEND_TIME_BIT
+        time_ms = self._max_ms if has_append_time else _signed(self._first_ms + time_delta, 64)
+        return RequestRecord(offset, key, value, headers, time_ms, int(bool(has_append_time)))
+
+    def _header_name(self, name: bytes) -> str:
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            if self._tp not in _warned:  # once, because any sender of requests can cause it
+                _warned.add(self._tp)
+                logger.warning(
+                    "%s: a header name after offset %d is not UTF-8; it is read with U+FFFD; "
+                    "this is not logged again for the partition",
+                    partition_name(*self._tp),
+                    self._base,
+                )
+            return _SURROGATE.sub(_REPLACEMENT, name).decode(errors="replace")
 
     def _whole_records(self, max_records: int) -> tuple[bytes, int]:
         """The next records that are here as a whole, and their number. It takes 0.2 µs a record."""
@@ -391,14 +534,14 @@ class _Slicer:
         """Read on until ``size`` bytes are here, or the data ends."""
         here = len(self._data) - self._next
         if here < size:
-            more = _read(self._stream, max(size - here, PIECE_BYTES))
+            more = self._stream.read(max(size - here, PIECE_BYTES))
             self._data, self._next = self._data[self._next :] + more, 0
 
     def _take(self, size: int) -> bytes:
         self._need(size)
         start, self._next = self._next, self._next + size
-        if size < 0 or self._next > len(self._data):
-            raise DamagedBatch("a field is longer than the batch")
+        if self._next > len(self._data):
+            raise DamagedBatch("a record is longer than the batch")
         return self._data[start : self._next]
 
     def _large_record(self, size: int) -> Iterator[Piece]:
@@ -407,51 +550,69 @@ class _Slicer:
         The parser gets the record without most of its value, which is passed over.
         """
         self._left = size
-        attributes, time_delta, offset_delta = self._number(), self._number(), self._number()
-        fields = [_as_varint(number) for number in (attributes, time_delta, offset_delta)]
+        fields = [self._part(1)]
+        fields += [_as_varint(self._number(_VARLONG_BYTES)), _as_varint(self._number())]
         key_size = self._number()
-        fields += [_as_varint(key_size), self._field(max(0, key_size))]
+        fields += [_as_varint(key_size), self._part(max(0, key_size))]
         value_size = self._number()
         cut = value_size > self._max_value_bytes
-        value = self._field(CUT_VALUE_BYTES if cut else max(0, value_size))
+        value = self._part(CUT_VALUE_BYTES if cut else max(0, value_size))
         hashed = hashlib.sha256(value)
         rest = value_size - len(value)
         while cut and rest > 0:
-            part = self._field(min(rest, STEP_BYTES))
+            part = self._part(min(rest, STEP_BYTES))
             hashed.update(part)
             rest -= len(part)
             yield _NOTHING
-        fields += [_as_varint(len(value) if value_size >= 0 else value_size), value, self._field(self._left)]
+        fields += [_as_varint(len(value) if value_size >= 0 else value_size), value, self._part(self._left)]
         small = b"".join(fields)
-        (record,) = _parse(self._tp, self._header, _as_varint(len(small)) + small, 1)
-        if cut:
-            cut_value = CutValue.of(value, value_size, hashed.digest())
-            record = RequestRecord(
-                record.offset, record.key, cut_value, record.headers, record.timestamp, record.timestamp_type
-            )
-        yield Piece([record], len(small))
+        record = self._record(small)
+        if cut and record is not None:
+            record = record._replace(value=CutValue.of(value, value_size, hashed.digest()))
+        yield Piece([] if record is None else [record], len(small))
 
-    def _number(self) -> int:
+    def _number(self, max_bytes: int = _VARINT_BYTES) -> int:
         self._need(_MAX_VARINT_BYTES)
-        number, after = _varint(self._data, self._next)
+        number, after = _varint(self._data, self._next, max_bytes)
         self._left -= after - self._next
         self._next = after
         return number
 
-    def _field(self, size: int) -> bytes:
+    def _part(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
             raise DamagedBatch("a field is longer than its record")
         return self._take(size)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number of up to 10 bytes, and the index after it."""
-    try:
-        number, after = decode_varint_py(data, at)
-    except (IndexError, ValueError):
-        raise DamagedBatch("a number is cut short") from None
-    return number, after
+def _varint(data: bytes, at: int, max_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
+    """A zigzag number, and the index after it."""
+    number = 0
+    for index in range(max_bytes):
+        if at + index >= len(data):
+            raise DamagedBatch("the data ends inside a number")
+        byte = data[at + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            number &= 0xFFFFFFFF if max_bytes == _VARINT_BYTES else 0xFFFFFFFFFFFFFFFF
+            return (number >> 1) ^ -(number & 1), at + index + 1
+    raise DamagedBatch(f"a number has more than {max_bytes} bytes")
+
+
+def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Bytes after their length, and the index after them; None if the length is negative."""
+    size, start = _varint(data, at)
+    if size < 0:
+        return None, start
+    if size > len(data) - start:
+        raise DamagedBatch("a field is longer than its record")
+    return data[start : start + size], start + size
+
+
+def _signed(number: int, bits: int) -> int:
+    """What is left of a number in so many bits."""
+    number &= (1 << bits) - 1
+    return number - (number >> (bits - 1) << bits)
 
 
 def _as_varint(number: int) -> bytes:

@@ -19,7 +19,14 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from timers.core.lineage import PassedBatch
-from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, passed_batch, pieces
+from timers.kafka.aiokafka_internals.batch_pieces import (
+    PIECE_BYTES,
+    PIECE_RECORDS,
+    Piece,
+    UnreadableBatch,
+    passed_batch,
+    pieces,
+)
 from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
 _THEIR_RECORDS = fetcher.PartitionRecords
@@ -207,9 +214,17 @@ class UncopiedRecords(fetcher.PartitionRecords):
         self._data: memoryview = memoryview(self._records.data)
         self._pieces: Iterator[Piece] | None = None
         self._end_of_batch = 0
+        self._damage: UnreadableBatch | None = None
 
     def piece(self) -> Records:
-        """The next records. There may be none, also before the end."""
+        """The next records. There may be none, also before the end.
+
+        Raises:
+            UnreadableBatch: the next record cannot be read. All records before it were returned.
+            CorruptRecordException: the checksum of a batch is wrong.
+        """
+        if self._damage is not None:
+            raise self._damage
         found = Records()
         while found.size < PIECE_BYTES and len(found) < PIECE_RECORDS:
             if self._pieces is None:
@@ -217,7 +232,13 @@ class UncopiedRecords(fetcher.PartitionRecords):
                 if self._pieces is None:
                     self.finished = True
                     break
-            piece = next(self._pieces, None)
+            try:
+                piece = next(self._pieces, None)
+            except UnreadableBatch as error:
+                if not found:
+                    raise
+                self._damage = error
+                break
             if piece is None:
                 # Compaction may have removed the last record of the batch, so its header says where it ends.
                 self.next_fetch_offset, self._pieces = self._end_of_batch, None

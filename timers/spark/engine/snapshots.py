@@ -210,8 +210,9 @@ class Snapshots:
     def _raise_levels(self) -> None:
         """Raise the machines whose log and snapshots agree, so that their logs are trimmed from the next look on."""
         for runner in [*self.runners.values()]:
-            if runner.is_verified and not levels.trims(runner.machine.progress.level):
-                level = levels.wanted(runner.machine.progress.level, allowed_level(self._settings), is_verified=True)
+            now = runner.machine.progress
+            if runner.is_verified and not now.settings.trims and now.level < levels.READABLE_LATE:
+                level = levels.wanted(now.level, allowed_level(self._settings), is_verified=True)
                 asked = runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
                 asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
 

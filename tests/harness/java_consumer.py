@@ -1,0 +1,38 @@
+"""Reads with Kafka's console consumer, which is a Java client, from the jars of the broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.harness.waiting import DEADLINE_S
+from timers import java
+from timers.broker import jars
+
+_OFFSET, _SEPARATOR = "Offset:", "|"
+
+
+def consume_by_console(address: str, topic: str, partition: int, count: int) -> list[tuple[int, str]]:
+    """Return offset and value of the first ``count`` records of a partition. The values must be text without line ends.
+
+    It ends with an error if there are fewer, or one cannot be read.
+    """
+    done = subprocess.run(
+        [
+            str(java.for_broker()),
+            "-XX:TieredStopAtLevel=1",
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", address, "--topic", topic, "--partition", str(partition), "--offset", "earliest"),
+            *("--max-messages", str(count), "--timeout-ms", str(int(DEADLINE_S * 1000))),
+            *("--property", "print.offset=true", "--property", f"key.separator={_SEPARATOR}"),
+        ],
+        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.KAFKA.ensure(None)))},
+        capture_output=True,
+        timeout=2 * DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    lines = (line for line in done.stdout.decode().splitlines() if line.startswith(_OFFSET))  # it prints warnings too
+    pairs = (line.removeprefix(_OFFSET).split(_SEPARATOR, 1) for line in lines)
+    found = [(int(offset), value) for offset, value in pairs]
+    assert len(found) == count, done.stderr.decode()
+    return found

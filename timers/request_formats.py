@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from timers.config.settings import Settings
-from timers.core.levels import BY_HEADERS
+from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 
@@ -56,7 +56,10 @@ REQUEST_FORMATS = (
             has_conditions=True,
             allows_cold_tier=True,
             copy_needs_timer_again=True,
-            decode_from_level={BY_HEADERS: partial(future_by_id.decode, by_headers=True)},
+            decode_from_level={
+                BY_HEADERS: partial(future_by_id.decode, by_headers=True),
+                READABLE_LATE: partial(future_by_id.decode, by_headers=True, needs_value=True),
+            },
         ),
         "TIMERS_ID_TOPIC",
         lambda settings: _as_list(settings.id_topic),

@@ -22,6 +22,8 @@ NATIVE, BY_ID, COUNTDOWN, SCHEDULE, MARKER = "request", "by-id", "countdown", "s
 MESSAGES = "messages"
 """Stands for the topic to which markers return messages."""
 
+NO_VALUE = "value-missing"
+
 HORIZON_S = 25
 """A timer goes cold that is due later than this after its request."""
 
@@ -63,6 +65,8 @@ class Story:
     """Due second of what fires, from the start of a phase; None: it depends on the record's time."""
     phase: Phase = Phase.UP
     verdicts: Sequence[str] = ()
+    letters: Sequence[str] = ()
+    """Codes of its dead letters."""
     target: str = TARGET
     is_cold: bool = False
     """Whether a record of it goes cold. Its copy comes back twice, when the engine has started again."""
@@ -79,6 +83,11 @@ def _set(due_s: int, value: bytes = b"v", phase: Phase = Phase.UP, condition: st
 
 def _cancel(phase: Phase = Phase.UP) -> Written:
     return Written(BY_ID, lambda at: (at.id.encode(), None, ()), phase)
+
+
+def _valueless(*headers: Header) -> Written:
+    """A request whose client has lost its value."""
+    return Written(BY_ID, lambda at: (at.id.encode(), None, headers))
 
 
 def _native(due_s: int, target: str = TARGET) -> Written:
@@ -142,6 +151,10 @@ STORIES = {
     "id not set if absent": Story([_set(4), _set(3, b"new", condition=ABSENT)], b"v", 4, verdicts=[EXISTS]),
     "id set if unchanged": Story(
         [_set(24), _set(2, b"new", Phase.AWAY, condition=0)], b"new", 2, Phase.AWAY, [REPLACED]
+    ),
+    "id of a request without a value": Story([_set(4), _valueless(("timer-due", b"9"))], b"v", 4, letters=[NO_VALUE]),
+    "id of a request without a value and protobuf": Story(
+        [_set(4), _valueless(("timer-topic", None), ("a", b"1"))], b"v", 4, letters=[NO_VALUE]
     ),
     # ---- countdowns
     "countdown": Story([_countdown(1.5, has_id=False)], b"v"),

@@ -43,6 +43,7 @@ class Life:
     written: dict[str, list[str]]
     """Name of a story -> sources of its records."""
     fired: dict[str, list[Outcome]]
+    """With their dead letters."""
     verdicts: dict[str, list[Outcome]]
 
 
@@ -130,7 +131,8 @@ def _are_all(life: Life, outcomes: list[Outcome]) -> bool:
     sources = {each.source for each in outcomes}
     keys = Counter(each.key for each in outcomes)
     return {each.source for each in life.sent.values()} <= sources and all(
-        keys[name.encode()] >= len(story.verdicts) + (story.fires is not None) for name, story in life.stories.items()
+        keys[name.encode()] >= len([*story.verdicts, *story.letters]) + (story.fires is not None)
+        for name, story in life.stories.items()
     )
 
 
@@ -192,7 +194,11 @@ def test_each_story_ends_as_it_must(life: Life, name: str) -> None:
     told = [verdict.decode(each.value or b"") for each in life.verdicts.get(name, [])]
     assert [(each.id, each.verdict) for each in told] == [(name, each) for each in story.verdicts]
     assert all(each.text("timer-source") in life.written[name] for each in life.verdicts.get(name, []))
-    fired = life.fired.get(name, [])
+    outcomes, dead_letters = life.fired.get(name, []), engine.names["dead-letter"]
+    letters = [each for each in outcomes if each.topic == dead_letters]
+    assert [each.text("timer-error") for each in letters] == list(story.letters)
+    assert all(each.source in life.written[name] for each in letters)
+    fired = [each for each in outcomes if each.topic != dead_letters]
     assert [each.value for each in fired] == ([] if story.fires is None else [story.fires])
     for each in fired:
         assert each.topic == engine.names.get(story.target, story.target)

@@ -21,8 +21,10 @@ def test_every_code_has_a_meaning_and_a_way_out() -> None:
 def test_the_console_shows_the_meanings_of_this_page() -> None:
     assert set(meanings()) == {*CODES, *RECEIVER_CODES}
     assert meanings()["value-missing"] == (
-        "The record has no value (a tombstone).",
-        "A tombstone does not cancel a timer without an id.",
+        "The record has no value (a tombstone). With an id: it also has the header timer-due or timer-topic of a "
+        "request, so it is no cancel.",
+        "Send the value, which may be empty. A tombstone does not cancel a timer without an id. A cancel with an id "
+        "has neither header.",
     )
     assert not re.search(r"`|\]\(", "".join(sentence for meaning in meanings().values() for sentence in meaning))
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
-from timers.core.levels import BY_HEADERS
+from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
@@ -128,7 +128,7 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
 
 
 def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
-    """Without protobuf from level 7 on, which partition 0 has from offset 6 on."""
+    """Without protobuf from level 7 on, and without a value from level 9 on, which partition 0 has from offset 6 on."""
     headers = [(h.TIMER_TOPIC, b"orders")]
     rows = [
         (NATIVE, partition, offset, 0, 1, b"1700000000", b"{}", headers) for partition in (0, 1) for offset in (5, 6)
@@ -139,6 +139,14 @@ def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
     found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
     rejected = "rejected", "level-too-low", None
     assert found == {(0, 5): rejected, (0, 6): ("timer", None, "orders"), (1, 5): rejected, (1, 6): rejected}
+    nulls = [(BY_ID, 0, offset, 0, 1, b"id", None, [(h.TIMER_DUE, b"1700000000")]) for offset in (5, 6)]
+    frame = spark.createDataFrame(nulls, columns.RECORD).coalesce(1)
+    raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, READABLE_LATE)}
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
+    assert [(row.kind, row.code, row.timer_id) for row in decoded.orderBy("offset").collect()] == [
+        ("cancel", None, "id"),
+        ("rejected", "value-missing", None),
+    ]
 
 
 def test_records_above_a_cut_have_other_names_than_those_that_the_log_has_lost(spark: SparkSession) -> None:

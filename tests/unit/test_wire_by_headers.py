@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machines import NativeRig
+from tests.harness.machines import MachineRig, NativeRig
 from timers.config.settings import Settings
 from timers.core.levels import (
     BY_HEADERS,
@@ -89,8 +89,60 @@ def test_requests_that_cannot_be_read(value: bytes | None, headers: list[Header]
     assert said in rejected.message
 
 
-def test_a_null_value_cancels_a_timer_with_an_id_also_with_the_header() -> None:
-    assert by_id(None, TO_ORDERS).operations == [(b"order-17", 3, None, 1)]
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [TO_ORDERS],
+        [DUE],
+        [TO_ORDERS, DUE],
+        [DUE, DUE],
+        [("timer-due", None)],
+        [("timer-topic", b"\xff" * 100_000)],
+        [("a", b"1"), ("timer-if", b"ids/0/2"), DUE],
+        [("timer-if", b"absent"), DUE],
+    ],
+)
+def test_a_request_whose_client_has_lost_its_value_is_no_cancel(headers: list[Header]) -> None:
+    """From the level on: a nil slice or ``undefined`` is null in some clients. Below it, it cancels as before."""
+    decoded = by_id(None, *headers, level=READABLE_LATE)
+    assert (decoded.operations, decoded.rows, decoded.null_requests) == ([], {}, [])
+    (rejected,) = decoded.rejected
+    assert (rejected.code, rejected.value, rejected.headers) == ("value-missing", None, tuple(headers))
+    assert "or send a cancel without these two headers" in rejected.message
+    if ("timer-if", b"absent") not in headers:
+        before = by_id(None, *headers, level=READABLE_LATE - 1)
+        assert (before.operations, before.null_requests) == ([(b"order-17", 3, None, 1)], [3])
+
+
+@pytest.mark.parametrize("headers", [[], [("a", b"1")], [("timer-if", b"ids/0/2")], [("timer-key", b"k")]])
+def test_a_cancel_stays_one(headers: list[Header]) -> None:
+    for level in (FIRST, READABLE_LATE):
+        decoded = by_id(None, *headers, level=level)
+        assert (decoded.operations, decoded.null_requests) == ([(b"order-17", 3, None, 1)], [])
+
+
+def test_below_the_level_a_cancel_that_looks_like_a_request_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig = MachineRig(BY_ID_FORMAT, topic="ids-of-this-test")
+    rig.observe(0)
+
+    def ask(value: bytes | None) -> None:
+        rig.log.append(rig.topic, b"order-17", value, [DUE], partition=0)
+        rig.read_all()
+
+    for value in (future.encode("t", "k", b"v"), None, None):
+        ask(value)
+    (said,) = caplog.messages
+    assert said.startswith("ids-of-this-test/0/1 has no value") and f"`timers levels --raise {RAISED_TO}`" in said
+    assert rig.machine.find(b"order-17") is None
+    rig.machine.raise_level(READABLE_LATE)
+    ask(future.encode("t", "k", b"v"))
+    ask(None)
+    rig.machine.commit_progress()
+    for wipe in (False, True):
+        rig.open(wipe=wipe)
+        rig.read_all()
+        assert rig.keys[-1] == (9, 3) and rig.machine.find(b"order-17") is not None
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("value", [JSON, b"", b"\n", future.encode("no topic", "", b"")])

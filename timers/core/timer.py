@@ -189,6 +189,8 @@ class Decoded:
     conditions: dict[int, str] = field(default_factory=dict)
     """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
 
+    null_requests: list[int] = field(default_factory=list)
+    """Offsets of cancels with headers of a request: their senders may have lost a value."""
     fired_versions: dict[int, int] = field(default_factory=dict)
     """Offset of a tombstone of the engine -> offset of the version that fired. Other cancels end every version."""
 
@@ -202,6 +204,7 @@ class Decoded:
         self.copies.extend(later.copies)
         self.append_s.update(later.append_s)
         self.conditions.update(later.conditions)
+        self.null_requests.extend(later.null_requests)
         self.fired_versions.update(later.fired_versions)
         self.callers.update(later.callers)
 

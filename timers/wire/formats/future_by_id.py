@@ -3,6 +3,9 @@
 With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wire.future`.
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
 only under a condition (:mod:`timers.core.only_if`).
+
+From feature level :data:`timers.core.levels.READABLE_LATE` on, a null value with ``timer-topic`` or ``timer-due`` is
+rejected: it is a request whose sender has lost its value. Some clients write null for a value that is not set.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ MAX_ID_BYTES = 512
 
 
 _NO_HEADERS: Headers = ()
+_OF_REQUESTS = frozenset((h.TIMER_TOPIC, h.TIMER_DUE))
+"""Headers that only a request has. A cancel needs none of them."""
+
+_VALUE_MISSING = (
+    f"the record has no value, and its header {h.TIMER_TOPIC} or {h.TIMER_DUE} makes it a request: send the value, "
+    "which may be empty, or send a cancel without these two headers"
+)
 
 
 def encode_headers(due_s: int) -> list[h.Header]:
@@ -95,13 +105,16 @@ def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list
     return id_bytes(origin.timer_id), value, [*headers, *encode_headers(origin.due_s)]
 
 
-def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False) -> Decoded:
+def decode(
+    records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False, needs_value: bool = False
+) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2.2 µs a record.
 
     Each due second is parsed once for a batch: most records have only this header.
 
     Args:
         by_headers: whether the feature level allows requests without protobuf.
+        needs_value: whether it rejects a null value with a header of a request. Below it, such a record is a cancel.
     """
     decoded = Decoded()
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
@@ -111,16 +124,12 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
     for record in records:
         key, value, headers, offset = record.key, record.value, record.headers or _NO_HEADERS, record.offset
         try:
+            if value is None:
+                _decode_cancel(decoded, record, headers, needs_value)
+                continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
             condition = None if has_due_alone or not headers else decode_condition(record)
             id = decode_id(key)
-            if value is None:
-                timestamp_s = record.timestamp // 1000
-                operations.append((key, offset, None, timestamp_s))
-                append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
-                if condition is not None:
-                    decoded.conditions[offset] = condition
-                continue
             own: dict[str, bytes | None] | None = None
             callback_headers: Headers | None = None
             row_key: Key
@@ -161,3 +170,22 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, by_headers: bool =
         else:
             by_due[due_s] = [row]
     return decoded
+
+
+def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value: bool) -> None:
+    """Add a cancel to ``decoded``.
+
+    Raises:
+        InvalidRequestError: it is a request without its value, or its condition or its id cannot be read.
+    """
+    lost_its_value = not _OF_REQUESTS.isdisjoint(name for name, _ in headers)
+    if lost_its_value and needs_value:
+        raise InvalidRequestError("value-missing", _VALUE_MISSING)
+    condition, offset, timestamp_s = decode_condition(record), record.offset, record.timestamp // 1000
+    decode_id(record.key)
+    decoded.operations.append((record.key, offset, None, timestamp_s))
+    decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
+    if condition is not None:
+        decoded.conditions[offset] = condition
+    if lost_its_value:
+        decoded.null_requests.append(offset)

@@ -161,7 +161,7 @@ class PendingReader:
         try:
             return replayed(self._settings, self._formats[tp[0]], tp, progress, store, self._check)
         except Lost as lost:
-            raise TimersError(f"{lost}; a newer snapshot replaces them: use the command again") from lost
+            raise TimersError(f"{lost}; if a newer snapshot replaces what was deleted, use the command again") from lost
 
 
 VERSION = 1

@@ -35,6 +35,7 @@ TRIED_ELSEWHERE = {
     "unit/test_firing_breaker.py": ["target-failing"],
     "broker/test_refused_records.py": ["message-refused"],
     "unit/test_letters.py": ["lost-from-log"],
+    "broker/test_unusual_batches.py": ["batch-unreadable"],
     "unit/test_wire_future.py": ["retry-headers-missing"],
     "unit/test_wire_by_headers.py": ["level-too-low"],
     "broker/test_ids.py": ["id-missing", "id-too-long", "id-not-text", "due-missing"],

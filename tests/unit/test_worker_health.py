@@ -126,6 +126,7 @@ def started() -> Any:
     progress = Progress(7, (4_000_000_000, 3))
     runner = SimpleNamespace(machine=SimpleNamespace(recovering=False, progress=progress))
     pool = SimpleNamespace(stopped={}, waiting={}, opening=0, runners={("requests", 2): runner}, clock_is_behind=False)
+    pool.unreadable = SimpleNamespace(sentences={})
     return SimpleNamespace(
         pool=pool,
         tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
@@ -223,6 +224,7 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
 
     runners = {("requests", 0): machine(1), ("countdowns", 0): machine(1), ("countdowns", 1): machine(0)}
     pool = SimpleNamespace(runners=runners, stopped={("requests", 1): "lost records"}, waiting={})
+    pool.unreadable = SimpleNamespace(sentences={})
     log_watch = SimpleNamespace(cluster=SimpleNamespace(wrong_configs=[]))
     status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), log_watch=log_watch)
     for found, red in (

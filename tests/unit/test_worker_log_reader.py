@@ -24,7 +24,9 @@ from aiokafka.protocol.fetch import FetchRequest
 from timers.config.settings import Settings
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.worker import topic_follower
+from timers.worker.consumer import requests
 from timers.worker.consumer.requests import LogReader
 from timers.worker.topic_follower import TopicFollower
 
@@ -76,17 +78,23 @@ class Reader:
     Attributes:
         suspended: reported suspensions.
         unreadable: reported errors of partitions.
+        passes_over: whether batches that cannot be read are passed over.
+        read_on: reported partitions that are read on.
     """
 
     def __init__(self, **logs: list[str]) -> None:
         self.suspended: list[tuple[TopicPartition, bool]] = []
         self.unreadable: list[tuple[TopicPartition, Exception]] = []
+        self.passes_over = False
+        self.read_on: list[TopicPartition] = []
         self.reader = LogReader(
             Settings(),
             90.0,
             lambda tp: None,
             lambda *seen: self.suspended.append(seen),
             lambda *seen: self.unreadable.append(seen),
+            lambda tp, batch: self.passes_over,
+            self.read_on.append,
         )
         found = {GOOD: logs.get("good", []), BAD: logs.get("bad", [])}
         self.consumer: Any = SimConsumer({tp: log for tp, log in found.items() if log or tp == GOOD})
@@ -156,6 +164,29 @@ async def test_a_partition_whose_records_cannot_be_read_is_reported_and_no_recor
     assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"])}
     assert worker.unreadable == [(BAD, error)]
     assert worker.consumer.state(BAD).position == 0, "it is read again when its machine is open again"
+
+
+async def test_a_partition_with_a_batch_that_cannot_be_read_is_tried_again_and_the_others_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(requests, "monotonic", lambda: now)
+    worker = Reader(good=["a", "b"], bad=["x", "y"])
+    assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"]), BAD: Fetched(0, 2, ["x", "y"])}
+    batch = UnreadableBatch()
+    batch.from_offset, batch.end_offset = 2, 5
+    assert worker.reader._note_unreadable(KafkaTopicPartition(*BAD), batch) is False
+    for tp in (GOOD, BAD):
+        worker.consumer.logs[KafkaTopicPartition(*tp)] += ["c", "d", "e"]
+    worker.consumer.errors[BAD] = AssertionError("it is not fetched")
+    assert await worker.fetch() == {GOOD: Fetched(2, 5, ["c", "d", "e"])}
+    assert worker.read_on == []
+    now += requests.UNREADABLE_RETRY_S
+    worker.consumer.errors.clear()
+    worker.passes_over = True
+    assert worker.reader._note_unreadable(KafkaTopicPartition(*BAD), batch) is True
+    assert (await worker.fetch())[BAD] == Fetched(2, 5, ["c", "d", "e"])
+    assert worker.read_on == [BAD]
 
 
 async def test_a_right_that_is_gone_is_no_error_of_a_partition() -> None:

@@ -14,7 +14,9 @@ _HEADER = variables.legal_text(re.compile(r"[A-Za-z0-9-]{1,100}").fullmatch, "th
 
 
 _ID = variables.legal_text(re.compile(r"[a-zA-Z0-9._-]{1,200}").fullmatch, "1 to 200 letters, digits, '.', '_' or '-'")
-_ACCEPT_LOSS = variables.legal_text(re.compile(r"[a-zA-Z0-9._/,-]*").fullmatch, "topic/partition[,topic/partition...]")
+_ACCEPT_LOSS = variables.legal_text(
+    re.compile(r"[a-zA-Z0-9._/,:-]*").fullmatch, "topic/partition[:snapshot|:from-to][,topic/partition...]"
+)
 
 
 @dataclass(frozen=True)
@@ -327,7 +329,8 @@ class Declarations:
         "Partitions that may continue although their log has lost records that their progress depends on. Set it for "
         "one start after a request topic lost records. Timers whose requests are lost do not fire. With `:snapshot` "
         "behind the name, also the snapshots of the partition may be lost: that is all that is pending below the start "
-        "of its log.",
+        "of its log. With two offsets behind the name, as in `timer-request/0:100-109`, batches between them that no "
+        "consumer can read are passed over, and all others are read.",
         default="",
         unit="topic/partition,...",
     )

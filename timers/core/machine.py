@@ -25,6 +25,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
+from timers.core.passed_over import left
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
@@ -300,6 +301,8 @@ class Machine:
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
+        if passed_over := self.progress.settings.passed_over:
+            records = left(records, passed_over)
         end_of_replay = self.progress.next_offset
         if not recovering:
             self._in_pieces(self._accept_new, records, fetched.to_offset)
@@ -596,8 +599,8 @@ class Machine:
         """Raise the feature level, as :meth:`commit_change`. It applies to records that are accepted from now on."""
         return self.progress.level >= level or self.commit_change(lambda now: now.with_setting(FEATURE_LEVEL, level))
 
-    def commit_change(self, change: Callable[[Progress], Progress]) -> bool:
-        """Commit a change of the progress, in a transaction of its own.
+    def commit_change(self, change: Callable[[Progress], Progress], output: Output = NOTHING) -> bool:
+        """Commit a change of the progress, and what goes with it, in a transaction of its own.
 
         Returns:
             Whether it is committed. If not, the machine recovers or has no tick yet: try again later.
@@ -608,7 +611,7 @@ class Machine:
         if self._tick is None or "commit_change" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
-        self._commit(change(self.progress))
+        self._commit(change(self.progress), output, len(output.rejected))
         self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
         return True
 

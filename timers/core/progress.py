@@ -39,6 +39,13 @@ MOVED_S = 2**56 - 1
 LOG_CUT = "log-cut"
 """Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
 
+PASSED_OVER = "passed-over"
+"""The offset after a range of records that no consumer can read; the change is valid from the first one on. An operator
+accepted that they are passed over: no replay accepts one of them, also if a later version could read it."""
+
+MAX_PASSED_OVER = 100
+"""Largest number of such ranges in one history, which each transaction commits: 30 bytes each."""
+
 
 class Hole(NamedTuple):
     """Requests that do not fire any more although the present ``fired_through`` is below their keys [I24].
@@ -151,6 +158,7 @@ class History(tuple[SettingChange, ...]):
         cuts: the cuts of the log; mostly there are none.
         holes: the holes; mostly there are none.
         cut: number of the newest cut; 0: there is none.
+        passed_over: (first offset, offset after the last one) of each range that is passed over; mostly there are none.
         trims: whether the log may begin late.
         changed_at: the newest settings are valid from this offset on.
     """
@@ -168,6 +176,7 @@ class History(tuple[SettingChange, ...]):
         history.trims = any(
             each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and says_trimmed(each.value)) for each in history
         )
+        history.passed_over = tuple((each.from_offset, each.value) for each in history if each.name == PASSED_OVER)
         history.changed_at = max((each.from_offset for each in history), default=0)
         return history
 
@@ -176,7 +185,12 @@ class History(tuple[SettingChange, ...]):
     cut: int
     holes: tuple[Hole, ...]
     trims: bool
+    passed_over: tuple[tuple[int, int], ...]
     changed_at: int
+
+    def passes_over(self, from_offset: int, end_offset: int) -> bool:
+        """Returns whether all offsets from one on up to, and without, another one are passed over."""
+        return any(low <= from_offset and end_offset <= high for low, high in self.passed_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +320,11 @@ class Progress:
         return self._after_cut(end, max(self.next_offset, end), end)
 
     def _after_cut(self, end: int, before_offset: int, rescued_from: int) -> Progress:
-        settings = [replace(change, from_offset=min(change.from_offset, before_offset)) for change in self.settings]
+        settings = [
+            replace(change, from_offset=min(change.from_offset, before_offset))
+            for change in self.settings
+            if change.name != PASSED_OVER or change.value <= before_offset  # else the log has other records there
+        ]
         cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
         next_offset = min(self.next_offset, before_offset)
         rescue = Rescue(end, rescued_from, self.fired_through)
@@ -362,6 +380,11 @@ class Progress:
     def largest(self, name: str) -> int:
         """Returns the largest value that setting ``name`` ever had; 0 if it has no history."""
         return max((change.value for change in self.settings if change.name == name), default=0)
+
+    def passing_over(self, from_offset: int, end_offset: int) -> Progress:
+        """Returns a progress that passes over the records from one offset on up to, and without, another one."""
+        change = SettingChange(PASSED_OVER, from_offset, end_offset)
+        return replace(self, settings=History((*self.settings, change)))
 
     def with_setting(self, name: str, value: int) -> Progress:
         """Returns a progress in which setting ``name`` has ``value`` from ``next_offset`` on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from time import monotonic
@@ -27,9 +27,10 @@ from aiokafka.errors import (
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.core.timer import CutValue, Origin, Row, TopicPartition
+from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.request_formats import NATIVE
 from timers.threads import LoopThread
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -40,6 +41,9 @@ MAX_GAP = 1000
 
 TIMEOUT_S = 5.0
 """After this time without a record the brokers are considered unreachable."""
+
+SILENT_S = 30.0
+"""The same for a range that is read in the background."""
 
 POLL_S = 0.2
 
@@ -70,6 +74,7 @@ class RequestReader:
         formats: the request topics and their formats. Other topics are never read.
         isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
         value_limit: returns the size in bytes above which no value of a partition is a request; None if not known.
+        on_unreadable: called with each batch that cannot be read; returns whether it is passed over. It may raise.
     """
 
     def __init__(
@@ -78,11 +83,13 @@ class RequestReader:
         formats: Mapping[str, RequestFormat],
         isolation: str = "read_uncommitted",
         value_limit: Callable[[TopicPartition], int | None] = lambda partition: None,
+        on_unreadable: Callable[[KafkaTopicPartition, UnreadableBatch], bool] = lambda partition, batch: True,
     ) -> None:
         self._settings = settings
         self._formats = formats
         self._isolation = isolation
         self._value_limit = value_limit
+        self._on_unreadable = on_unreadable
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._consumer: AIOKafkaConsumer | None = None
@@ -160,6 +167,41 @@ class RequestReader:
             logger.warning("reading requests for dead letters took too long; only %d were found", len(found))
         return found, leaderless
 
+    def fetches(self, tp: TopicPartition, start: int, end: int, check: Callable[[], None]) -> Iterator[Fetched]:
+        """Yield the records of a range of offsets, as a worker reads them. Blocks. Only for a reader of one's own.
+
+        Args:
+            tp: the partition.
+            start: first offset.
+            end: offset after the last one.
+            check: called often; may raise to stop.
+
+        Raises:
+            Lost: the log begins after ``start``, cannot be read, or gives no record for :data:`SILENT_S`.
+        """
+        place, deadline = KafkaTopicPartition(*tp), monotonic() + SILENT_S
+        consumer = None
+        while start < end:
+            try:
+                consumer = consumer or self._run(self._assigned(place, start), check)
+                records = self._run(_fetched(consumer, place), check)
+            except OffsetOutOfRangeError:
+                raise Lost(f"{partition_name(*tp)} begins after offset {start}: records were deleted") from None
+            except KafkaError as error:
+                raise Lost(f"{partition_name(*tp)} cannot be read: {error}") from error
+            to_offset = min(fetch.positions(consumer)[place], end)
+            if to_offset > start or records:
+                yield Fetched(start, to_offset, [record for record in records if record.offset < end])
+                start, deadline = to_offset, monotonic() + SILENT_S
+            elif monotonic() > deadline:
+                raise Lost(f"{partition_name(*tp)} gave no record for {SILENT_S:.0f} s")
+
+    async def _assigned(self, tp: KafkaTopicPartition, start: int) -> AIOKafkaConsumer:
+        consumer = await self._open_consumer()
+        consumer.assign([tp])
+        consumer.seek(tp, start)
+        return consumer
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -190,7 +232,7 @@ class RequestReader:
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
                 **connection.aiokafka(self._settings),
-                key_deserializer=fetch.InPieces(self._value_limit),
+                key_deserializer=fetch.InPieces(self._value_limit, on_unreadable=self._on_unreadable),
                 enable_auto_commit=False,
                 auto_offset_reset="none",
                 isolation_level=self._isolation,
@@ -246,6 +288,13 @@ class RequestReader:
                 deadline = monotonic() + TIMEOUT_S
             elif monotonic() > deadline:
                 raise KafkaTimeoutError(f"{partition_name(*tp)} gave no record for {TIMEOUT_S:.0f} s")
+
+
+async def _fetched(consumer: AIOKafkaConsumer, tp: KafkaTopicPartition) -> Sequence[Any]:
+    """Records that have arrived; none after a while without one."""
+    timeout_ms = 0 if fetch.has_records(consumer, [tp]) else int(POLL_S * 1000)
+    found: Sequence[Any] = (await consumer.getmany(tp, timeout_ms=timeout_ms)).get(tp, ())
+    return found
 
 
 def _groups(offsets: list[int]) -> Iterator[list[int]]:

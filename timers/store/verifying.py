@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from hashlib import sha256
 from heapq import merge
 from itertools import chain, groupby
 from operator import itemgetter
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
-from confluent_kafka import KafkaError, KafkaException, Message
 
 from timers.config.settings import Settings
 from timers.core.keys import NEVER, OrderKey
@@ -26,30 +24,20 @@ from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
-from timers.core.ports import Lost, Outbox, Page, SnapshotStore, Store
+from timers.core.ports import Outbox, Page, SnapshotStore, Store
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Snapshots, check_footer
 from timers.core.store_validity import catch_up
-from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, TopicPartition
-from timers.kafka.clients import librdkafka, reader
-from timers.kafka.records import read, request_of
+from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.kafka.request_reader import RequestReader
 from timers.partition import PartitionSpec, spec_of
 from timers.store import layout
 from timers.store.database import Database
 from timers.store.failures import Condemnations
 from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
-from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.topics import partition_name
-
-FETCH_RECORDS = 500
-FETCH_BYTES = 1024 * 1024
-"""Limits of the records that are accepted at once."""
-
-WAITING_KBYTES = 4 * 1024
-"""Memory of records that were fetched and wait."""
-
-SILENT_S = 30.0
+from timers.wire.formats import RequestFormat
 
 CHECKED = 64
 """So many entries are read between two calls of ``check``."""
@@ -70,29 +58,22 @@ def replayed(
         check: called after each fetch; may raise to stop.
 
     Raises:
-        Lost: the log begins later, or has no leader for long.
-        KafkaException: the brokers do not answer, or refuse.
+        Lost: the log begins later, or cannot be read.
     """
     machine = spec_at(settings, request_format, tp, progress).machine(progress, store, cast(Outbox, None))
-    config = {
-        **librdkafka(settings),
-        "error_cb": lambda error: None,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",  # what was deleted meanwhile must not be passed over
-        "queued.max.messages.kbytes": WAITING_KBYTES,
-    }
-    with closing(reader(config)) as consumer:
-        try:
-            messages = read(
-                consumer, *tp, machine.position, progress.next_offset, timeout_s=SILENT_S, while_waiting=check
-            )
-            for fetched in _fetches(messages, machine, progress.next_offset):
-                machine.accept(fetched)
-                check()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._AUTO_OFFSET_RESET:
-                raise
-            raise Lost(f"{partition_name(*tp)} begins after offset {machine.position}: records were deleted") from error
+    passes_over, value_limit = progress.settings.passes_over, machine.value_limit
+
+    def on_unreadable(_: Any, batch: UnreadableBatch) -> bool:
+        if not passes_over(batch.from_offset, batch.end_offset):
+            raise batch
+        return True
+
+    # As a worker reads: librdkafka cannot unpack all that Java's consumer reads.
+    reader = RequestReader(settings, {}, "read_committed", lambda _: value_limit, on_unreadable)
+    with closing(reader):
+        for fetched in reader.fetches(tp, machine.position, progress.next_offset, check):
+            machine.accept(fetched)
+            check()
     return machine
 
 
@@ -102,29 +83,6 @@ def spec_at(settings: Settings, request_format: RequestFormat, tp: TopicPartitio
     horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
     retention_s = progress.setting_at(VERDICT_RETENTION, progress.next_offset, spec.retention_s)
     return replace(spec, hot_horizon_s=horizon_s, retention_s=retention_s)
-
-
-def _fetches(messages: Iterator[Message], machine: Machine, end: int) -> Iterator[Fetched]:
-    records: list[Any] = []
-    start, size, value_limit = machine.position, 0, machine.value_limit
-    for message in messages:
-        records.append(_record(message, value_limit))
-        size += len(message)
-        if len(records) >= FETCH_RECORDS or size >= FETCH_BYTES:
-            to_offset = records[-1].offset + 1
-            yield Fetched(start, to_offset, records)
-            start, records, size = to_offset, [], 0
-    if start < end:
-        yield Fetched(start, end, records)
-
-
-def _record(message: Message, value_limit: int) -> RequestRecord:
-    """Returns a record that does not hold a value that is too large [I23]."""
-    record = request_of(message)
-    value = record.value
-    if value is not None and len(value) > value_limit:
-        return record._replace(value=CutValue.of(value[:CUT_VALUE_BYTES], len(value), sha256(value).digest()))
-    return record
 
 
 _K = TypeVar("_K", bound=Any)

@@ -19,6 +19,9 @@ OVERDUE = "overdue"
 LOST_FROM_LOG = "lost-from-log"
 """Code of what only a store holds after its log has lost it (:mod:`timers.core.rescue`)."""
 
+BATCH_UNREADABLE = "batch-unreadable"
+"""Code of a record batch that no consumer can read (:mod:`timers.core.passed_over`). Its value is the batch."""
+
 LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
 """Reason in these dead letters."""
 
@@ -34,6 +37,7 @@ CODES = (
     "id-not-key",
     OVERDUE,
     *("value-not-a-marker", "marker-invalid"),
+    BATCH_UNREADABLE,
 )
 """Every value of ``timer-error``."""
 
@@ -53,9 +57,12 @@ MAX_LENGTH_DIGITS = 10
 """Digits of the length of a record, which has less than 2 GiB."""
 
 ACCEPTED_CODES = frozenset(
-    {"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing", LOST_FROM_LOG}
+    {
+        *("topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing", LOST_FROM_LOG),
+        BATCH_UNREADABLE,
+    }
 )
-"""Codes of requests that were accepted. All other checks run on arrival."""
+"""Codes of requests that were accepted, or cannot be read at all. All other checks run on arrival."""
 
 
 class DeadLetter(NamedTuple):
@@ -69,15 +76,18 @@ class DeadLetter(NamedTuple):
 def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     """Return the dead letter of ``rejected``: key, value and headers of the request, then the headers of the error.
 
-    Of a value that is too large it has only the first bytes, its length and its hash. If it still has more than
-    ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
+    Of a value that is too large it has only the first bytes, its length and its hash; of a batch, as many bytes as fit.
+    If it still has more than ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
     """
     value = rejected.value
     error_headers: list[h.Header] = []
-    if value is not None and (rejected.code == VALUE_TOO_LARGE or isinstance(value, CutValue)):
+    kept = CUT_VALUE_BYTES if rejected.code == VALUE_TOO_LARGE or isinstance(value, CutValue) else None
+    if rejected.code == BATCH_UNREADABLE and value is not None and len(value) + OVERHEAD_BYTES > max_bytes:
+        kept = max(0, max_bytes - OVERHEAD_BYTES)
+    if value is not None and kept is not None:
         sha256 = value.sha256 if isinstance(value, CutValue) else hashlib.sha256(value).digest()
         error_headers = [(h.TIMER_VALUE_BYTES, b"%d" % len(value)), (h.TIMER_VALUE_SHA256, sha256.hex().encode())]
-        value = value[:CUT_VALUE_BYTES]
+        value = value[:kept]
     error_headers += [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),

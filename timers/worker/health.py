@@ -2,9 +2,9 @@
 
 Alive: its threads make progress; a worker that waits for brokers is alive. Ready: the worker has joined its group and
 got its partitions, which may be none, each of them fires or is red, and ticks count. Red: the timers of a partition do
-not fire, or its topics are configured so that timers are lost. A partition that no restart can help does not keep a
-worker from becoming ready, and one that has been ready stays ready when a partition turns red: a rolling update waits
-until each worker is ready, and would stop there.
+not fire, its requests cannot be read, or its topics are configured so that timers are lost. A partition that no restart
+can help does not keep a worker from becoming ready, and one that has been ready stays ready when a partition turns red:
+a rolling update waits until each worker is ready, and would stop there.
 """
 
 from __future__ import annotations
@@ -88,13 +88,15 @@ def stuck(status: WorkerStatus) -> list[str]:
 
 
 def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
-    """Partitions whose timers do not fire -> why, in a sentence. Of other workers: only those without an owner."""
+    """Partitions whose timers do not fire, or whose requests are not read -> why, in a sentence. Of other workers: only
+    those without an owner."""
     unowned = {
         tp: f"no worker has owned this partition for {seconds:.0f} s, although a worker of the group reads its topic"
         for tp, seconds in status.group_watch.unowned.red().items()
     }
     waiting = {tp: waiting.sentence for tp, waiting in status.pool.waiting.items()}
-    return {**unowned, **waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
+    stopped = {tp: str(why) for tp, why in status.pool.stopped.items()}
+    return {**unowned, **status.pool.unreadable.sentences, **waiting, **stopped}
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
@@ -121,7 +123,9 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
 
 def firing(status: WorkerStatus) -> list[str]:
     """The partitions whose timers this worker fires now, as far as it knows: it may have had no tick for a while."""
-    open_ones = {tp: runner.machine for tp, runner in status.pool.runners.items() if tp not in status.pool.waiting}
+    pool = status.pool
+    blocked = pool.waiting.keys() | {tp for tp in pool.unreadable.sentences if pool.formats[tp[0]].has_ids}
+    open_ones = {tp: runner.machine for tp, runner in pool.runners.items() if tp not in blocked}
     return sorted(partition_name(*tp) for tp, each in open_ones.items() if not each.recovering)
 
 

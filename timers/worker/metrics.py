@@ -437,6 +437,12 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         partial(single, lambda status: len(status.pool.stopped)),
     ),
     Entry(
+        "timers_partitions_unreadable",
+        "Of the partitions that this worker has opened, those whose log has a record batch that cannot be read: no "
+        "record after it is read until an operator passes over it.",
+        partial(single, lambda status: len(status.pool.unreadable.sentences)),
+    ),
+    Entry(
         "timers_partitions_waiting{reason}",
         "Of the partitions assigned to this worker, those whose timers wait: closed after a failure and tried again "
         "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "

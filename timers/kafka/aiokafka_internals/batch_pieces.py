@@ -256,6 +256,10 @@ STEP_BYTES = 4 * 1024 * 1024
 ROOM_BYTES = 64 * 1024
 """Key and headers of a record with an allowed value seldom take more; then it is parsed whole."""
 
+MAX_ROOM_BYTES = 32 * 1024 * 1024
+"""Largest size of the key and the headers of a record together, of which only a bomb has more: by default brokers take
+no batch above 1 MB, but it may unpack to 32 GB. Java's consumer needs memory for the whole record."""
+
 _MAX_VARINT_BYTES = 10
 _VARINT_BYTES, _VARLONG_BYTES = 5, 10
 """Most bytes of a number of 32 and of 64 bits. Further bits of the last byte are left out, as in Java."""
@@ -300,24 +304,28 @@ _NOTHING = Piece([], 0)
 class UnreadableBatch(CorruptRecordException):
     """A batch that is damaged, or is such that no consumer can read all of it.
 
-    Args:
-        tp: its partition.
+    Attributes:
         from_offset: of its first record that cannot be read.
         end_offset: the offset after its last record.
-        codec: its number, as in the attributes of the batch.
-        reason: what is wrong.
         raw: the batch.
     """
 
-    def __init__(
-        self, tp: TopicPartition, from_offset: int, end_offset: int, codec: int, reason: str, raw: bytes
-    ) -> None:
-        name = CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else str(codec)
-        super().__init__(
-            f"{partition_name(*tp)}: the record batch with the offsets {from_offset} to {end_offset - 1} "
-            f"(compression: {name}) cannot be read: {reason}"
-        )
-        self.from_offset, self.end_offset, self.raw = from_offset, end_offset, raw
+    from_offset: int
+    end_offset: int
+    raw: bytes
+
+
+def unreadable(tp: TopicPartition, batch: Any, raw: memoryview, next_offset: int, reason: str) -> UnreadableBatch:
+    """Returns the error of a batch of which all records below ``next_offset`` were read."""
+    codec = raw[_ATTRIBUTES_AT] & _CODEC_BITS
+    name = CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else str(codec)
+    from_offset, end_offset = max(next_offset, batch.base_offset), batch.next_offset
+    error = UnreadableBatch(
+        f"{partition_name(*tp)}: the record batch with the offsets {from_offset} to {end_offset - 1} (compression: "
+        f"{name}) cannot be read: {reason}"
+    )
+    error.from_offset, error.end_offset, error.raw = from_offset, end_offset, bytes(raw)
+    return error
 
 
 def pieces(
@@ -335,7 +343,10 @@ def pieces(
         UnreadableBatch: the next record cannot be read.
     """
     if raw[_MAGIC_AT] < 2:  # brokers since Kafka 3.0 write no such batch
-        yield Piece(list(batch), len(raw))
+        try:
+            yield Piece(list(batch), len(raw))
+        except Exception as error:
+            raise unreadable(tp, batch, raw, batch.base_offset, repr(error)) from error
         return
     count = _LENGTH.unpack_from(raw, _COUNT_AT)[0]
     codec = raw[_ATTRIBUTES_AT] & _CODEC_BITS
@@ -350,10 +361,9 @@ def pieces(
             yield Piece(records, size)
         else:
             yield from reader.slices(count, value_limit(tp))
-    except DamagedBatch as error:
-        raise UnreadableBatch(
-            tp, reader.next_offset, batch.next_offset, codec, str(reader.damage or error), bytes(raw)
-        ) from error
+    except Exception as error:  # mostly DamagedBatch; whatever the bytes are, they are not to stop the worker
+        reason = str(reader.damage or error) if isinstance(error, DamagedBatch) else repr(error)
+        raise unreadable(tp, batch, raw, reader.next_offset, reason) from error
 
 
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -553,8 +563,10 @@ class _Slicer:
         fields = [self._part(1)]
         fields += [_as_varint(self._number(_VARLONG_BYTES)), _as_varint(self._number())]
         key_size = self._number()
+        self._check_room(key_size)
         fields += [_as_varint(key_size), self._part(max(0, key_size))]
         value_size = self._number()
+        self._check_room(self._left - max(0, value_size))
         cut = value_size > self._max_value_bytes
         value = self._part(CUT_VALUE_BYTES if cut else max(0, value_size))
         hashed = hashlib.sha256(value)
@@ -570,6 +582,12 @@ class _Slicer:
         if cut and record is not None:
             record = record._replace(value=CutValue.of(value, value_size, hashed.digest()))
         yield Piece([] if record is None else [record], len(small))
+
+    def _check_room(self, size: int) -> None:
+        if size > MAX_ROOM_BYTES:
+            raise DamagedBatch(
+                f"the key or the headers of a record unpack to {size} bytes; at most {MAX_ROOM_BYTES} are read"
+            )
 
     def _number(self, max_bytes: int = _VARINT_BYTES) -> int:
         self._need(_MAX_VARINT_BYTES)

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.subscription_state import TopicPartitionState
-from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
+from aiokafka.errors import LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
@@ -26,6 +26,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import (
     UnreadableBatch,
     passed_batch,
     pieces,
+    unreadable,
 )
 from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
@@ -146,15 +147,19 @@ class InPieces:
         known_limit: returns the size in bytes above which only the first bytes of a value of a partition are read; None
             if it is not known.
         on_batch: called with each record batch that is read, also those without committed records.
+        on_unreadable: called with each batch that cannot be read; returns whether it is passed over. If not, reading
+            stops before its first record that cannot be read. None: it is an error.
     """
 
     def __init__(
         self,
         known_limit: Callable[[TopicPartition], int | None] = lambda tp: None,
         on_batch: Callable[[TopicPartition, PassedBatch], None] | None = None,
+        on_unreadable: Callable[[TopicPartition, UnreadableBatch], bool] | None = None,
     ) -> None:
         self._known_limit = known_limit
         self.on_batch = on_batch
+        self.on_unreadable = on_unreadable
         # aiokafka has no option for its fetcher's classes. Other consumers of the program get what it gives.
         fetcher.FetchResult, fetcher.PartitionRecords = PieceResult, _partition_records
         fetcher.MemoryRecords = RecordsWithData
@@ -221,24 +226,31 @@ class UncopiedRecords(fetcher.PartitionRecords):
 
         Raises:
             UnreadableBatch: the next record cannot be read. All records before it were returned.
-            CorruptRecordException: the checksum of a batch is wrong.
         """
-        if self._damage is not None:
-            raise self._damage
         found = Records()
+        if self._damage is None:
+            try:
+                self._collect(found)
+            except UnreadableBatch as error:
+                self._damage = error
+        if self._damage is not None and not found:
+            damage, self._damage, self._pieces = self._damage, None, None
+            if self._in_pieces.on_unreadable is None:
+                raise damage
+            if self._in_pieces.on_unreadable(self._tp, damage):
+                self.next_fetch_offset = damage.end_offset
+            else:
+                self.finished = True  # it is fetched again: another leader may have another copy
+        return found
+
+    def _collect(self, found: Records) -> None:
         while found.size < PIECE_BYTES and len(found) < PIECE_RECORDS:
             if self._pieces is None:
                 self._pieces = self._next_batch()
                 if self._pieces is None:
                     self.finished = True
                     break
-            try:
-                piece = next(self._pieces, None)
-            except UnreadableBatch as error:
-                if not found:
-                    raise
-                self._damage = error
-                break
+            piece = next(self._pieces, None)
             if piece is None:
                 # Compaction may have removed the last record of the batch, so its header says where it ends.
                 self.next_fetch_offset, self._pieces = self._end_of_batch, None
@@ -252,13 +264,12 @@ class UncopiedRecords(fetcher.PartitionRecords):
             if records:
                 found += records
                 self.next_fetch_offset = records[-1].offset + 1
-        return found
 
     def _next_batch(self) -> Iterator[Piece] | None:
         """The pieces of the next batch with committed records; None at the end of the fetch.
 
         Raises:
-            CorruptRecordException: the checksum of a batch is wrong.
+            UnreadableBatch: the checksum of a batch is wrong.
         """
         while self._records.has_next():
             batch = self._records.next_batch()
@@ -266,7 +277,8 @@ class UncopiedRecords(fetcher.PartitionRecords):
             raw, self._data = self._data[:size], self._data[size:]
             self._end_of_batch = batch.next_offset
             if self._check_crcs and not batch.validate_crc():
-                raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+                reason = "its checksum is wrong: a disk of a broker, or the network, has damaged it"
+                raise unreadable(self._tp, batch, raw, self.next_fetch_offset, reason)
             if self._in_pieces.on_batch is not None:
                 self._in_pieces.on_batch(self._tp, passed_batch(raw))
             if not self._is_left_out(batch):

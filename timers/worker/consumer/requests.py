@@ -30,6 +30,7 @@ from timers.core.listing import NoAnswer
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member, owners, strangers_in
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
@@ -66,6 +67,10 @@ POLL_S = 0.2
 HELD_S = 10.0
 """Producers commit within less. Kafka ends a transaction after the producer's ``transaction.timeout.ms``, 60 s."""
 
+UNREADABLE_RETRY_S = 2.0
+"""Seconds after which a batch that could not be read is fetched again: an operator may have decided, or its broker may
+have been repaired."""
+
 UNSETTLED_S = 0.2
 """Pause between two questions to a group that rebalances."""
 
@@ -86,7 +91,10 @@ class LogReader:
         request_timeout_s: for an answer of a broker.
         value_limit: returns the size in bytes above which no value of a partition is accepted; None if not known.
         on_suspended: called with each suspended partition, and whether its position is out of range.
-        on_unreadable: called with a partition whose records cannot be read, and why.
+        on_unreadable: called with a partition whose fetches fail, and why.
+        passes_over: returns whether a batch that cannot be read is passed over; if not, the partition is read on only
+            after that has changed, or a leader has another copy.
+        on_read_on: called with a partition that is read on after such a batch.
 
     Attributes:
         consumer: of aiokafka; None before :meth:`start`.
@@ -99,6 +107,8 @@ class LogReader:
         value_limit: Callable[[TopicPartition], int | None],
         on_suspended: Callable[[TopicPartition, bool], None],
         on_unreadable: Callable[[TopicPartition, Exception], None],
+        passes_over: Callable[[TopicPartition, UnreadableBatch], bool],
+        on_read_on: Callable[[TopicPartition], None],
     ) -> None:
         self.consumer: Any = None
         self._settings = settings
@@ -106,6 +116,10 @@ class LogReader:
         self._value_limit = value_limit
         self._on_suspended = on_suspended
         self._on_unreadable = on_unreadable
+        self._passes_over = passes_over
+        self._on_read_on = on_read_on
+        self._unreadable: dict[TopicPartition, tuple[int, float]] = {}
+        """Partition -> offset of the record that cannot be read, and when to try it again."""
         self._delivered_to: dict[TopicPartition, int] = {}
         """The partitions that are read -> end of their last range."""
         self._delivered_at: dict[TopicPartition, float] = {}
@@ -121,7 +135,7 @@ class LogReader:
         consumer = AIOKafkaConsumer(
             **connection.aiokafka(self._settings),
             client_id=self._settings.worker_id,
-            key_deserializer=fetch.InPieces(self._value_limit, self._note_passed),
+            key_deserializer=fetch.InPieces(self._value_limit, self._note_passed, self._note_unreadable),
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
             auto_offset_reset="none",
@@ -147,6 +161,12 @@ class LogReader:
 
     def _note_passed(self, tp: Any, batch: PassedBatch) -> None:
         self._passed.setdefault(tp, []).append(batch)
+
+    def _note_unreadable(self, tp: Any, batch: UnreadableBatch) -> bool:
+        is_passed_over = self._passes_over((tp.topic, tp.partition), batch)
+        if not is_passed_over:
+            self._unreadable[tp.topic, tp.partition] = batch.from_offset, monotonic() + UNREADABLE_RETRY_S
+        return is_passed_over
 
     def _take_passed(self, tp: TopicPartition, position: int) -> tuple[PassedBatch, ...]:
         """The batches of the range that ends at ``position``. One that ends after it belongs to the next range, too."""
@@ -187,10 +207,12 @@ class LogReader:
         for tp in partitions:
             self._delivered_to.pop(tp, None)
             self._passed.pop(tp, None)
+            self._unreadable.pop(tp, None)
         self._suspended.difference_update(partitions)
         self._never_fetched.difference_update(partitions)
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
+        self._unreadable.pop(tp, None)
         fetch.read_from(self.consumer, KafkaTopicPartition(*tp), offset)
         self._delivered_to[tp] = offset
         self._passed.pop(tp, None)
@@ -213,9 +235,9 @@ class LogReader:
         Raises:
             KafkaError: reading a topic is not allowed any more.
         """
-        wanted = {
-            KafkaTopicPartition(*tp) for tp in partitions if tp in self._delivered_to and tp not in self._suspended
-        }
+        now = monotonic()
+        waiting = self._suspended | {tp for tp, (_, retry_at) in self._unreadable.items() if retry_at > now}
+        wanted = {KafkaTopicPartition(*tp) for tp in partitions if tp in self._delivered_to and tp not in waiting}
         if not wanted:
             await asyncio.sleep(timeout_s)
             return {}
@@ -272,6 +294,9 @@ class LogReader:
                     self._seek_back(tp)
                 continue
             repeat = tp in partitions and delivered_to > 0 and now > self._delivered_at.get(tp, 0.0) + REPEAT_RANGE_S
+            if tp in self._unreadable and position > self._unreadable[tp][0]:
+                del self._unreadable[tp]
+                self._on_read_on(tp)
             if position != delivered_to or repeat:
                 found = records.get(key, ())
                 passed = self._take_passed(tp, position)
@@ -334,7 +359,18 @@ class PartitionConsumer(Service):
             pool.value_limit,
             partial(self._on_main_loop, on_suspended),
             partial(self._on_main_loop, pool.fail),
+            self._passes_over,
+            partial(self._on_main_loop, pool.unreadable.forget),
         )
+
+    def _passes_over(self, tp: TopicPartition, batch: UnreadableBatch) -> bool:
+        runner = self._pool.runners.get(tp)
+        if runner is None:
+            return False  # its fetches are dropped
+        if runner.machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
+            return True
+        self._on_main_loop(self._pool.unreadable.note, tp, batch)
+        return False
 
     # ---- status: any thread --------------------------------------------------------------------------------------
 

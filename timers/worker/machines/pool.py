@@ -40,6 +40,7 @@ from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.runner import Ended, OpenMachine, Runner
+from timers.worker.machines.unreadable import Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Pool:
         held: partition whose newest requests an open transaction holds back -> a sentence.
         runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
         stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
+        unreadable: open machines whose log cannot be read on.
         recoveries: logs what machines have recovered.
     """
 
@@ -122,6 +124,7 @@ class Pool:
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.runners: Mapping[TopicPartition, Runner] = {}
         self.stopped: Mapping[TopicPartition, LogMismatch] = {}
+        self.unreadable = Unreadable(self)
         self.held: Mapping[TopicPartition, str] = {}
         self.committed: dict[TopicPartition, int] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
@@ -336,6 +339,8 @@ class Pool:
         return released
 
     def _note_closed(self, runners: Mapping[TopicPartition, Runner]) -> None:
+        for tp in runners:
+            self.unreadable.forget(tp)
         self._closed_stores |= {tp: each.machine.position for tp, each in runners.items()}
         self.committed |= {tp: each.machine.committed.next_offset for tp, each in runners.items()}
 

@@ -1,0 +1,120 @@
+"""A batch that cannot be read makes its partition red with a sentence, until an operator passes over it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.machines import NativeRig
+from timers.config.settings import Settings
+from timers.core.levels import BY_HEADERS, READABLE_LATE
+from timers.core.machine import Machine
+from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
+from timers.errors import SettingsError
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.worker.machines.unreadable import Unreadable, is_accepted
+
+TP = ("timer-request", 0)
+
+
+class Pool:
+    """What :class:`Unreadable` asks of a pool, with one machine."""
+
+    def __init__(self, progress: Progress, accept_loss: str = "", *, has_ids: bool = False) -> None:
+        self.rig = NativeRig(progress=progress)
+        self.rig.observe(0)
+        self.parts = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": accept_loss}))
+        self.formats = {TP[0]: SimpleNamespace(has_ids=has_ids)}
+        self.runners = {TP: SimpleNamespace(machine=self.rig.machine, ask=self.ask)}
+
+    def ask(self, question: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        machine: Machine = self.rig.machine
+        answer.set_result(question(machine))
+        return answer
+
+
+def batch(from_offset: int = 0, end_offset: int = 10) -> UnreadableBatch:
+    error = UnreadableBatch(
+        f"timer-request/0: the record batch with the offsets {from_offset} to ... cannot be read: x"
+    )
+    error.from_offset, error.end_offset, error.raw = from_offset, end_offset, b"raw"
+    return error
+
+
+def noted(pool: Any, error: UnreadableBatch) -> str:
+    """The sentence of the partition; empty: it is not red."""
+    unreadable = Unreadable(pool)
+    unreadable.note(TP, error)
+    return unreadable.sentences.get(TP, "")
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_the_sentence_says_what_waits_and_what_to_do(has_ids: bool) -> None:
+    pool = Pool(Progress.first(READABLE_LATE), "other/3", has_ids=has_ids)
+    waits = "its timers wait, because a cancel" if has_ids else "timers that were accepted before it fire on"
+    sentence = noted(pool, batch())
+    assert sentence.startswith("timer-request/0: the record batch with the offsets 0 to ")
+    assert waits in sentence
+    assert "start once with TIMERS_ACCEPT_LOSS=other/3,timer-request/0:0-9 (docs/operations.md#a-batch-" in sentence
+    assert pool.rig.outbox.rejected == []
+
+
+def test_what_is_accepted_is_passed_over_at_the_level_that_knows_it() -> None:
+    pool = Pool(Progress.first(READABLE_LATE), "timer-request/0:0-99")
+    assert noted(pool, batch()) == ""
+    assert pool.rig.outbox.rejected == [(0, "batch-unreadable")]
+    assert pool.rig.machine.progress.settings.passed_over == ((0, 10),)
+    below = Pool(Progress.first(BY_HEADERS), "timer-request/0:0-99")
+    first = "run `timers levels --raise 9` (docs/operations.md#feature-levels), then start once with"
+    assert f"{first} TIMERS_ACCEPT_LOSS=timer-request/0:0-99 (" in noted(below, batch())
+    assert below.rig.outbox.rejected == []
+
+
+def test_a_history_has_a_limit() -> None:
+    ranges = [SettingChange(PASSED_OVER, 10 * number, 10 * number + 1) for number in range(MAX_PASSED_OVER)]
+    history = History([*Progress.first(READABLE_LATE).settings, *ranges])
+    pool = Pool(Progress(settings=history), "timer-request/0:0-9999")
+    assert f"{MAX_PASSED_OVER} batches of this partition are passed over, and no more can be" in noted(
+        pool, batch(5000, 5010)
+    )
+    assert pool.rig.outbox.rejected == []
+
+
+def test_a_partition_that_is_read_on_is_green() -> None:
+    pool: Any = Pool(Progress.first(READABLE_LATE))
+    unreadable = Unreadable(pool)
+    unreadable.note(TP, batch())
+    assert unreadable.sentences.keys() == {TP}
+    unreadable.forget(TP)
+    assert not unreadable.sentences
+    pool.runners.clear()
+    unreadable.note(TP, batch())
+    assert not unreadable.sentences, "the partition is closed"
+
+
+@pytest.mark.parametrize(
+    "accept_loss, accepted",
+    [
+        ("timer-request/0:10-19", True),
+        ("a/1,timer-request/0:0-100,b/2:snapshot", True),
+        ("timer-request/0", False),
+        ("timer-request/0:snapshot", False),
+        ("timer-request/0:10-18", False),
+        ("timer-request/0:11-19", False),
+        ("timer-request/1:10-19", False),
+        ("x-timer-request/0:10-19", False),
+        ("", False),
+    ],
+)
+def test_the_setting_names_a_range(accept_loss: str, accepted: bool) -> None:
+    assert Settings.load({"TIMERS_ACCEPT_LOSS": accept_loss}).accept_loss == accept_loss
+    assert is_accepted(accept_loss, TP, 10, 20) is accepted
+
+
+def test_other_characters_are_refused() -> None:
+    with pytest.raises(SettingsError, match="TIMERS_ACCEPT_LOSS"):
+        Settings.load({"TIMERS_ACCEPT_LOSS": "timer-request/0 10"})

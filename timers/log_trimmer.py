@@ -343,7 +343,7 @@ class Trimmer:
                 raise Unreadable(f"its snapshot at offset {named.applied} has lost records")
         asked_at, others = self._others.get(tp[0], (-math.inf, []))
         if monotonic() > asked_at + AGAIN_S:
-            others = list(logs.other_readers(tp[0], self._pool.parts.cluster.partitions[tp[0]], check))
+            others = list(logs.other_readers(tp[0], self._pool.parts.cluster.partitions.get(tp[0], 0), check))
             self._others[tp[0]] = monotonic(), others
         if others:
             raise Refused(f"{' and '.join(others[:3])} may read it too; give each app a request topic of its own")
@@ -413,7 +413,7 @@ class Trimmer:
             if not to or older is None:
                 return 0
             ids = logs.topic_ids([tp[0], snapshots])
-            if (ids.get(tp[0]), ids.get(snapshots)) != (parts.cluster.topic_ids[tp[0]], older.topic_id):
+            if (ids.get(tp[0]), ids.get(snapshots)) != (parts.cluster.topic_ids.get(tp[0]), older.topic_id):
                 raise Refused("its topic, or that of its snapshots, was made anew")
             if not parts.ask_log.has_same_log(tp, known.runner.machine):
                 raise Refused("it has lost its end, and what was appended in its place was not read yet")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from random import shuffle
@@ -21,7 +22,9 @@ from timers.core.progress import Progress
 from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, may_name, may_take, with_named
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
+from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
+from timers.kafka.topics import ids_of
 from timers.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
@@ -42,6 +45,11 @@ ANSWER_S = 30.0
 
 BEHIND_S = 10
 """A machine whose next timer has been due for longer is behind."""
+
+_LOST = (
+    "the snapshots of {} are lost, because topic {!r} was deleted; until a new one is written, which takes seconds, "
+    "what waits is only in its log and on the disk of this worker"
+)
 
 FAILURES = (Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
 
@@ -70,6 +78,7 @@ class SnapshotTaker:
     Attributes:
         should_stop: set it to end the present snapshot.
         wanted: machines that get a snapshot although none is due. Any thread may add to it.
+        lost: machines whose named snapshots were deleted with their topic -> a sentence. Any thread may read it.
     """
 
     def __init__(
@@ -85,6 +94,8 @@ class SnapshotTaker:
         self._fail = fail
         self.should_stop = False
         self.wanted: set[TopicPartition] = set()
+        self.lost: Mapping[TopicPartition, str] = {}
+        self._admin = asking_admin(settings)
         self._clock = Clock()
         self._seen: dict[TopicPartition, _Seen] = {}
         self._doubts: set[str] = set()
@@ -93,11 +104,34 @@ class SnapshotTaker:
 
     def look(self) -> None:
         """Give each machine its turn. Blocks."""
+        self._find_lost()
         self._take()
         for tp, seen in [*self._seen.items()]:
             is_open = not self.should_stop and self._pool.runners.get(tp) is seen.runner
             if is_open and self._trimmer.is_due(tp, seen.runner):
                 self._trim_turn(tp, seen)
+
+    def _find_lost(self) -> None:
+        """Find named snapshots whose topic was deleted, or made anew. Their machines get new ones at once."""
+        named = {tp: each.machine.progress.snapshot for tp, each in list(self._pool.runners.items())}
+        names = {tp: topics.snapshots(self._settings.app_id, tp[0]) for tp, each in named.items() if each is not None}
+        try:
+            ids = ids_of(self._admin, sorted({*names.values()}), SILENT_S) if names else {}
+        except KafkaException as error:
+            logger.debug("the topics of snapshots cannot be described: %s", error)
+            return
+        before, self.lost = (
+            self.lost,
+            {
+                tp: _LOST.format(topics.partition_name(*tp), name)
+                for tp, name in names.items()
+                if (snapshot := named[tp]) is not None and ids.get(name) != snapshot.topic_id
+            },
+        )
+        for tp in self.lost.keys() - before.keys():
+            logger.error("%s", self.lost[tp])
+            if tp in self._seen:
+                self._seen[tp] = self._seen[tp]._replace(checked_at=-math.inf, tried_at=-math.inf)
 
     def _take(self, but: TopicPartition | None = None) -> None:
         """Take the snapshots that are due, except of one machine."""

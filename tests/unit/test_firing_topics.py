@@ -12,6 +12,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     TopicAuthorizationFailedError,
     UnknownError,
+    UnknownTopicOrPartitionError,
 )
 from confluent_kafka import KafkaError, KafkaException
 
@@ -438,3 +439,46 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
         raise error
 
     return call
+
+
+def test_an_own_topic_that_does_not_take_records_is_looked_up_again(targets: Targets) -> None:
+    """It was made anew with fewer partitions: else transactions would fail until the next refresh."""
+    cluster(targets).topics["timer-verdict"] = [1] * 12
+    look(targets)
+    assert targets.partitions("timer-verdict") == 12
+    cluster(targets).topics["timer-verdict"] = [1] * 4
+    targets.note_failed({"timer-verdict": UnknownTopicOrPartitionError("timer-verdict", 7)})
+    wait_until_used(targets)
+    assert targets.partitions("timer-verdict") == 4
+    assert "timer-verdict" not in targets.circuit_breaker
+
+
+def test_what_a_watch_has_seen_of_own_topics_counts(targets: Targets) -> None:
+    cluster(targets).topics |= {"timer-verdict": [1] * 4, "orders": [1]}
+    look(targets)
+    targets.learn({"timer-verdict": 12, "timer-dead-letter": 3})
+    assert (targets.partitions("timer-verdict"), targets.partitions("timer-dead-letter")) == (12, 3)
+    assert targets.counts["orders"] == 1, "no own topic"
+    targets.learn({"timer-dead-letter": 3})
+    assert "timer-verdict" not in targets.counts, "it was deleted"
+
+
+def test_verdicts_are_marked_for_a_moment_after_partitions_were_added(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may not conclude from the order of verdicts in two partitions."""
+    targets.learn({"timer-verdict": 4})
+    assert not targets.was_moved("timer-verdict", 1)
+    targets.learn({"timer-verdict": 12})
+    assert targets.was_moved("timer-verdict", 1) and not targets.was_moved("timer-dead-letter", 1)
+    monkeypatch.setattr(module, "RESIZED_S", 0.0)
+    assert not targets.was_moved("timer-verdict", 1)
+
+
+def test_a_canary_whose_topic_was_deleted_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "asking_admin", SimAdmin)
+    targets = Targets(Settings(brokers="localhost:1", app_id="app", canary_interval_s=30), {"timer-request": 4})
+    problem = ask(targets, "app-canary")
+    assert isinstance(problem, DeliveryProblem) and problem.open_s == 0.0
+    other = ask(targets, "other-canary")
+    assert isinstance(other, DeliveryProblem) and other.open_s is None

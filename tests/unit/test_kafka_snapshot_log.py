@@ -41,7 +41,7 @@ class SimConsumer:
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(snapshot_log, "_AGAIN_S", 0.0)
     monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: b"id")
-    monkeypatch.setattr(snapshot_log, "id_and_partitions", lambda *_: (b"id", 1), raising=False)
+    monkeypatch.setattr(snapshot_log, "identity", lambda *_: (b"id", 1), raising=False)
     log: Any = SnapshotLog(Settings(brokers="localhost:1"), "t", 0, lambda: None)
 
     def read(consumer: SimConsumer, *_: object, **__: object) -> Iterator[Any]:
@@ -99,7 +99,7 @@ def test_snapshots_are_found_by_their_footers(log: Any, monkeypatch: pytest.Monk
         (NamedSnapshot(b"id", 5, 18, 19, 9, 3, 2, b"digest"), END),
     ]
     assert not log.damaged
-    monkeypatch.setattr(snapshot_log, "id_and_partitions", lambda *_: None)
+    monkeypatch.setattr(snapshot_log, "identity", lambda *_: None)
     assert list(log.whole()) == []
 
 

@@ -103,6 +103,7 @@ class SimSystem:
         self.error: Exception | None = None
         self.failed: list[Exception] = []
         self.same_log = True
+        self.topic_ids = {"app-snapshot-requests": NAMED.topic_id}
         self.runner = SimRunner(progress)
         self.metrics = PartitionMetrics()
         self.runners = {TP: self.runner}
@@ -144,8 +145,10 @@ def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progre
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimSystem]:
     def make(progress: Progress, **given: Any) -> SimSystem:
+        monkeypatch.setattr(snapshot_taker, "asking_admin", lambda _: None)
         system = SimSystem(progress, **given)
         monkeypatch.setattr(snapshot_taker, "SnapshotLog", SimLog(system))
+        monkeypatch.setattr(snapshot_taker, "ids_of", lambda *_: system.topic_ids)
         return system
 
     return make
@@ -161,6 +164,25 @@ def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_delete
     assert (system.metrics.snapshots, system.metrics.snapshots_failed, system.metrics.snapshot_ms) == (1, 0, 8000)
     system.look()
     assert system.did.count("close") == 1, "nothing has come since"
+
+
+@pytest.mark.parametrize("ids", [{}, {"app-snapshot-requests": b"another id"}])
+def test_snapshots_whose_topic_was_deleted_are_written_again_at_once(
+    made: Callable[..., SimSystem], ids: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else they would be missed when they are looked at again, ten minutes later."""
+    system = made(progress_at(1000))
+    system.look()
+    assert (system.named, system.taker.lost) == ((7, 6), {})
+    system.topic_ids, system.lost = ids, {6, 7}
+    system.look()
+    assert system.named[0] == 8 and [*system.taker.lost] == [TP]
+    assert "the snapshots of requests/1 are lost, because topic 'app-snapshot-requests' was deleted" in caplog.text
+    newest = system.runner.machine.progress.snapshot
+    assert newest is not None
+    system.topic_ids = {"app-snapshot-requests": newest.topic_id}
+    system.look()
+    assert system.taker.lost == {}
 
 
 def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Callable[..., SimSystem]) -> None:

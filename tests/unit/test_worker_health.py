@@ -225,8 +225,14 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
     runners = {("requests", 0): machine(1), ("countdowns", 0): machine(1), ("countdowns", 1): machine(0)}
     pool = SimpleNamespace(runners=runners, stopped={("requests", 1): "lost records"}, waiting={})
     pool.unreadable = SimpleNamespace(sentences={})
-    log_watch = SimpleNamespace(cluster=SimpleNamespace(wrong_configs=[]))
-    status: Any = SimpleNamespace(pool=pool, settings=SimpleNamespace(progress_topic="progress"), log_watch=log_watch)
+    log_watch = SimpleNamespace(cluster=SimpleNamespace(wrong_configs=[]), made_anew={})
+    lost: dict[tuple[str, int], str] = {}
+    status: Any = SimpleNamespace(
+        pool=pool,
+        settings=SimpleNamespace(progress_topic="progress"),
+        log_watch=log_watch,
+        lost_snapshots=lambda: lost,
+    )
     for found, red in (
         ([wrong("requests", "cleanup.policy", "compact", RED)], ["requests/0", "requests/1"]),
         (
@@ -240,3 +246,7 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
     ):
         log_watch.cluster.wrong_configs = found
         assert health.lossy(status) == dict.fromkeys(red, f"{found[0].topic} is wrong")
+    log_watch.cluster.wrong_configs = []
+    log_watch.made_anew["cold"] = "cold was made anew"
+    lost["requests", 0] = "its snapshots are lost"
+    assert health.lossy(status) == {"cold": "cold was made anew", "requests/0": "its snapshots are lost"}

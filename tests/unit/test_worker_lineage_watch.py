@@ -60,7 +60,7 @@ async def test_all_machines_commit_once_after_a_leader_of_the_progress_topic_has
     runner: Any = SimpleNamespace(
         machine=SimpleNamespace(lineages=()), commit_soon=lambda: commits.append(leaders.looks)
     )
-    watch = LineageWatch(lineages, lambda: {("requests", 0): runner}, (), [PLACE], lambda *_: None)
+    watch = LineageWatch(lineages, lambda: {("requests", 0): runner}, (), lambda: [PLACE], lambda *_: None)
 
     async def look_on() -> None:
         seen = leaders.looks

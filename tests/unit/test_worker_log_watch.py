@@ -96,9 +96,40 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
             assert watch.problems == {topic: "wrong"} and watch.missing == []
             wrong.clear()
             assert await renewed.get() == after
+        assert [*watch.made_anew] == [topic]
+        assert f"topic {topic!r} was deleted and made anew: the timers that waited" in watch.made_anew[topic]
+        monkeypatch.setattr(module, "SHOWN_S", 0.0)
+        assert not watch.made_anew, "after a while it is not shown any more"
         assert watch.problems == {} and set(map(frozenset, checked)) == {frozenset({topic})}
     finally:
         await watch.stop()
+
+
+async def test_a_topic_without_timers_that_is_made_anew_is_said_and_not_red(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it was missing for so short a time that nobody saw it."""
+    settings = Settings(brokers="127.0.0.1:1")
+    names = [topic.name for topic in own_topics(settings)]
+    before = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    after = Cluster("c", {**before.topic_ids, settings.verdict_topic: b"2"}, before.partitions)
+    renewed = asyncio.Queue[Cluster]()
+
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
+        await renewed.put(cluster)
+
+    monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: after)
+    monkeypatch.setattr(topics, "config_problems", lambda *_: {})
+    watch = LogWatch(settings, before, renew)
+    await watch.start()
+    try:
+        watch._requested.set()
+        async with asyncio.timeout(30):
+            assert await renewed.get() == after
+    finally:
+        await watch.stop()
+    assert watch.made_anew == {}
+    assert caplog.text.count(f"topic {settings.verdict_topic} was deleted and made anew") == 1
 
 
 async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_said_once(

@@ -63,6 +63,10 @@ leader, leaders are looked up again after this time. The brokers notice a lost b
 MOVED_S = 60.0
 """Seconds for which verdicts are marked as moved: longer than readers of verdicts are behind."""
 
+RESIZED_S = 5.0
+"""Seconds for which they are marked so after partitions were added to their topic: longer than an update and the probe
+that a client sends after it are apart. Their verdicts may be in two partitions."""
+
 MAX_UNKNOWN = 10_000
 """Maximum number of unknown topics that are remembered."""
 
@@ -123,6 +127,8 @@ class Targets:
         """Partition of a topic of the engine whose leader did not take records -> until when another one is used."""
         self._moved: dict[tuple[str, int], float] = {}
         """Partition of a topic of the engine -> when a record of it last went to another one."""
+        self._resized: dict[str, float] = {}
+        """Topic of the engine -> when it was seen to have more partitions."""
         self._unknown: dict[str, float] = {}
         """Topic that does not exist -> until when this is valid."""
         self._times: dict[str, tuple[float, str | None, bool]] = {}
@@ -185,6 +191,8 @@ class Targets:
         which this worker has no right at all."""
         if self.circuit_breaker.drop(topic):
             logger.info("target %s does not exist any more", topic)
+        if topic == self._settings.canary_topic and self._settings.canary_interval_s:
+            return DeliveryProblem("topic-unknown", f"topic {topic!r} was deleted, and is made anew", 0.0)
         if not self._settings.create_target_topics:
             return DeliveryProblem.unknown(topic)
         self._creator.request(topic)  # timers of other topics must not wait for it
@@ -253,6 +261,8 @@ class Targets:
                     self.open_circuit(topic, error)
             elif topic in self.own and isinstance(error, LeaderNotAvailableError):
                 self._avoid((topic, partition) for partition in error.args[1:])
+            elif topic in self.own and isinstance(error, UnknownTopicOrPartitionError):
+                self._ask()  # it was deleted, or made anew with fewer partitions
             elif self.own & failed.keys():
                 continue  # the engine's topics fail too, so the brokers are the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
@@ -402,7 +412,7 @@ class Targets:
         found = listed(self._admin, self._list_s)
         with self._changed:
             self.leaderless = {name: topic.leaderless for name, topic in found.items() if topic.leaderless}
-            self.counts = {name: topic.partitions for name, topic in found.items()}
+            self._use_counts({name: topic.partitions for name, topic in found.items()})
             if len(self._unknown) >= MAX_UNKNOWN:
                 self._unknown.clear()
             self._unknown |= dict.fromkeys(wanted - found.keys(), monotonic() + UNKNOWN_FOR_S)
@@ -460,6 +470,18 @@ class Targets:
 
     # ---- partitions of the engine's topics ----------------------------------------------------------------------
 
+    def learn(self, own: Mapping[str, int]) -> None:
+        """Use what a watch of the engine's topics has seen: topic -> number of partitions. One that is not in it was
+        deleted."""
+        with self._changed:
+            others = {topic: count for topic, count in self.counts.items() if topic not in self.own}
+            self._use_counts({**others, **{topic: count for topic, count in own.items() if topic in self.own}})
+
+    def _use_counts(self, counts: dict[str, int]) -> None:
+        before, self.counts = self.counts, counts
+        grown = {topic for topic in self.own & before.keys() & counts.keys() if before[topic] < counts[topic]}
+        self._resized |= dict.fromkeys(grown, monotonic())
+
     def partitions(self, topic: str) -> int:
         """Last known number of partitions of a topic that exists."""
         return self.counts.get(topic, 1)
@@ -477,6 +499,7 @@ class Targets:
         return chosen
 
     def was_moved(self, topic: str, partition: int) -> bool:
-        """Whether :meth:`available` returned another partition in the last :data:`MOVED_S`."""
-        moved_at = self._moved.get((topic, partition))
-        return moved_at is not None and monotonic() < moved_at + MOVED_S
+        """Whether :meth:`available` returned another partition in the last :data:`MOVED_S`, or partitions were added to
+        the topic in the last :data:`RESIZED_S`: then earlier records of a key may be in another partition."""
+        now, moved_at = monotonic(), self._moved.get((topic, partition), -math.inf)
+        return now < moved_at + MOVED_S or now < self._resized.get(topic, -math.inf) + RESIZED_S

@@ -150,6 +150,7 @@ class Transaction:
         machine: request topic and partition.
         open: fences the previous owner and rolls back its open transaction. Blocks.
         given_up: timers whose dead letters :meth:`commit` will write.
+        progress_partition: partition of the progress topic to which the next commit writes. Any thread may set it.
         tick: at which the transaction happens.
     """
 
@@ -181,7 +182,7 @@ class Transaction:
         self._computing = False
         self._cuts: Cuts = ()
         self._topic_id = b""
-        self._progress_partition = 0
+        self.progress_partition = 0
         self._progress_topic = settings.progress_topic
         self._progress_key = progress_record.encode_key(*machine)
         self._machine_name = progress_record.machine_name(settings.app_id, *machine)
@@ -205,7 +206,7 @@ class Transaction:
         Cuts are part of each source [I28].
         """
         self._topic_id = topic_id
-        self._progress_partition = progress_partition
+        self.progress_partition = progress_partition
         self._cuts = cuts
 
     def source(self, offset: int) -> str:
@@ -275,7 +276,7 @@ class Transaction:
         for each in callbacks:
             self.send(*each)
         value = progress_record.encode(progress, self._topic_id, self._machine_name)
-        self._add(self._progress_topic, self._progress_partition, self._progress_key, value, (), self._now_ms())
+        self._add(self._progress_topic, self.progress_partition, self._progress_key, value, (), self._now_ms())
         if self.given_up:
             self.release_compute_lock()  # so other machines do not wait while requests are read again
             self._add_given_up()

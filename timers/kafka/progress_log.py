@@ -22,6 +22,7 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
+from timers.core.ports import Lost
 from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
@@ -74,8 +75,15 @@ _Copy: TypeAlias = tuple[int, str] | BaseException
 
 
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
-    """Partition of the progress topic with a machine's records. Machines are spread over the partitions."""
-    return tp[1] % cluster.partitions[settings.progress_topic]
+    """Partition of the progress topic with a machine's records. Machines are spread over the partitions.
+
+    Raises:
+        Lost: the topic was deleted.
+    """
+    count = cluster.partitions.get(settings.progress_topic)
+    if not count:
+        raise Lost(f"topic {settings.progress_topic!r} was deleted; once it is there again, the partition is opened")
+    return tp[1] % count
 
 
 def _said(values: Witness) -> str:
@@ -298,7 +306,18 @@ class ProgressLog:
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
+        if record is None and not isinstance(copy, BaseException) and copy[0] > 0:
+            record = self._elsewhere(tp, partition, after_fence=after_fence)
         return record, copy, ends
+
+    def _elsewhere(self, tp: TopicPartition, place: int, *, after_fence: bool) -> bytes | None:
+        """Newest record of a machine in another partition than ``place``, where it would be now: partitions were added
+        to the topic since it was written."""
+        topic, key, found = self._settings.progress_topic, progress_record.encode_key(*tp), list[bytes]()
+        for partition in set(range(self._cluster.partitions[topic])) - {place}:
+            ends = self.ends(topic, partition)
+            found += self._newest(partition, ends, [key], after_fence=after_fence).values()
+        return max(found, key=lambda each: progress_record.decode(each, ANY_LEVEL)[0].next_offset, default=None)
 
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""

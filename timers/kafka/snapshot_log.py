@@ -25,7 +25,8 @@ from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
-from timers.kafka.topics import ensure_snapshots, id_and_partitions, topic_id
+from timers.kafka.topic_admin import identity
+from timers.kafka.topics import ensure_snapshots, topic_id
 from timers.wire import snapshot
 from timers.wire.topics import is_legal, partition_name
 
@@ -75,6 +76,8 @@ class _Sending:
             "compression.type": "lz4",
             "message.max.bytes": RECORD_BYTES,
             "message.timeout.ms": int(UNACKNOWLEDGED_S * 1000),
+            # After this time a topic that was deleted is one that does not exist: by default after 30 s.
+            "topic.metadata.propagation.max.ms": 3000,
             "queue.buffering.max.kbytes": WAITING_BYTES // 1024,
             "linger.ms": 5,
         }
@@ -251,7 +254,7 @@ class SnapshotLog:
         """
         while True:
             try:
-                known, partitions = id_and_partitions(self._admin, self._topic, SILENT_S) or (b"", 0)
+                known, partitions = identity(self._admin, self._topic, SILENT_S) or (b"", 0)
                 if self.partition >= partitions:
                     return  # the request topic was given more partitions: there is no snapshot of this one yet
                 place = TopicPartition(self._topic, self.partition)

@@ -14,13 +14,13 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
-from timers.kafka.error_codes import NOT_ALLOWED, code_of
+from timers.kafka.error_codes import NO_TOPIC, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from timers.threads import BoundedThreads, log_failure
 
@@ -82,6 +82,47 @@ def describe(settings: Settings, topic: str) -> tuple[int, str]:
     """
     with _asking(settings, f"topic {topic!r} cannot be described") as asked:
         return connection.partitions_of(*asked, topic), configs(asked[0], [topic])[topic]["cleanup.policy"]
+
+
+class Identity(NamedTuple):
+    """What distinguishes a topic from another one of the same name, and from itself with fewer partitions."""
+
+    id: bytes
+    """The id that the cluster gave it; 16 zeros from brokers before 2.8."""
+    partitions: int
+    """How many it has, also without a leader."""
+
+
+def identity(admin: AdminClient, name: str, timeout_s: float) -> Identity | None:
+    """The id and the number of partitions of a topic; None if it does not exist. The request does not create it.
+
+    Raises:
+        KafkaException: no broker answers, or the topic may not be described.
+    """
+    return identity_of(ask_for_identity(admin, name, timeout_s))
+
+
+def ask_for_identity(admin: AdminClient, name: str, timeout_s: float) -> Future[Any]:
+    """Ask as :func:`identity`, without waiting. Read the answer with :func:`identity_of`."""
+    asked: Future[Any] = admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name]
+    return asked
+
+
+def identity_of(asked: Future[Any]) -> Identity | None:
+    """What :func:`identity` returns, in an answer; waits for it."""
+    try:
+        found = asked.result()
+    except KafkaException as error:
+        if code_of(error) in NO_TOPIC:
+            return None
+        raise
+    return Identity(id_bytes(found.topic_id), len(found.partitions))
+
+
+def id_bytes(uuid: Any) -> bytes:
+    """The 16 bytes of a topic's id."""
+    high, low = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
+    return int(high & 2**64 - 1).to_bytes(8, "big") + int(low & 2**64 - 1).to_bytes(8, "big")
 
 
 def create_if_missing(

@@ -48,7 +48,7 @@ from timers.kafka.own_topics import (
     wrong_configs,
     wrong_snapshots,
 )
-from timers.kafka.topic_admin import configs, create, create_all
+from timers.kafka.topic_admin import configs, create, create_all, id_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -231,8 +231,13 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
 
     Returns:
         What is wrong with its configuration, in sentences.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse, or the request topic was deleted.
     """
     found = _describe(admin, [request_topic, name])
+    if request_topic not in found:
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"topic {request_topic!r} was deleted"))
     config = configs(admin, found, TIMEOUT_S)
     requests, in_sync = found[request_topic].partitions, config[request_topic][MIN_IN_SYNC]
     replicas = len(requests[0].replicas)
@@ -262,12 +267,6 @@ def _add_partitions(admin: AdminClient, name: str, count: int) -> list[str]:
     return []
 
 
-def id_and_partitions(admin: AdminClient, name: str, timeout_s: float) -> tuple[bytes, int] | None:
-    """The id of a topic, and its number of partitions, also of those without a leader; see :func:`topic_id`."""
-    found = _describe(admin, [name], None, timeout_s)
-    return (_topic_ids(found)[name], _partitions(found)[name]) if found else None
-
-
 def topic_id(admin: AdminClient, name: str, timeout_s: float) -> bytes | None:
     """The id that the cluster gave a topic; None if it does not exist. Blocks."""
     return ids_of(admin, [name], timeout_s).get(name)
@@ -279,16 +278,11 @@ def ids_of(admin: AdminClient, names: list[str], timeout_s: float) -> dict[str, 
 
 
 def _topic_ids(found: dict[str, Any]) -> dict[str, bytes]:
-    return {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()}
+    return {name: id_bytes(topic.topic_id) for name, topic in found.items()}
 
 
 def _partitions(found: dict[str, Any]) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items()}
-
-
-def _uuid_bytes(uuid: Any) -> bytes:
-    high, low = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
-    return int(high & 2**64 - 1).to_bytes(8, "big") + int(low & 2**64 - 1).to_bytes(8, "big")
 
 
 def _find_missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:

@@ -9,6 +9,7 @@ a rolling update waits until each worker is ready, and would stop there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -54,6 +55,8 @@ class WorkerStatus:
     tick_reader: TickReader = field(init=False)
     log_watch: LogWatch = field(init=False)
     group_watch: GroupWatch = field(init=False)
+    lost_snapshots: Callable[[], Mapping[TopicPartition, str]] = dict
+    """Returns partitions of this worker whose snapshots were deleted with their topic -> a sentence."""
     canary: Canary | None = None
     """None if canary timers are off."""
     was_ready: bool = False
@@ -100,11 +103,13 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
-    """What is configured so that timers are lost or fire early -> why, in a sentence.
+    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots -> why, in a
+    sentence.
 
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
-    pool, found = status.pool, dict[str, str]()
+    pool, found = status.pool, dict(status.log_watch.made_anew)
+    found |= {partition_name(*tp): why for tp, why in status.lost_snapshots().items()}
     for wrong in status.log_watch.cluster.wrong_configs:
         owned = {*pool.runners, *pool.stopped, *pool.waiting}
         if wrong.topic != status.settings.progress_topic:
@@ -157,7 +162,7 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.append("partitions are being assigned")
     missing = status.log_watch.missing
     if missing:
-        reasons.append(f"topics were deleted: {', '.join(missing)}")
+        reasons.append(f"topics were deleted: {', '.join(missing)} (docs/operations.md#a-deleted-topic)")
     reasons.extend(status.log_watch.problems.values())
     if not status.was_ready:
         # A restart does not help if a log lost records or has no leader, or if the worker cannot open more partitions

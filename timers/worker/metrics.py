@@ -228,6 +228,15 @@ def waiting(status: WorkerStatus) -> Samples:
     return [((reason,), reasons.count(reason)) for reason in REASONS]
 
 
+def wrong_topics(status: WorkerStatus) -> Iterator[Mapping[str, int]]:
+    """Severity -> 1, for each setting that is wrong, and each topic or snapshot that was deleted."""
+    for wrong in status.log_watch.cluster.wrong_configs:
+        if wrong.severity != NOTE:
+            yield {wrong.severity: 1}
+    for _ in (*status.log_watch.made_anew, *status.lost_snapshots()):
+        yield {RED: 1}
+
+
 def canary(value: Callable[[Observation], float | None], status: WorkerStatus) -> Samples:
     """A value of the canary of each partition that has one."""
     for partition, observation in (status.canary.latest if status.canary else {}).items():
@@ -453,11 +462,9 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_wrong_configs{severity}",
         "Settings of the worker's topics that have another value than the promises need. severity: red (timers are "
-        "lost or fire early), warning (a promise is weaker than it could be).",
-        lambda status: sum_by(
-            (RED, WARNING),
-            ({wrong.severity: 1} for wrong in status.log_watch.cluster.wrong_configs if wrong.severity != NOTE),
-        ),
+        "lost or fire early; each topic of timers that was deleted and made anew in the last 10 minutes counts too, "
+        "and each partition whose snapshots were deleted), warning (a promise is weaker than it could be).",
+        lambda status: sum_by((RED, WARNING), wrong_topics(status)),
     ),
     Entry(
         "timers_unforeseen_failures_total",

@@ -270,7 +270,10 @@ class TimersApp(faust_internals.App):
         log_watch = LogWatch(settings, cluster, self._renew, **service)
         consumer = PartitionConsumer(settings, pool, self._batches, self.end, log_watch.suspend, **service)
         pool.consumer = consumer
-        self._snapshot_taker = SnapshotTaker(settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail))
+        self._snapshot_taker = taker = SnapshotTaker(
+            settings, pool, now_s, partial(self.loop.call_soon_threadsafe, pool.fail)
+        )
+        self.status.lost_snapshots = lambda: taker.lost
         want = self._snapshot_taker.wanted.add if settings.snapshot_factor else None
         self._query_pages.queries = Queries(
             settings, pool, consumer.members, lambda: self.http_client, Turns(now_s), want
@@ -283,7 +286,7 @@ class TimersApp(faust_internals.App):
             self._judge,
             self._ticks.put,
             partial(log_watch.request_check, settings.oscillator_topic),
-            partial(progress_log.newest_fired_s, settings, cluster),
+            lambda: progress_log.newest_fired_s(settings, pool.parts.cluster),
             **service,
         )
         self.status.consumer, self.status.log_watch = consumer, log_watch
@@ -310,7 +313,10 @@ class TimersApp(faust_internals.App):
     async def _take_snapshots(self) -> None:
         async for _ in every(LOOK_S, self):
             if self._snapshot_taker is not None and self.settings.snapshot_factor:
-                await asyncio.to_thread(self._snapshot_taker.look)
+                try:
+                    await asyncio.to_thread(self._snapshot_taker.look)
+                except Exception:  # one that no code expects must not end the worker: timers fire without snapshots
+                    logger.exception("snapshots are not taken now; trying again")
 
     @Service.task
     async def _give_memory_back(self) -> None:

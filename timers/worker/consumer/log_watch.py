@@ -34,13 +34,16 @@ from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 10.0
+WATCH_S = 5.0
 """Seconds between two lookups of topic ids while no partition is suspended. The consumer does not fetch every topic, so
 a deletion need not cause a fetch error. Configurations are not read more often than this."""
 
-GRACE_S = 15.0
+GRACE_S = 8.0
 """Seconds for which a topic must be missing before the worker creates it: an operator may want to create it with other
 settings."""
+
+SHOWN_S = 600.0
+"""Seconds for which it is shown that a topic of timers was made anew: longer than an alert waits."""
 
 RETRY_S = 0.5
 
@@ -82,6 +85,9 @@ class LogWatch(Service):
         self._requested = asyncio.Event()
         self._missing_since: dict[str, float] = {}
         self._checked_ids = dict(cluster.topic_ids)
+        self._ids = dict(cluster.topic_ids)
+        """Topic -> the id that it had last, also while it is missing."""
+        self._made_anew_at: dict[str, float] = {}
         self._configs_read_at = monotonic()
         self.problems: dict[str, str] = {}
 
@@ -89,6 +95,17 @@ class LogWatch(Service):
     def missing(self) -> list[str]:
         """Topics that were deleted."""
         return sorted(self._missing_since)
+
+    @property
+    def made_anew(self) -> dict[str, str]:
+        """Topics of timers that were deleted and made anew in the last :data:`SHOWN_S` -> a sentence. Any thread."""
+        since = monotonic() - SHOWN_S
+        return {
+            name: f"topic {name!r} was deleted and made anew: the timers that waited in it are lost, and must be set "
+            "again; nothing is to be done here, and this is shown for 10 minutes (docs/operations.md#a-deleted-topic)"
+            for name, at in list(self._made_anew_at.items())
+            if at > since
+        }
 
     def request_check(self, topic: str) -> None:
         """Look up the topics soon, and check the configuration of ``topic``: it may have been changed."""
@@ -131,6 +148,7 @@ class LogWatch(Service):
             await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
             cluster = await self._existing()
             self._note_missing(cluster)
+        self._note_made_anew(cluster)
         cluster = await self._without_unusable(cluster)
         self._note_configs(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
@@ -171,6 +189,16 @@ class LogWatch(Service):
         self.problems = problems
         self._checked_ids.update({name: cluster.topic_ids[name] for name in new - problems.keys()})
         return cluster.without(problems)
+
+    def _note_made_anew(self, cluster: Cluster) -> None:
+        """Note topics that have another id than before, also if they were never seen to be missing."""
+        keeping = {each.name for each in own_topics(self._settings) if each.needs_all_records}
+        for name, topic_id in cluster.topic_ids.items():
+            if self._ids.setdefault(name, topic_id) != topic_id:
+                self._ids[name] = topic_id
+                logger.error("topic %s was deleted and made anew; what it held is lost", name)
+                if name in keeping:
+                    self._made_anew_at[name] = monotonic()
 
     def _note_missing(self, cluster: Cluster) -> bool:
         """Note missing topics. Returns whether one has been missing for so long that the worker must create it."""

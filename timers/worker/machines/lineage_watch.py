@@ -40,7 +40,7 @@ class LineageWatch:
         lineages: asks the leaders.
         runners: returns the open machines.
         compacted: the topics that may be compacted.
-        progress: the partitions of the progress topic.
+        progress: returns the partitions of the progress topic.
         on_parted: called with a partition whose log is another one.
     """
 
@@ -49,7 +49,7 @@ class LineageWatch:
         lineages: LogLineages,
         runners: Callable[[], Mapping[TopicPartition, Runner]],
         compacted: Collection[str],
-        progress: Collection[TopicPartition],
+        progress: Callable[[], Collection[TopicPartition]],
         on_parted: Callable[[TopicPartition, LogParted], None],
     ) -> None:
         self._lineages = lineages
@@ -103,7 +103,7 @@ class LineageWatch:
 
     async def _check_progress(self) -> None:
         with contextlib.suppress(KafkaError):
-            by_leader = await self._lineages.client.by_leader(self._progress)
+            by_leader = await self._lineages.client.by_leader(self._progress())
             await asyncio.gather(
                 *(self._look_at(leader, tps) for leader, tps in by_leader.items() if leader is not None)
             )

@@ -24,6 +24,7 @@ from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog, LogLineages
+from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
@@ -141,7 +142,11 @@ class Pool:
         self.recoveries = Recoveries(self)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
         lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
-        progress = [(settings.progress_topic, each) for each in range(cluster.partitions[settings.progress_topic])]
+        topic = settings.progress_topic
+
+        def progress() -> list[TopicPartition]:
+            return [(topic, each) for each in range(self.count(topic))]
+
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
         self._log_end_ticks = LogEndTicks(LeaderClient(settings, "last-stable-offsets", TIMEOUT_S), self._indexed)
         request_formats = {topic: formats[topic] for topic in formats.keys() - {settings.retry_topic}}
@@ -288,6 +293,8 @@ class Pool:
         """
         old = self.parts.cluster
         self.parts = replace(self.parts, cluster=cluster)
+        self.parts.targets.learn(cluster.partitions)
+        self._commit_elsewhere(old, cluster)
         gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
         stale = [runner for (topic, _), runner in self.runners.items() if topic in gone]
         if stale:
@@ -303,6 +310,15 @@ class Pool:
         for tp in suspended.keys() & self.runners.keys():
             self.consumer.read_from(tp, self.runners[tp].machine.position)
         self._open_missing(lambda topic, partition: partition < self.count(topic))
+
+    def _commit_elsewhere(self, old: Cluster, cluster: Cluster) -> None:
+        """Let all machines commit to a progress topic that was made anew, or where it has more partitions: there their
+        next owners look for it."""
+        topic = self.parts.settings.progress_topic
+        before, now = ((each.topic_ids.get(topic), each.partitions.get(topic)) for each in (old, cluster))
+        if now != before and all(now):
+            for tp, runner in self.runners.items():
+                runner.commit_to(progress_partition(tp, cluster, self.parts.settings))
 
     def _compare_compacted(self, before: Collection[str], now: Collection[str]) -> set[TopicPartition]:
         """Tell the machines of topics that are compacted now, or are not any more [I29].

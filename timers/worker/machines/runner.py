@@ -202,6 +202,12 @@ class Runner:
         """Commit soon after the next tick, even if nothing has changed: so a fenced machine finds out. Any thread."""
         self._last_commit = monotonic() - 2 * IDLE_COMMIT_S
 
+    def commit_to(self, progress_partition: int) -> None:
+        """Write the progress to this partition of its topic from now on, and soon: the topic was made anew, or has more
+        partitions. Any thread."""
+        self._transaction.progress_partition = progress_partition
+        self.commit_soon()
+
     def stop(self) -> None:
         """Tell the thread to end after its present step; see :meth:`join`. Any thread."""
         self._stop.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -216,6 +217,8 @@ def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.Monk
     consumer = SimConsumer()
     monkeypatch.setattr(Connection, "consumer", lambda self: consumer)
     monkeypatch.setattr(Connection, "partitions_of", lambda self, *_: 1)
+    never = SimpleNamespace(describe_topics=lambda *_, **__: defaultdict(Future))
+    monkeypatch.setattr(Connection, "admin", lambda self: never)
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=1)])
     found = SimpleNamespace(topics={Settings.load({}).verdict_topic: topic})
     monkeypatch.setattr(connection, "metadata", lambda *_: found)

@@ -7,7 +7,10 @@ An update of an id without a timer gets no verdict. So after each update that wa
 same partition: a cancel of a new id, whose verdict goes to the same verdict partition. When this verdict, ``unknown``,
 arrives, no verdict on the update can follow. If that partition has no leader, workers write its verdicts to another
 one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
-count, and the call waits for its timeout.
+count, and the call waits for its timeout. So does the call if the topic of verdicts got more partitions, or was made
+anew, since it began: before the verdict on a probe counts, the brokers are asked whether the topic is still the same.
+Workers see added partitions within 5 s. If the new number is no multiple of the former one, a client that was opened in
+these 5 s may take the answer to a probe for that to the update: it is told that there was no timer, although there was.
 
 Every request with a condition gets a verdict, so it needs no such probe.
 """
@@ -17,14 +20,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
+from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, Publisher, left_s, set_result
@@ -49,6 +54,17 @@ _MIN_WAIT_S = 0.1
 
 READER = "timers-client-verdicts"
 """Name of the thread that reads verdicts."""
+
+LOOK_S, MISSING_LOOK_S = 5.0, 1.0
+"""Seconds between two looks at the topic of verdicts, and while it does not exist. It may get more partitions, or be
+deleted and made anew; librdkafka reads on from its old offsets then, and says nothing."""
+
+_LOOK_ANSWER_S = 2.0
+_ANSWER_POLL_S = 0.005
+"""Time between two looks whether the brokers have answered."""
+
+_MAX_UNPROVED = 100
+"""Probes for which the brokers are asked at the latest, however many verdicts arrive."""
 
 
 class _Call:
@@ -85,6 +101,31 @@ class _Call:
         set_result(self.future, result)
 
 
+class _Topic(NamedTuple):
+    """The topic of verdicts, as far as it is known."""
+
+    id: bytes
+    """The id that the cluster gave it; empty: not known yet, or no broker says it."""
+    partitions: int
+
+    def is_still(self, found: _Topic | None) -> bool:
+        """Whether it is the same as ``found``, and has as many partitions."""
+        return found is not None and self.partitions == found.partitions and self.has_id_of(found)
+
+    def has_id_of(self, found: _Topic) -> bool:
+        """Whether it may be another state of ``found``."""
+        return not (self.id and found.id) or self.id == found.id
+
+
+class _Unproved(NamedTuple):
+    """A call whose probe was answered."""
+
+    call: _Call
+    id: str
+    began_with: _Topic
+    """The topic of verdicts when the call began."""
+
+
 class ById(Publisher):
     """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
@@ -96,7 +137,11 @@ class ById(Publisher):
         self._consumer: Consumer | None = None
         self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[_Call]] = {}
-        self._verdict_partitions = 1
+        self._verdicts = _Topic(b"", 1)
+        """The topic of verdicts that is read."""
+        self._made_anew_at = -math.inf
+        self._unproved: list[_Unproved] = []
+        """Calls without a timer before them, if the topic of verdicts is still the same."""
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -122,7 +167,7 @@ class ById(Publisher):
             try:
                 self._partitions = self._kafka.partitions_of(consumer, self._topic, left_s(deadline))
                 count = self._kafka.partitions_of(consumer, self._verdict_topic, left_s(deadline))
-                self._verdict_partitions = count
+                self._verdicts = _Topic(b"", count)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
@@ -215,6 +260,11 @@ class ById(Publisher):
     def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
         """Cancel a call whose verdict did not come in time; return the error."""
         future.cancel()
+        if monotonic() < self._made_anew_at + timeout_s + LOOK_S:
+            return NoVerdictError(
+                f"no verdict came within {timeout_s:g} s: topic {self._verdict_topic!r} was deleted and made anew, or "
+                f"got more partitions, and the verdict may be lost. The request is in {self._topic}, and counts"
+            )
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}, and is its "
             f"/health/partitions green? If partitions were added to {self._topic} ({self._partitions} now), all its "
@@ -236,13 +286,14 @@ class ById(Publisher):
 
     def _probe_sender(self, key: bytes, call: _Call) -> Callable[[int], None]:
         """A function that publishes the probe of ``call`` to a partition."""
+        began_with = self._verdicts
 
         def on_probe_verdict(future: Future[VerdictMessage]) -> None:
             if not future.cancelled() and future.exception() is None:
-                call.set_result(VerdictMessage(key.decode(), UNKNOWN, None))
+                self._unproved.append(_Unproved(call, key.decode(), began_with))
 
         def send(partition: int) -> None:
-            probe = probe_of(key, self._verdict_partitions)
+            probe = probe_of(key, began_with.partitions)
             probe_call = self._add_call(probe, is_probe=True)
             probe_call.future.add_done_callback(on_probe_verdict)
             call.future.add_done_callback(lambda _: probe_call.future.cancel())
@@ -271,14 +322,62 @@ class ById(Publisher):
                 self._calls.pop(key, None)
 
     def _read_verdicts(self, consumer: Consumer) -> None:
+        from timers.kafka.topic_admin import ask_for_identity  # not at the top: most clients need no admin client
+
+        admin, look_at, asked, count = self._kafka.admin(), 0.0, None, 0
         while not self.closed:
-            message = consumer.poll(POLL_S)
+            message = consumer.poll(POLL_S if not self._unproved else 0 if asked is None else _ANSWER_POLL_S)
             if message is not None and message.error() is None:
                 try:
                     self._pass_on(message)
                 except Exception:  # every call of this client waits for this thread
                     logger.exception("a record on topic %s could not be read", self._verdict_topic)
+            proves = self._unproved and (message is None or len(self._unproved) >= _MAX_UNPROVED)
+            if asked is not None and asked.done():
+                exists = self._note(consumer, self._found(consumer, asked), count)
+                asked, look_at = None, monotonic() + (LOOK_S if exists else MISSING_LOOK_S)
+            elif asked is None and (proves or monotonic() >= look_at):
+                asked, count = ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S), len(self._unproved)
         consumer.close()
+
+    def _found(self, consumer: Consumer, asked: Future[Any]) -> _Topic | None:
+        """The topic of verdicts now; None if it does not exist. While no broker says it, it counts as unchanged."""
+        from timers.kafka.topic_admin import identity_of
+
+        with contextlib.suppress(KafkaException):
+            found = identity_of(asked)
+            return None if found is None else _Topic(*found)
+        try:  # librdkafka asks for ids only when the cluster has a controller
+            count = connection.partitions_of(consumer, self._kafka.reports, self._verdict_topic, _LOOK_ANSWER_S)
+        except (KafkaException, TimersError) as error:
+            logger.info("topic %s cannot be described: %s", self._verdict_topic, error)
+            return self._verdicts
+        return _Topic(b"", count) if count else None
+
+    def _note(self, consumer: Consumer, found: _Topic | None, count: int) -> bool:
+        """Go on with the topic of verdicts as it is now, and answer the first ``count`` calls that waited for this.
+        Returns whether it exists."""
+        proved, self._unproved[:count] = self._unproved[:count], []
+        for call, id, began_with in proved:
+            if began_with.is_still(found):
+                call.set_result(VerdictMessage(id, UNKNOWN, None))
+        known = self._verdicts
+        if found is None:
+            return False
+        if not known.is_still(found):
+            is_same = found.partitions > known.partitions and known.has_id_of(found)
+            numbers = range(known.partitions if is_same else 0, found.partitions)
+            # All that is in them was written after the last look.
+            new = [TopicPartition(self._verdict_topic, number, OFFSET_BEGINNING) for number in numbers]
+            if is_same:
+                consumer.incremental_assign(new)
+            else:
+                consumer.assign(new)
+            self._made_anew_at = monotonic()
+            what = "has more partitions" if is_same else "was made anew"
+            logger.info("topic %s %s: %d partitions are read", self._verdict_topic, what, found.partitions)
+        self._verdicts = _Topic(found.id or known.id, found.partitions)
+        return True
 
     def _pass_on(self, message: Message) -> None:
         with self._calls_lock:

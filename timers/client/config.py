@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
@@ -25,6 +25,9 @@ from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
 from timers.wire import topics
 from timers.wire.printable import quoted
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
@@ -156,9 +159,18 @@ class Connection:
 
     def consumer(self) -> Consumer:
         """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions."""
+        return reader(self._asking(), _log)
+
+    def admin(self) -> AdminClient:
+        """An admin client. Its requests create no topics."""
+        from confluent_kafka.admin import AdminClient  # not at the top: most clients need no admin client
+
+        return AdminClient({**self._asking(), "allow.auto.create.topics": False}, logger=_log)
+
+    def _asking(self) -> dict[str, Any]:
+        """Properties of a client that sends no requests for timers."""
         login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
-        properties = {**self._login(), **login, "client.id": "timers-client", "error_cb": self.reports}
-        return reader(properties, _log)
+        return {**self._login(), **login, "client.id": "timers-client", "error_cb": self.reports}
 
     def _login(self) -> dict[str, Any]:
         if "security.protocol" in self.extra:  # then the application's properties contain the whole login

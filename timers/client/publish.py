@@ -17,6 +17,7 @@ partitioner is a property of a producer.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -30,9 +31,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_request
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
+from timers.kafka.connection import partitions_of
 from timers.key_partition import partition_of
 from timers.threads import tell_of_forks
 from timers.wire.headers import Header
+
+_COUNT_S = 5.0
+"""Seconds between two questions for the number of partitions of the request topic, with ``keep_order``."""
+
+_COUNT_ANSWER_S = 1.0
 
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
@@ -87,8 +94,9 @@ class Publisher:
         self._kafka = connection
         self._keep_order = keep_order
         self._partitions = 0
+        self._count_at = math.inf
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
-        self._properties = properties
+        self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
         self._submit_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -153,8 +161,18 @@ class Publisher:
         producer = kafka.producer(linger_ms=linger_ms, **properties)
         count = kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
         if kafka is self._kafka:
-            self._partitions = count
+            self._partitions, self._count_at = count, monotonic() + _COUNT_S
         return producer
+
+    def _count_again(self, producer: Producer) -> None:
+        """From time to time, look up the number of partitions for :meth:`_partition`: an operator may add some, or make
+        the topic anew with fewer."""
+        if not self._keep_order or monotonic() < self._count_at:
+            return
+        self._count_at = monotonic() + _COUNT_S
+        with contextlib.suppress(KafkaException, TimersError):
+            found = partitions_of(producer, self._kafka.reports, self._kafka.request_topic, _COUNT_ANSWER_S)
+            self._partitions = found or self._partitions
 
     def _partition(self, key: str | BytesLike | None) -> int:
         """The partition of a request whose callback has this key; -1 leaves it to the partitioner."""
@@ -217,6 +235,7 @@ class Publisher:
                 # A fatal error of the producer is raised here, once. The reports say it too, and each later call.
                 with contextlib.suppress(KafkaException, SystemError):
                     producer.poll(POLL_S)
+                self._count_again(producer)
 
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
@@ -321,6 +340,8 @@ class Publisher:
             if not reports:
                 properties |= {"delivery.report.only.error": True, "on_delivery": self._note_failure}
             self._bulk[kind] = self._connected(kafka, deadline, _BULK_LINGER_MS, **properties)
+        elif not by_id:
+            self._count_again(self._bulk[kind])
         return kafka.request_topic, self._bulk[kind]
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:

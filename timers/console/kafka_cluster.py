@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,7 @@ from timers.console.problems import Problem
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
-from timers.errors import QueryError, QueueError, TimersError
+from timers.errors import PublishError, QueryError, QueueError, TimersError
 from timers.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import reader
@@ -46,6 +48,8 @@ from timers.wire.topics import engine_id, queue_group, queue_returns
 if TYPE_CHECKING:
     from timers.kafka.request_reader import Deleted, RequestReader
 
+
+logger = logging.getLogger(__name__)
 
 MAX_PARTITIONS = 256
 """Each event has an offset of each partition of its stream, from which the stream can go on."""
@@ -291,6 +295,7 @@ class KafkaCluster:
         self._settings = settings
         self.client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
         self._log_opening: asyncio.Task[Publisher] | None = None
+        self._log_made_at = -math.inf
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
@@ -319,13 +324,26 @@ class KafkaCluster:
         return None if found is None else h.last(found.headers or (), h.TIMER_REQUEST_HASH)
 
     async def record(self, entry: bytes) -> None:
-        """Write an entry to the log of changes. Returns when all in-sync replicas have it."""
-        publisher = await self._open_log()
-        try:
-            written = publisher.write(self._settings.console_log_topic, None, entry, None)
-        except BufferError:
-            raise TimersError("the producer's queue is full") from None
-        await asyncio.wrap_future(written)
+        """Write an entry to the log of changes. Returns when all in-sync replicas have it.
+
+        If the topic was deleted, it is made anew. What its changes were is lost.
+        """
+        give_up_s = monotonic() + 2 * PUBLISH_TIMEOUT_S
+        while True:
+            publisher = await self._open_log()
+            try:
+                written = publisher.write(self._settings.console_log_topic, None, entry, None)
+                await asyncio.wrap_future(written)
+                return
+            except BufferError:
+                raise TimersError("the producer's queue is full") from None
+            except PublishError:
+                if await asyncio.to_thread(self._make_log):
+                    logger.error("topic %s was deleted: it is made anew", self._settings.console_log_topic)
+                    self._log_made_at, self._log_opening = monotonic(), None
+                    await asyncio.to_thread(publisher.close)  # it would find the new topic only later
+                elif monotonic() > min(give_up_s, self._log_made_at + 2 * PUBLISH_TIMEOUT_S):
+                    raise  # else another entry has made it anew
 
     async def _open_log(self) -> Publisher:
         opening = self._log_opening
@@ -336,12 +354,18 @@ class KafkaCluster:
 
     def _new_log(self) -> Publisher:
         settings, topic = self._settings, self._settings.console_log_topic
-        retention = {"retention.ms": str(_LOG_RETENTION_MS)}
-        topic_admin.create_if_missing(settings, topic, partitions=1, config=retention)
+        self._make_log()
         connection = Connection.resolve(settings.brokers, None, None, PUBLISH_TIMEOUT_S, None).with_topic(topic)
-        log = Publisher(connection, thread="timers-console-log")
+        # After this time a topic that was deleted is one that does not exist: by default after 30 s.
+        log = Publisher(connection, thread="timers-console-log", topic_metadata_propagation_max_ms=2000)
         log.open()
         return log
+
+    def _make_log(self) -> bool:
+        """Create the topic of the log, unless it exists. Returns whether it was created."""
+        retention = {"retention.ms": str(_LOG_RETENTION_MS)}
+        topic = self._settings.console_log_topic
+        return topic_admin.create_if_missing(self._settings, topic, partitions=1, config=retention)
 
     # ---- questions --------------------------------------------------------------------------------------------------
 

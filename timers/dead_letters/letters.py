@@ -251,9 +251,16 @@ class Marks:
         self.most = most
         self.is_whole = False
         """Whether the last reading came to the end of the topic."""
+        self.topic_id = b""
+        """Id of the topic that was read; empty if none was."""
         self._next: dict[int, int] = {}
         self._kept: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
         self._forgotten_ms: int | None = None
+
+    def begin_again(self, topic_id: bytes) -> None:
+        """Read the topic with this id from its beginning. What is known stays: what was retried was retried."""
+        self.topic_id = topic_id
+        self._next = {}
 
     def next_offset(self, partition: int) -> int:
         """The offset from which a partition must be read."""
@@ -412,12 +419,13 @@ class LetterLog:
             is_over: whether reading must end now. It ends after one more mark at the earliest.
 
         Returns:
-            ``known`` with what was read; other marks if the topic is no longer the one that was read before.
+            ``known`` with what was read. If the topic was made anew, what was read of the former one stays.
         """
-        topic = self._settings.retried_topic
+        topic, marks = self._settings.retried_topic, known
         starts, ends = self._bounds(topic)
-        is_same = all(known.next_offset(partition) <= end for partition, end in ends.items())
-        marks = known if is_same else Marks(known.most)
+        id = self._offsets.id_of(topic) if ends else b""
+        if id and id != marks.topic_id:
+            marks.begin_again(id)
         marks.is_whole = False
         spans = [
             Span(partition, max(start, marks.next_offset(partition)), ends[partition])

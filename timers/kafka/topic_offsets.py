@@ -23,7 +23,7 @@ from timers.kafka import connection
 from timers.kafka.clients import admin_client, span_reader
 from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
-from timers.kafka.topic_admin import configs
+from timers.kafka.topic_admin import configs, identity
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.topics import partition_name
 
@@ -104,6 +104,12 @@ class TopicOffsets:
     def partitions(self, topic: str) -> list[int]:
         """Partitions of a topic that exists, sorted."""
         return self._partitions[topic]
+
+    def id_of(self, topic: str) -> bytes:
+        """The id that the cluster gave a topic; empty if it does not exist."""
+        with self._reports.explained(_NO_LIST):
+            found = identity(self._admin, topic, connection.TIMEOUT_S)
+        return b"" if found is None else found.id
 
     def starts(self, topics: Iterable[str]) -> Offsets:
         """First offset of each partition that retention has not deleted."""

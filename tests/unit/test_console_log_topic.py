@@ -1,0 +1,72 @@
+"""The topic of the console's log is made anew after it was deleted. No brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.console import kafka_cluster
+from timers.console.kafka_cluster import KafkaCluster
+from timers.errors import UnacknowledgedError
+
+
+class SimLog:
+    """A producer of entries whose topic may be missing; then none is acknowledged."""
+
+    def __init__(self) -> None:
+        self.exists = True
+        self.written: list[bytes] = []
+        self.made = self.closed = 0
+
+    def write(self, topic: str, key: None, value: bytes, headers: None) -> Future[str]:
+        future: Future[str] = Future()
+        if self.exists:
+            self.written.append(value)
+            future.set_result("log/0/1")
+        else:
+            future.set_exception(UnacknowledgedError("no broker acknowledged"))
+        return future
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def make(self) -> bool:
+        was_missing, self.exists = not self.exists, True
+        self.made += was_missing
+        return was_missing
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaCluster, SimLog]:
+    cluster, log = KafkaCluster(Settings(brokers="b:1")), SimLog()
+
+    async def opened() -> Any:
+        return log
+
+    monkeypatch.setattr(cluster, "_open_log", opened)
+    monkeypatch.setattr(cluster, "_make_log", log.make)
+    return cluster, log
+
+
+async def test_an_entry_that_finds_no_topic_makes_it_anew(log: tuple[KafkaCluster, SimLog]) -> None:
+    """All entries that failed meanwhile are written, and the topic is made once."""
+    cluster, sim = log
+    await cluster.record(b"first")
+    sim.exists = False
+    await asyncio.gather(*(cluster.record(b"%d" % number) for number in range(3)))
+    assert sorted(sim.written) == [b"0", b"1", b"2", b"first"] and sim.made == sim.closed == 1
+
+
+async def test_an_entry_that_brokers_do_not_take_is_an_error(
+    log: tuple[KafkaCluster, SimLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, sim = log
+    monkeypatch.setattr(kafka_cluster.KafkaCluster, "_make_log", lambda _: False)
+    monkeypatch.setattr(cluster, "_make_log", lambda: False)
+    sim.exists = False
+    with pytest.raises(UnacknowledgedError):
+        await cluster.record(b"entry")

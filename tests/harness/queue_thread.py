@@ -135,6 +135,8 @@ class SimTransport:
 
     group = "queue.jobs"
     returns_topic = "queue.jobs-returns"
+    ledger_topic = "queue.jobs-ledger"
+    ledger_is_lost = False
 
     def __init__(self) -> None:
         self.transactions = SimTransactions()
@@ -237,6 +239,10 @@ class SimTransport:
 
     def wait_for(self, call: Future[Any], *, is_over: bool) -> None:
         wait([call])
+
+    def restore_ledger(self, signing: Signing) -> None:
+        assert signing is not None
+        self.ledger_is_lost = False
 
     def check_topics(self) -> int:
         if self.is_recreated:

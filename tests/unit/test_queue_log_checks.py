@@ -16,8 +16,8 @@ def copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
-    queue.transport.is_recreated = True
     queue.call(queue.transport.assigned, [JOBS])
+    queue.transport.is_recreated = True
     with pytest.raises(QueueError, match="created again"):
         # Messages may be received before the topics are checked.
         wait_until(lambda: queue.state.receive(1, 0.1) is None, "the error")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.queue_state import SIGNING
 from timers.config.settings import Settings
+from timers.errors import QueueError
 from timers.queue import transport as module
 from timers.queue.transport import Transport
 
@@ -104,3 +107,69 @@ def test_a_topic_that_is_changed_under_a_queue_is_said_once(
         f"topic '{RETURNS}' has retention.ms=1000, so messages that wait longer than its retention are lost",
         f"topic '{LEDGER}' has cleanup.policy=delete, which would lose messages",
     ]
+
+
+def described(**ids: str | None) -> dict[str, Future[Any]]:
+    """The answers about the topics: topic -> its id, or None if it does not exist."""
+    asked: dict[str, Future[Any]] = {}
+    for kind, id in ids.items():
+        future = asked[{"jobs": "jobs", "returns": RETURNS, "ledger": LEDGER}[kind]] = Future()
+        if id is None:
+            future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        else:
+            future.set_result(SimpleNamespace(topic_id=id, partitions=[0, 1, 2]))
+    return asked
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Transport:
+    """A transport that has asked for its topics, which are as they were."""
+    monkeypatch.setattr(module, "_TOPICS_S", 0.0)
+    transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
+    monkeypatch.setattr(transport, "_logs", {"jobs": "j", RETURNS: "r", LEDGER: "l"})
+    monkeypatch.setattr(transport, "_seen_count", 3)
+    told = described(jobs="j", returns="r", ledger="l")
+    monkeypatch.setattr(transport, "_describe", lambda: told)
+    transport.check_topics()
+    assert transport.check_topics() == 0 and not transport.ledger_is_lost
+    return transport
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (
+            {"jobs": None},
+            "topic 'jobs' was deleted. Create it with `timers topics create jobs`, and open the queue again",
+        ),
+        ({"returns": None}, f"topic '{RETURNS}' was deleted, and the messages on it. To make it anew, open the queue"),
+        ({"jobs": "new"}, "topic 'jobs' was deleted and created again: open the queue again"),
+        ({"returns": "new"}, f"topic '{RETURNS}' was deleted and created again: open the queue again"),
+    ],
+)
+def test_a_topic_of_messages_that_was_deleted_ends_the_queue_with_a_sentence(
+    watching: Transport, ids: dict[str, str | None], said: str
+) -> None:
+    watching._described = described(**ids)
+    with pytest.raises(QueueError, match=re.escape(said)):
+        watching.check_topics()
+
+
+@pytest.mark.parametrize("id", [None, "new"])
+def test_a_ledger_that_was_deleted_is_made_anew_with_the_keys(
+    watching: Transport, id: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching._described = described(ledger=id)
+    watching.check_topics()
+    assert watching.ledger_is_lost
+    made: list[str] = []
+    written: list[Any] = []
+    monkeypatch.setattr(module, "create_if_missing", lambda _, topic, **__: made.append(topic))
+    monkeypatch.setattr("timers.queue.ledger_log.write", lambda _, group, records: written.extend(records))
+    monkeypatch.setattr(watching, "_topic_tags", lambda: {"jobs": "j", RETURNS: "r", LEDGER: "new"})
+    watching.restore_ledger(SIGNING)
+    assert made == [LEDGER] and [int(key.split(b"/")[1]) for key, _ in written] == [*SIGNING.keys]
+    assert not watching.ledger_is_lost and f"topic {LEDGER} was deleted" in caplog.text
+    watching._described = described(ledger="new")
+    watching.check_topics()
+    assert not watching.ledger_is_lost

@@ -186,6 +186,9 @@ class SimAdmin:
             is_silent = (place.topic, place.partition) in self.silent
             if (place.topic, place.partition) in self.lost:
                 continue
+            if place.partition >= self.counts.get(place.topic, 0):
+                future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+                continue
             if is_silent and place.partition:
                 future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
             else:
@@ -212,6 +215,21 @@ def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.Mo
     now_s += SILENT_S
     leaders.ask({"a"})
     assert leaders.answer == {"a": [True, True]}
+
+
+def test_a_topic_that_was_made_anew_with_fewer_partitions_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
+    admin = SimAdmin(a=3, b=2)
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
+    leaders.ask({"a", "b"})
+    admin.counts = {"a": 1}
+    now_s += FRESH_S
+    leaders.ask({"a", "b"})
+    assert leaders.answer == {"a": [True, False, False], "b": [False, False]}, "no partition that is gone has a place"
+    now_s += FRESH_S
+    leaders.ask({"a", "b"})
+    assert leaders.answer == {"a": [True]}, "the next answer has the new number, and no topic that is gone"
 
 
 def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

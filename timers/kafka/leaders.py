@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from timers.core.timer import TopicPartition
 from timers.kafka.connection import ErrorReports, partitions_of
-from timers.kafka.error_codes import MOVING, NOT_ALLOWED, UNREACHABLE, code_of
+from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE, code_of
 
 TIMEOUT_S = 3.0
 
@@ -68,7 +68,11 @@ class AnsweringLeaders:
         futures = self._admin.list_offsets(latest, request_timeout=ANSWER_S) if latest else {}
         wait(futures.values(), ANSWER_S + _GRACE_S)
         answered = {(each.topic, each.partition) for each, future in futures.items() if _is_answered(future)}
-        self._silent_until |= dict.fromkeys(set(asked) - answered, monotonic() + SILENT_S)
+        gone = {each.topic for each, future in futures.items() if _is_gone(future)}
+        silent = [each for each in asked if each not in answered and each[0] not in gone]
+        self._silent_until |= dict.fromkeys(silent, monotonic() + SILENT_S)
+        for topic in gone:  # it was deleted, or made anew with fewer partitions: it is looked up again
+            del self._counts[topic]
         answer: dict[str, list[bool]] = {}
         for topic, number in places:
             answer.setdefault(topic, []).append((topic, number) in answered)
@@ -95,8 +99,14 @@ def _is_answered(offset: Future[Any]) -> bool:
     try:
         found: int = offset.result().offset
     except KafkaException as error:
-        return code_of(error) not in UNREACHABLE | MOVING
+        return code_of(error) not in UNREACHABLE | MOVING | NO_TOPIC
     return found != OFFSET_INVALID  # so librdkafka 2.16 reports a leader that did not answer, without an error
+
+
+def _is_gone(offset: Future[Any]) -> bool:
+    """Whether the brokers said that a partition does not exist."""
+    error = offset.exception() if offset.done() else None
+    return isinstance(error, KafkaException) and code_of(error) in NO_TOPIC
 
 
 _FORGOTTEN_S = 0.5

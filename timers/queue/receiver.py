@@ -43,12 +43,11 @@ Each partition has an equal part of the bytes, so that one of large messages doe
 _log = logging.getLogger("timers.queue")
 
 
-def check_logs(transport: Transport, state: State) -> None:
-    """Say which messages the brokers deleted before they were done, and delete those that are done on the topic of
-    returns, which has no retention. Waits for no broker: it looks at the answers to the questions before.
+def check_topics(transport: Transport, state: State) -> None:
+    """Say that partitions were added to an ordered queue. Waits for no broker.
 
     Raises:
-        QueueError: a topic was deleted and created again.
+        QueueError: a topic with messages was deleted.
     """
     added = transport.check_topics()
     if added and state.terms.ordered:
@@ -57,6 +56,11 @@ def check_logs(transport: Transport, state: State) -> None:
             "earlier ones of their key until these are done",
             *(state.terms.topic, added),
         )
+
+
+def check_logs(transport: Transport, state: State) -> None:
+    """Say which messages the brokers deleted before they were done, and delete those that are done on the topic of
+    returns, which has no retention. Waits for no broker: it looks at the answers to the questions before."""
     with state.lock:
         commits, copied = state.settler.commits, state.settler.copied
         held = {each for each, ledger in state.settler.ledgers.items() if ledger.open_count}
@@ -179,6 +183,7 @@ class Receiver:
             self._fed_bytes, self._next_control = 0, monotonic() + SETTLE_S
             self._control()
             self._transport.check_configs()
+            check_topics(self._transport, self._state)
         if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
             self._begin_settling()
 
@@ -362,7 +367,8 @@ class Receiver:
         self._state.round_began_s = self._state.now_s()  # a commit that does not return counts as a long round
         # Delays may begin or go on, and the brokers' time is not known, which a transaction tells.
         needs_time = self._terms.ordered and not self._state.brokers_clock.is_known and self._state.settler.ledgers
-        self._settles_with_copy = with_copy or bool(needs_time) or monotonic() >= self._next_copy
+        is_due = monotonic() >= self._next_copy or self._transport.ledger_is_lost
+        self._settles_with_copy = with_copy or bool(needs_time) or is_due
         if self._settles_with_copy:
             self._next_copy = monotonic() + _COPY_S
         name = f"queue-{self._terms.name}-commit"
@@ -483,6 +489,8 @@ class Committer:
             with_copy: commit in a transaction, which also writes copies of the commits.
             only_plain: commit acknowledgements only.
         """
+        if self._transport.ledger_is_lost and not only_plain:
+            self._restore_ledger()
         while True:
             if self._settler.unknown is not None and not self._resolve():
                 return False
@@ -503,6 +511,16 @@ class Committer:
             self._state.confirm(planned_s)
             if len(plan.jobs) == jobs - len(waiting) or not may_transact:
                 return len(plan.jobs) == jobs and not is_full
+
+    def _restore_ledger(self) -> None:
+        try:
+            self._transport.restore_ledger(self._state.signing)
+        except (KafkaException, TimersError) as error:
+            _log.warning("topic %s is not made anew yet: %s", self._transport.ledger_topic, error)
+            return
+        with self._lock:
+            self._settler.forget_copies()
+        self._next_transaction, self._pause_s = 0.0, _PAUSE_S
 
     def _ask_leaders(self, with_copy: bool) -> bool:
         """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""

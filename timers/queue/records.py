@@ -67,6 +67,7 @@ class Signing:
             and write a key each accept what the others sign.
 
     Attributes:
+        keys: number of a key -> key.
         returns_topic: the queue's topic of returns.
     """
 
@@ -74,8 +75,8 @@ class Signing:
         group = topics.queue_group(queue)
         self.returns_topic, self._ledger_topic = topics.queue_returns(group), topics.queue_ledger(group)
         self._queue = queue.encode()
-        self._keys = dict(keys)
-        self._number = next(iter(self._keys))
+        self.keys = dict(keys)
+        self._number = next(iter(self.keys))
 
     def sign(self, source: str, sent_ms: int, attempt: int, key: bytes | None, value: bytes | None) -> list[Header]:
         """Return the headers of a message that comes back.
@@ -84,7 +85,7 @@ class Signing:
             attempt: how often it was retried; 0: its next delivery is the first one.
         """
         own: list[Header] = [(SOURCE, source.encode()), (SENT, b"%d" % sent_ms), (ATTEMPT, b"%d" % attempt)]
-        signed = self._digest(self._keys[self._number], (*(data for _, data in own), key, value))
+        signed = self._digest(self.keys[self._number], (*(data for _, data in own), key, value))
         if value is None:
             own.append((NO_VALUE, b""))
         return [*own, (SIGNATURE, b"%d.%b" % (self._number, signed))]
@@ -99,7 +100,7 @@ class Signing:
         if found is None:
             return own._replace(doubt=f"it has no header {SIGNATURE}")
         number, _, signature = found.partition(b".")
-        secret = self._keys.get(int(number)) if number.isdigit() and len(number) <= 19 else None
+        secret = self.keys.get(int(number)) if number.isdigit() and len(number) <= 19 else None
         if secret is None:
             return own._replace(doubt=f"its {SIGNATURE} is not made with a key in topic {self._ledger_topic}")
         claimed = [h.last(headers, name) for name in (SOURCE, SENT, ATTEMPT)]

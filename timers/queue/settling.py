@@ -148,6 +148,11 @@ class Settler:
         """The newest copies."""
         return {each: owned.copied for each, owned in self._owned.items() if owned.copied is not None}
 
+    def forget_copies(self) -> None:
+        """Let the next transaction copy all commits: their topic was made anew."""
+        for owned in self._owned.values():
+            owned.copied = None
+
     def metadata_bytes(self) -> int:
         """Return the length of the longest metadata that is committed."""
         return max((len(owned.committed.metadata) for owned in self._owned.values() if owned.committed), default=0)

@@ -19,6 +19,7 @@ from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
+from timers.kafka.error_codes import NO_TOPIC, code_of
 from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
@@ -213,6 +214,11 @@ default is 3 s."""
 
 _TAG_CHARACTERS = 8
 
+_OPEN = "open the queue again"
+
+_TOPICS_S = 5.0
+"""Seconds between two questions for the ids of the topics. The answer is read with the next question."""
+
 _CONFIGS_S, _FIRST_CONFIGS_S = 15.0, 1.0
 """Seconds between two questions for the configuration of the topics, and between the first two. The answer is read with
 the next question."""
@@ -225,6 +231,7 @@ class Transport:
 
     Attributes:
         transactions: for commits with records.
+        ledger_is_lost: the ledger topic was deleted, or made anew by another one: :meth:`restore_ledger`.
 
     Args:
         member: part of the transactional id: unique among the processes of the group, and stable over restarts.
@@ -241,7 +248,9 @@ class Transport:
         self._reports = connection.ErrorReports(kafka.settings)
         self._login: dict[str, Any] = {**login(kafka.settings), "error_cb": self._reports}
         self._admin: Any = None
+        self.ledger_is_lost = False
         self._described: Asked[str] = {}
+        self._next_topics = 0.0
         self._configs: Asked[str] = {}
         self._next_configs = 0.0
         self._wrong_configs: list[WrongConfig] = []
@@ -293,9 +302,7 @@ class Transport:
                 create_if_missing(self._settings, self.returns_topic, partitions=count, config=config)
                 self._returns_count = count
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
-                create_if_missing(
-                    self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
-                )
+                self._make_ledger()
             self._logs = self._topic_tags()
             self.transactions.open()
             signing = ledger_log.signing(self._login, self.group, is_new=is_new)
@@ -327,6 +334,28 @@ class Transport:
             on_lost=partial(self._on_revoke, partial(revoked, lost=True)),
         )
         return signing
+
+    def _make_ledger(self) -> None:
+        create_if_missing(
+            self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact", config=SMALL_SEGMENTS
+        )
+
+    def restore_ledger(self, signing: Signing) -> None:
+        """Make the ledger topic anew, and write the keys of the queue there. The next transaction has copies. Blocks.
+
+        Raises:
+            KafkaException, TimersError: the brokers do not answer, or refuse.
+        """
+        self._make_ledger()
+        keys = [ledger_log.encode_key(self.group, *each) for each in signing.keys.items()]
+        ledger_log.write(self._login, self.group, keys)
+        self._logs[self.ledger_topic] = self._topic_tags()[self.ledger_topic]
+        self._described, self.ledger_is_lost = {}, False
+        _log.error(
+            "topic %s was deleted: it is made anew, with the keys and the commits that this process has. Copies of "
+            "partitions without an owner, and keys of processes that have ended, are lost",
+            self.ledger_topic,
+        )
 
     def _on_revoke(
         self, revoked: Callable[[list[Partition]], None], consumer: Consumer, partitions: list[TopicPartition]
@@ -363,7 +392,7 @@ class Transport:
                 sleep(0.1)
 
     def _describe(self) -> Asked[str]:
-        names = TopicCollection([self.topic, self.returns_topic])
+        names = TopicCollection([self.topic, self.returns_topic, self.ledger_topic])
         described: Asked[str] = self._admin.describe_topics(names, request_timeout=_TIMEOUT_S)
         return described
 
@@ -507,20 +536,35 @@ class Transport:
         return found
 
     def check_topics(self) -> int:
-        """Ask for the topics, without waiting, and look at the answers to the call before; return how many partitions
-        were added to the queue's topic since the check before.
+        """Ask for the topics from time to time, without waiting, and look at the answers to the question before; return
+        how many partitions were added to the queue's topic since then.
 
         Raises:
-            QueueError: a topic was deleted and created again.
+            QueueError: a topic with messages was deleted.
         """
+        if monotonic() < self._next_topics:
+            return 0
         added = 0
-        for name, described in _answered(self._described).items():
-            if tag_of(described) != self._logs[name]:
-                raise QueueError(f"topic {name!r} was deleted and created again. Open the queue again")
-            if name == self.topic:
-                count, self._seen_count = self._seen_count, len(described.partitions)
+        for name, described in self._described.items():
+            error = described.exception() if described.done() else None
+            is_missing = isinstance(error, KafkaException) and code_of(error) in NO_TOPIC
+            if not is_missing and (not described.done() or error is not None):
+                continue
+            is_other = is_missing or tag_of(described.result()) != self._logs[name]
+            if is_other and name == self.ledger_topic:
+                self.ledger_is_lost = True
+            elif is_missing and name == self.topic:
+                raise QueueError(
+                    f"topic {name!r} was deleted. Create it with `timers topics create {name}`, and {_OPEN}"
+                )
+            elif is_missing:
+                raise QueueError(f"topic {name!r} was deleted, and the messages on it. To make it anew, {_OPEN}")
+            elif is_other:
+                raise QueueError(f"topic {name!r} was deleted and created again: {_OPEN}")
+            elif name == self.topic:
+                count, self._seen_count = self._seen_count, len(described.result().partitions)
                 added = self._seen_count - count
-        self._described = self._describe()
+        self._described, self._next_topics = self._describe(), monotonic() + _TOPICS_S
         return added
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:

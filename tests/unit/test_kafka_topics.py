@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -84,6 +84,8 @@ def test_nothing_is_wrong_with_topics_as_the_worker_creates_them() -> None:
         ("app-progress", "min.insync.replicas", "1", WARNING, "2"),
         ("timer-dead-letter", "unclean.leader.election.enable", "true", WARNING, "false"),
         ("schedules", "unclean.leader.election.enable", "true", WARNING, "false"),
+        ("app-progress", "cleanup.policy", "", WARNING, "compact"),
+        ("oscillator", "cleanup.policy", "", WARNING, "delete"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_the_value_needed_and_the_command(
@@ -107,10 +109,18 @@ def test_a_wrong_setting_is_named_with_its_value_the_value_needed_and_the_comman
         ("timer-verdict", "retention.ms", "1000"),
         ("app-progress", "retention.ms", "1000"),
         ("schedules", "retention.ms", "1000"),
+        ("timer-request", "cleanup.policy", ""),
+        ("timer-cold", "cleanup.policy", ""),
+        ("timer-dead-letter", "cleanup.policy", ""),
+        ("timer-verdict", "cleanup.policy", ""),
     ],
 )
 def test_a_setting_that_no_promise_needs_is_not_named(topic: str, name: str, value: str) -> None:
     assert judged({topic: {name: value}}) == [], "a topic that is only compacted has no retention"
+
+
+def test_a_retention_has_no_effect_on_a_topic_of_which_nothing_is_deleted() -> None:
+    assert judged({"timer-request": {"cleanup.policy": "", "retention.ms": "1000"}}) == []
 
 
 def test_schedules_with_a_retention_are_a_warning() -> None:
@@ -175,6 +185,13 @@ def test_partitions_that_a_topic_of_snapshots_may_not_be_given_are_a_finding_and
     (sentence,) = topics.ensure_snapshots(admin, SETTINGS, "requests", "app-snapshot-requests")
     assert "'app-snapshot-requests' lacks partitions" in sentence
     assert "it must have 12 (" in sentence
+
+
+def test_a_request_topic_that_was_deleted_gets_no_topic_of_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the whole worker with a KeyError, and no topic had timers any more."""
+    monkeypatch.setattr(topics, "_describe", lambda *_: {})
+    with pytest.raises(KafkaException, match="topic 'requests' was deleted"):
+        topics.ensure_snapshots(cast(Any, None), SETTINGS, "requests", "app-snapshot-requests")
 
 
 def test_of_several_topics_the_one_that_may_not_be_described_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

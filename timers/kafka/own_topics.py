@@ -24,6 +24,8 @@ MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
 COMPACT = "compact"
+KEEP_ALL = ""
+"""From Kafka 4.2 on, brokers neither delete nor compact with this ``cleanup.policy``. ``DeleteRecords`` works."""
 
 SEGMENT_MS = "segment.ms"
 LEAST_SEGMENT_S, DAY_S = 60, 86_400
@@ -191,7 +193,11 @@ def _of_topic(
         return WrongConfig(topic.name, name, config[name], severity, sentence)
 
     policy = topic.config.get(CLEANUP_POLICY)
-    if policy and config.get(CLEANUP_POLICY, policy) != policy:
+    if policy and config.get(CLEANUP_POLICY) == KEEP_ALL:
+        # With a retention without end it is as right as that one.
+        if policy == COMPACT or topic.config.get(RETENTION_MS, UNLIMITED) != UNLIMITED:
+            yield wrong(CLEANUP_POLICY, WARNING, "so the brokers delete none of its records, and it only grows", policy)
+    elif policy and config.get(CLEANUP_POLICY, policy) != policy:
         yield wrong(CLEANUP_POLICY, RED, f"which would lose {kept}", policy)
     if topic.needs_append_time and config.get(TIMESTAMP_TYPE, LOG_APPEND_TIME) != LOG_APPEND_TIME:
         if topic.warn_only:
@@ -247,6 +253,9 @@ def wrong_snapshots(brokers: str, topic: str, config: Mapping[str, str], min_in_
     needed = {name: SNAPSHOTS[name] for name in (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, _UNCLEAN)}
     if int(config[MIN_IN_SYNC]) < min_in_sync:
         needed[MIN_IN_SYNC] = str(min_in_sync)
+    if config[CLEANUP_POLICY] == KEEP_ALL:
+        for name in (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES):  # a retention has no effect then
+            del needed[name]
     return [
         f"topic {topic!r} has {name}={config[name]}, so snapshots may get lost, and former ones are kept; it must be "
         f"{value}: {_alter(brokers, topic, name, value)}"

@@ -1,0 +1,194 @@
+"""Own topics that hold no timer are deleted, made anew or grown, while worker, client, queue and console use them: all
+are well again without a restart. ``python -m tests.chaos.topics`` prints the whole table.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from tests.harness.console_process import ConsoleProcess
+from tests.harness.queue_calls import receive
+from tests.harness.scrape import health, wait_equal
+from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.worker import QUICK, Worker
+from timers.client import TimersClient, by_id
+from timers.errors import NoVerdictError
+from timers.queue import Queue, ledger_log, transport
+from timers.queue.transactions import login
+from timers.wire import topics
+
+pytestmark = pytest.mark.broker
+
+TIMEOUT_S = 3.0
+"""For a verdict that may not come."""
+
+
+@pytest.fixture
+def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    """With timers with an id; the environment has its settings."""
+    name = uuid.uuid4().hex[:8]
+    names = {"TIMERS_ID_TOPIC": f"by-id-{name}", "TIMERS_VERDICT_TOPIC": f"verdict-{name}"}
+    system = System(broker_address, tmp_path, TIMERS_PARTITIONS=str(PARTITIONS), **names)
+    for key, value in system.environment.items():
+        monkeypatch.setenv(key, value)
+    yield system
+    system.close()
+
+
+def started(system: System) -> Worker:
+    worker = system.worker()
+    worker.app = QUICK
+    return worker.start().ready()
+
+
+def create(system: System, topic: str, partitions: int) -> None:
+    """Create a topic whose deletion may not be over yet."""
+
+    def made() -> bool:
+        try:
+            system.admin.create_topics([NewTopic(topic, partitions)], operation_timeout=10)[topic].result(DEADLINE_S)
+        except KafkaException:
+            return False
+        return True
+
+    wait_until(made, f"{topic} can be created")
+
+
+def verdicts(client: TimersClient, target: str, count: int = 8) -> list[str]:
+    """The verdicts on updates of timers and cancels, and on updates of ids without a timer."""
+    run = uuid.uuid4().hex[:8]
+    found: list[str] = []
+    for number in range(count):
+        id = f"{run}-{number}"
+        client.schedule(target, "k", b"", delay=3600, id=id)
+        found.append(client.update(id, target, "k", b"new", delay=3600, timeout_s=TIMEOUT_S).verdict)
+        found.append(client.cancel(id, timeout_s=TIMEOUT_S).verdict)
+        found.append(client.update(f"{id}-none", target, "k", b"", delay=3600, timeout_s=TIMEOUT_S).verdict)
+    return found
+
+
+def told(client: TimersClient, target: str) -> Callable[[], bool]:
+    """Whether the client gets all verdicts; none may be wrong."""
+
+    def look() -> bool:
+        try:
+            assert verdicts(client, target) == 8 * ["replaced", "cancelled", "unknown"]
+        except NoVerdictError:
+            return False
+        return True
+
+    return look
+
+
+def test_a_topic_of_verdicts_that_is_made_anew_is_used_at_once_by_workers_and_open_clients(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First with fewer partitions, by the worker; then with more, by an operator; and then some are added."""
+    monkeypatch.setattr(by_id, "LOOK_S", 1.0)
+    topic, target = system.settings.verdict_topic, system.target()
+    system.create_topic(topic, 3 * PARTITIONS)
+    worker = started(system)
+    with TimersClient(timeout_s=DEADLINE_S) as client:
+        assert told(client, target)()
+        system.delete_topic(topic)
+        fires = [client.schedule(system.target(), "k", b"", delay=1, id=f"fires-{number}") for number in range(8)]
+        wait_until(told(client, target), "the client gets verdicts again")
+        assert len(system.cluster.partitions(topic)) == PARTITIONS and len(fires) == 8
+        system.delete_topic(topic)
+        create(system, topic, 3 * PARTITIONS)
+        wait_until(told(client, target), "the client gets verdicts from more partitions")
+        system.admin.create_partitions([NewPartitions(topic, 5 * PARTITIONS)])[topic].result(DEADLINE_S)
+
+        def used() -> bool:
+            return told(client, target)() and any(system.cluster.ends(topic)[each] for each in range(12, 20))
+
+        wait_until(used, "the client gets verdicts from added partitions")
+    wait_equal(lambda: health(worker.port, "ready")[0], 200)
+
+
+def test_the_log_of_the_console_is_made_anew(system: System, tmp_path: Path) -> None:
+    worker = started(system)
+    environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
+    console = ConsoleProcess(tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1"}, forked=True)
+    timer = {"topic": system.target(), "key": "k", "value": "v", "delay": "1h"}
+    topic = system.settings.console_log_topic
+    try:
+        console.start().wait_for(r"console: http://")
+        assert console.ask("POST", "/v1/timers", timer)[0] == 201
+        system.delete_topic(topic)
+        assert console.ask("POST", "/v1/timers", timer)[0] == 201
+        assert system.end(topic) > 0, "what was done has an entry"
+        console.stop()
+    finally:
+        console.end()
+
+
+def test_the_ledger_of_a_queue_is_made_anew_with_its_keys(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process of the queue has signed before still counts, also for a process that begins later."""
+    monkeypatch.setattr(transport, "_TOPICS_S", 0.5)
+    started(system)
+    jobs = system.create_topic(f"jobs-{uuid.uuid4().hex[:8]}", 2)
+    group = topics.queue_group(jobs)
+    ledger = topics.queue_ledger(group)
+    with Queue(jobs, lease_s=600, session_timeout_s=6, timeout_s=60) as queue:
+        queue.send("before")
+        (message,) = receive(queue, 1)
+        message.retry(after=15)
+        queue.settle()
+        keys = ledger_log.read(login(system.settings), group).keys
+        system.delete_topic(ledger)
+        wait_until(lambda: system.cluster.partitions(ledger), "the ledger is made anew")
+        queue.send("after")
+        (message,) = receive(queue, 1)
+        message.retry(after=1)
+        queue.settle()
+        (message,) = receive(queue, 1)
+        assert (message.value, message.attempt) == (b"after", 2)
+        message.ack()
+    assert ledger_log.read(login(system.settings), group).keys == keys
+    with Queue(jobs, lease_s=600, session_timeout_s=6, timeout_s=60) as queue:
+        (message,) = receive(queue, 1)
+        assert (message.value, message.attempt) == (b"before", 2)
+        message.ack()
+
+
+def test_canaries_and_dead_letters_go_on_when_their_topics_are_made_anew(broker_address: str, tmp_path: Path) -> None:
+    """No canary becomes a dead letter."""
+    system = System(broker_address, tmp_path, TIMERS_CANARY_INTERVAL_S="1")
+    try:
+        worker = started(system)
+        settings = system.settings
+        system.cluster.delete([settings.canary_topic, settings.dead_letter_topic])
+        worker.wait_for(f"created topics {settings.canary_topic}, {settings.dead_letter_topic}")
+        (request,) = system.send(*soon(f"no-such-topic-{system.app_id}", 1))
+        wait_until(lambda: system.cluster.partitions(settings.dead_letter_topic), "it is there")
+        (letter,) = system.dead_letters().take(1)
+        assert letter.text("timer-source") == request.source
+        system.fired(system.send(*soon(system.target(), 20)))
+        assert system.dead_letters().rest() == [letter]
+    finally:
+        system.close()
+
+
+def test_topics_of_which_brokers_delete_nothing_are_right(system: System) -> None:
+    """Kafka 4.2 and later take an empty ``cleanup.policy``."""
+    kept = (system.request_topic, system.settings.id_topic, system.settings.retry_topic)
+    system.create_own_topics()
+    for topic in kept:
+        system.configure(topic, cleanup_policy="", retention_ms="1000")
+    worker = started(system)
+    assert health(worker.port, "partitions")[0] == 200
+    system.fired(system.send(*soon(system.target(), 20)))
+    system.configure(system.settings.dead_letter_topic, cleanup_policy="")
+    system.configure(system.settings.progress_topic, cleanup_policy="")
+    worker.wait_for(f"topic '{system.settings.progress_topic}' has cleanup.policy=, so the brokers delete none")
+    assert health(worker.port, "partitions")[0] == 200
+    assert "would lose" not in worker.log and due_in(0) <= time.time()

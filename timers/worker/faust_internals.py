@@ -49,6 +49,13 @@ class Producer(driver.Producer):
             async with asyncio.timeout(timeout_s):
                 await self._producer.partitions_for(topic)
 
+    async def learn_anew(self, timeout_s: float) -> None:
+        """Ask the brokers for the partitions of all topics that this producer has used: some topics have changed.
+        Without an answer in time, nothing changes."""
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._producer.client.force_metadata_update()
+
     def leaders(self, topic: str) -> dict[int, int]:
         """Partition -> id of its leader, as of the last metadata; without partitions that have no leader."""
         cluster = self._producer.client.cluster

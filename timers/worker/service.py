@@ -97,6 +97,9 @@ PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
 a leader, aiokafka asks for metadata without a pause."""
 
+LEARN_S = 2.0
+"""So long the producer of ticks and canaries asks for topics that have changed."""
+
 HEALTH_S = 1.0
 
 COMPILED = "requests are read, and callbacks written, by compiled code"
@@ -369,8 +372,12 @@ class TimersApp(faust_internals.App):
 
     async def _renew(self, cluster: Cluster, checked: Mapping[TopicPartition, bool]) -> None:
         """Apply a change of the topics, and end the suspension of partitions whose topic was checked."""
+        known = self.status.pool.parts.cluster
         try:
             await self.status.pool.renew(cluster, checked)
+            if (cluster.topic_ids, cluster.partitions) != (known.topic_ids, known.partitions):
+                # Else no canary would reach partitions that were added, for minutes.
+                await self.producer.learn_anew(LEARN_S)
             # A partition that was suspended again meanwhile waits for the next check.
             await self.status.consumer.end_suspension(checked.keys() - self.status.log_watch.suspended.keys())
         except Exception as error:

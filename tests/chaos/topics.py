@@ -208,8 +208,9 @@ class Cell:
         }
         self.topic = self.topics.get(kind, "")
         self.count = {CONSOLE: 1, MARKS: 1, LEDGER: 1, RETURNS: 2}.get(kind, PARTITIONS)
-        self.acked: dict[str, float] = {}
-        """Source of a timer without an id -> when it was acknowledged, by the wall clock."""
+        self.acked: dict[bytes, float] = {}
+        """Value of a timer without an id -> when it was acknowledged, by the wall clock. A topic that is made anew
+        gives its sources once more."""
         self.acked_letters = 0
         self.ids: dict[str, float] = {}
         self.sent: set[str] = set()
@@ -297,8 +298,8 @@ class Cell:
 
     def plain(self, number: int) -> str:
         """A timer without an id; now and then one for a topic that does not exist, and a cold one."""
-        source = self.client.schedule(self.targets["plain"], "k", b"%d" % number, delay=2, timeout_s=ATTEMPT_S)
-        self.acked[str(source)] = time.time()
+        self.client.schedule(self.targets["plain"], "k", b"%d" % number, delay=2, timeout_s=ATTEMPT_S)
+        self.acked[b"%d" % number] = time.time()
         # A missing topic lets the worker list all topics, which would hide that it knows old ones.
         if number % 4 == 1 and (self.kind in (LETTERS, MARKS) or not self.acked_letters):
             self.acked_letters += 1
@@ -426,10 +427,11 @@ class Cell:
                 each.wait(4 if each.name == "console" else 1)
             time.sleep(SETTLED_S)
             self.red.clear()
-            changed_at, changed_s = time.monotonic(), time.time()
+            changed_at = time.monotonic()
             if self.kind == ALL:
                 return {"cell": "all/configs", "configs": self.try_configs(drivers)}
             self.do()
+            changed_s = time.time()  # what was acknowledged before may have been in the former topic
             time.sleep(WATCHED_S)
             ended_at = time.monotonic()
             way_on = self.take_way_on(drivers)
@@ -462,12 +464,12 @@ class Cell:
         return f"accepted the loss of {len(named)}: well are {', '.join(well)}; red {[*page['red'].values()][:1]}"
 
     def row(self, drivers: dict[str, Driver], changed_at: float, changed_s: float, ended_at: float) -> dict[str, Any]:
-        fired: dict[str, list[Record]] = {}
+        fired: dict[bytes, list[Record]] = {}
         end = time.monotonic() + 20
         reader = self.system.reader(self.targets["plain"])
         while set(self.acked) - fired.keys() and time.monotonic() < end:
             for record in reader.rest():
-                fired.setdefault(record.timer_id, []).append(record)
+                fired.setdefault(record.value or b"", []).append(record)
             time.sleep(0.5)
         ids: dict[str, int] = {}
         worst_id = 0
@@ -481,10 +483,10 @@ class Cell:
         while self.sent - self.handled.keys() and time.monotonic() < end + 15:
             Driver("queue", self.handle).attempt(0)
         cells = {name: each.cell(changed_at, ended_at) for name, each in drivers.items()}
-        lags = {name: each[0].lag_ms for name, each in fired.items()}
+        lags = {value: each[0].lag_ms for value, each in fired.items() if value in self.acked}
         unfired = set(self.acked) - fired.keys()
         unfired_ids = self.ids.keys() - ids.keys()
-        worst = max((lag for name, lag in lags.items() if self.acked[name] >= changed_s - 2), default=0)
+        worst = max((lag for value, lag in lags.items() if self.acked[value] >= changed_s - 2), default=0)
         health_red = [(at, sentence) for at, sentence in self.red if at >= changed_at]
         named = [(at - changed_at, sentence) for at, sentence in health_red if self.topic in sentence]
         any_red = named or [(at - changed_at, sentence) for at, sentence in health_red]

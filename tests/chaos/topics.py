@@ -96,8 +96,8 @@ CONFIGS: dict[str, str] = {
 }
 """Settings that users set, and a value that may hurt."""
 
-ALL = "all"
-"""Stands for all topics: each gets all settings, one after the other."""
+ALL, PARTS = "all", 3
+"""Stands for all topics: they get one setting after the other, in this many cells."""
 
 CONFIG_S = 12.0
 """Seconds for which all topics have a setting."""
@@ -260,7 +260,7 @@ class Cell:
     def try_configs(self, drivers: dict[str, Driver]) -> dict[str, Any]:
         """Give all topics one setting after the other. Returns for each what the drivers and the health pages said."""
         found = {}
-        for name, value in CONFIGS.items():
+        for name, value in [*CONFIGS.items()][int(self.change) :: PARTS]:
             self.red.clear()
             began_at = time.monotonic()
             for topic in self.topics.values():
@@ -429,7 +429,7 @@ class Cell:
             self.red.clear()
             changed_at = time.monotonic()
             if self.kind == ALL:
-                return {"cell": "all/configs", "configs": self.try_configs(drivers)}
+                return {"cell": f"{ALL}/{self.change}", "configs": self.try_configs(drivers)}
             self.do()
             changed_s = time.time()  # what was acknowledged before may have been in the former topic
             time.sleep(WATCHED_S)
@@ -549,7 +549,7 @@ def main() -> int:
         print(json.dumps(row), flush=True)
         os._exit(0)
     cells = [f"{kind}/{change}" for kind in (*HEALING, *HOLDING) for change in (*CHANGES, *CONFIGS)]
-    cells.append("all/configs")
+    cells += [f"{ALL}/{part}" for part in range(PARTS)]
     cells = [cell for cell in cells if any(fnmatchcase(cell, each) for each in options.only.split(","))]
     os.environ.setdefault("KAFKA_OPTS", class_archive.options())
 

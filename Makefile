@@ -178,11 +178,13 @@ format: $(VENV)/.dev ## Let ruff lay out and mend the code
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 	@$(BIN)/python -m tests.docs.protos
 
-docs: $(VENV)/.dev ## Write docs/settings.md, docs/http-api.md, a PrometheusRule of the alerts, and the figures of the README
+docs: $(VENV)/.dev ## Write docs/settings.md, docs/http-api.md, and the figures of the README
 	@$(BIN)/python -m tests.docs.settings_page
 	@$(BIN)/python -m tests.docs.http_api_page
-	@$(BIN)/python -m tests.deploy.prometheus_rule
 	@$(BIN)/python -m bench.readme
+
+chart: $(VENV)/.dev ## Write tests/deploy/rendered from the chart in deploy/helm; needs Go
+	@$(BIN)/python -m tests.deploy.chart
 
 pictures: $(VENV)/.dev ## Take the pictures of docs/pictures in the browser, of a console with a worker
 	@$(PYTEST) -m browser tests/browser/test_pictures.py --pictures docs/pictures
@@ -212,4 +214,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	rm -f $(COMPILED:.py=.*.so) $(COMPILED:.py=.c)
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean
+.PHONY: help setup run chart test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

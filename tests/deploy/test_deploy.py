@@ -17,6 +17,7 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
+from tests.deploy.chart import EXAMPLES, last_rendered
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 from timers.console.access import Users, check_settings
@@ -26,10 +27,9 @@ from timers.worker.machines.pool import HANDOVER_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-KUBERNETES = DEPLOY / "kubernetes"
 KUBERNETES_VERSIONS = ("1.31", kubernetes_validate.latest_version())
 """From the oldest that is still in use to the newest that there is a schema for."""
-CUSTOM = {"Kustomization", "PodMonitor", "PrometheusRule", "KafkaUser"}
+CUSTOM = {"PodMonitor", "KafkaTopic", "KafkaUser"}
 """Not Kubernetes' own: no schema there."""
 
 VARIABLES = {setting.env for setting in SETTINGS.values()}
@@ -46,11 +46,17 @@ def scripts(name: str) -> str:
 
 
 COMPOSE = load(DEPLOY / "compose.yaml")
-MANIFESTS = {path.stem: load(path) for path in sorted(KUBERNETES.glob("*.yaml"))}
-STATEFUL_SET = MANIFESTS["statefulset"]
+MANIFESTS = last_rendered("workers")
+STATEFUL_SET = MANIFESTS["StatefulSet", "timers"]
+SETTINGS_MAP = MANIFESTS["ConfigMap", "timers"]["data"]
 POD = STATEFUL_SET["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
-CONSOLE_POD = MANIFESTS["console"]["spec"]["template"]
+CONSOLE_POD = MANIFESTS["Deployment", "timers-console"]["spec"]["template"]
+WORKER_LABELS = {
+    "app.kubernetes.io/name": "timers",
+    "app.kubernetes.io/instance": "timers",
+    "app.kubernetes.io/component": "worker",
+}
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 
@@ -84,9 +90,11 @@ def test_the_compose_file_is_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("name", [name for name, manifest in MANIFESTS.items() if manifest["kind"] not in CUSTOM])
-def test_each_manifest_is_valid(name: str, version: str) -> None:
-    kubernetes_validate.validate(MANIFESTS[name], version, strict=True)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_manifest_is_valid(example: str, version: str) -> None:
+    for (kind, _), manifest in last_rendered(example).items():
+        if kind not in CUSTOM:
+            kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_a_wrong_manifest_would_be_found() -> None:
@@ -94,13 +102,8 @@ def test_a_wrong_manifest_would_be_found() -> None:
         kubernetes_validate.validate({**STATEFUL_SET, "spec": {"replica": 3}}, KUBERNETES_VERSIONS[0], strict=True)
 
 
-def test_the_kustomization_names_every_manifest_that_needs_nothing_else() -> None:
-    named = set(MANIFESTS["kustomization"]["resources"])
-    assert named == {f"{name}.yaml" for name, manifest in MANIFESTS.items() if manifest["kind"] not in CUSTOM}
-
-
 def test_no_manifest_chooses_a_namespace() -> None:
-    assert not [name for name, manifest in MANIFESTS.items() if "namespace" in manifest.get("metadata", {})]
+    assert not [name for name, manifest in MANIFESTS.items() if "namespace" in manifest["metadata"]]
 
 
 # ---- by the worker that there is ------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:
         # As the kubelet does: by what stands before it in the list.
         fixed[each["name"]] = re.sub(r"\$\((\w+)\)", lambda name: fixed[name[1]], said)
     assert fixed.pop("POD_IP")
-    yield "kubernetes", {**image, **MANIFESTS["configmap"]["data"], **fixed}
+    yield "kubernetes", {**image, **SETTINGS_MAP, **fixed}
 
 
 @pytest.mark.parametrize(("name", "environment"), list(worker_environments()), ids=lambda value: str(value)[:12])
@@ -184,16 +187,16 @@ def test_prometheus_scrapes_every_worker() -> None:
     (job,) = prometheus["scrape_configs"]
     targets = {target for group in job["static_configs"] for target in group["targets"]}
     assert targets == {f"{name}:{PORT}" for name in COMPOSE["services"] if name.startswith("worker")}
-    assert POD["metadata"]["annotations"]["prometheus.io/port"] == str(PORT)
-    (endpoint,) = MANIFESTS["podmonitor"]["spec"]["podMetricsEndpoints"]
-    assert endpoint["path"] == job["metrics_path"] == POD["metadata"]["annotations"]["prometheus.io/path"]
+    (endpoint,) = MANIFESTS["PodMonitor", "timers"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["path"] == job["metrics_path"]
+    assert "prometheus.io/scrape" not in POD["metadata"]["annotations"], "nothing is scraped twice"
     assert {"path": endpoint["path"], "port": endpoint["port"]} == {"path": "/metrics", "port": "web"}
 
 
 def test_ports_and_paths_are_those_of_the_worker() -> None:
     (port,) = CONTAINER["ports"]
     assert port == {"name": "web", "containerPort": PORT}
-    assert MANIFESTS["service"]["spec"]["ports"] == [{"name": "web", "port": PORT, "targetPort": "web"}]
+    assert MANIFESTS["Service", "timers"]["spec"]["ports"] == [{"name": "web", "port": PORT, "targetPort": "web"}]
     assert f"EXPOSE {PORT}\n" in DOCKERFILE and f"TIMERS_WEB_PORT={PORT}\n" in DOCKERFILE
     probes = {name: CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert {name: probe["path"] for name, probe in probes.items()} == {
@@ -211,17 +214,17 @@ def test_one_set_of_labels_joins_the_manifests() -> None:
     labels = POD["metadata"]["labels"]
     selectors = [
         STATEFUL_SET["spec"]["selector"]["matchLabels"],
-        MANIFESTS["service"]["spec"]["selector"],
-        MANIFESTS["poddisruptionbudget"]["spec"]["selector"]["matchLabels"],
-        MANIFESTS["podmonitor"]["spec"]["selector"]["matchLabels"],
+        MANIFESTS["Service", "timers"]["spec"]["selector"],
+        MANIFESTS["PodDisruptionBudget", "timers"]["spec"]["selector"]["matchLabels"],
+        MANIFESTS["PodMonitor", "timers"]["spec"]["selector"]["matchLabels"],
         *(rule["labelSelector"]["matchLabels"] for rule in POD["spec"]["topologySpreadConstraints"]),
     ]
-    assert all(selector == labels for selector in selectors)
-    assert STATEFUL_SET["spec"]["serviceName"] == MANIFESTS["service"]["metadata"]["name"]
+    assert all(selector == labels == WORKER_LABELS for selector in selectors)
+    assert ("Service", STATEFUL_SET["spec"]["serviceName"]) in MANIFESTS
 
 
 def test_a_worker_is_given_the_time_it_takes_to_stop() -> None:
-    assert POD["spec"]["terminationGracePeriodSeconds"] > HANDOVER_S + 2 * CLOSE_TIMEOUT_S
+    assert POD["spec"]["terminationGracePeriodSeconds"] == 3 * HANDOVER_S > HANDOVER_S + 2 * CLOSE_TIMEOUT_S
     for name, service in COMPOSE["services"].items():
         if name.startswith("worker"):
             assert int(service["stop_grace_period"].removesuffix("s")) > HANDOVER_S + 2 * CLOSE_TIMEOUT_S
@@ -248,23 +251,17 @@ def test_services_of_the_namespace_set_no_variables_of_workers() -> None:
     assert POD["spec"]["enableServiceLinks"] is False
 
 
-@pytest.mark.parametrize(
-    ("setting", "given_as"),
-    [
-        ("TIMERS_SASL_PASSWORD_FILE", "--from-file"),
-        ("TIMERS_QUERY_SECRET_FILE", "--from-literal"),
-        ("TIMERS_SSL_CA_FILE", "--from-file"),
-    ],
-)
+@pytest.mark.parametrize("setting", ["TIMERS_SASL_PASSWORD_FILE", "TIMERS_QUERY_SECRET_FILE", "TIMERS_SSL_CA_FILE"])
 @pytest.mark.parametrize("pod", [POD, CONSOLE_POD], ids=["worker", "console"])
-def test_each_secret_is_a_file_of_a_volume(pod: dict[str, Any], setting: str, given_as: str) -> None:
-    path = Path(MANIFESTS["configmap"]["data"][setting])
+def test_each_secret_is_a_file_of_a_volume(pod: dict[str, Any], setting: str) -> None:
+    path = Path(SETTINGS_MAP[setting])
     (container,) = pod["spec"]["containers"]
     (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == str(path.parent)]
     (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == mount["name"]]
-    assert f"{given_as}={path.name}=" in (KUBERNETES / "kustomization.yaml").read_text()
-    source = volume["secret"]["secretName"] if "secret" in volume else volume["configMap"]["name"]
-    assert source in (KUBERNETES / "kustomization.yaml").read_text()
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert re.search(
+        rf"create secret generic {volume['secret']['secretName']} --from-(file|literal)={path.name}=", page
+    )
 
 
 # ---- the console ----------------------------------------------------------------------------------------------------
@@ -273,7 +270,7 @@ def test_each_secret_is_a_file_of_a_volume(pod: dict[str, Any], setting: str, gi
 def console_environments() -> Iterator[tuple[str, dict[str, str]]]:
     yield "compose", COMPOSE["services"]["console"]["environment"]
     (container,) = CONSOLE_POD["spec"]["containers"]
-    yield "kubernetes", {**MANIFESTS["configmap"]["data"], **{each["name"]: each["value"] for each in container["env"]}}
+    yield "kubernetes", {**SETTINGS_MAP, **{each["name"]: each["value"] for each in container["env"]}}
 
 
 @pytest.mark.parametrize(("name", "environment"), list(console_environments()), ids=lambda value: str(value)[:12])
@@ -294,17 +291,18 @@ def test_the_console_takes_these_settings_and_its_users_log_in(
 
 def test_the_console_answers_where_the_manifests_look_for_it() -> None:
     (container,) = CONSOLE_POD["spec"]["containers"]
-    assert container["ports"] == [{"name": "https", "containerPort": Settings.console_port}]
+    assert container["ports"] == [{"name": "console", "containerPort": Settings.console_port}]
     assert COMPOSE["services"]["console"]["ports"] == [f"127.0.0.1:{Settings.console_port}:{Settings.console_port}"]
-    assert MANIFESTS["console-service"]["spec"]["ports"] == [{"name": "https", "port": 443, "targetPort": "https"}]
-    assert MANIFESTS["console-service"]["spec"]["selector"] == CONSOLE_POD["metadata"]["labels"]
+    service = MANIFESTS["Service", "timers-console"]["spec"]
+    assert service["ports"] == [{"name": "https", "port": 443, "targetPort": "console"}]
+    assert service["selector"] == CONSOLE_POD["metadata"]["labels"]
     assert container["securityContext"] == CONTAINER["securityContext"]
     paths = {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
     assert paths == {route.path for route in ROUTES if route.path in paths}
 
 
 def test_only_workers_console_and_monitoring_may_call_a_worker() -> None:
-    policy = MANIFESTS["networkpolicy"]["spec"]
+    policy = MANIFESTS["NetworkPolicy", "timers"]["spec"]
     assert policy["podSelector"]["matchLabels"] == POD["metadata"]["labels"]
     (rule,) = policy["ingress"]
     (pods,) = [each["podSelector"]["matchLabels"] for each in rule["from"] if "podSelector" in each]
@@ -312,21 +310,6 @@ def test_only_workers_console_and_monitoring_may_call_a_worker() -> None:
         pods.items() <= POD["metadata"]["labels"].items() and pods.items() <= CONSOLE_POD["metadata"]["labels"].items()
     )
     assert rule["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["name"]}]
-
-
-def test_the_user_of_strimzi_has_the_rights_of_the_page_about_security() -> None:
-    given: dict[str, set[str]] = {}
-    for acl in MANIFESTS["kafkauser"]["spec"]["authorization"]["acls"]:
-        resource = acl["resource"]
-        given.setdefault(f"{resource['type']} {resource.get('name', '')}".strip().lower(), set()).update(
-            acl["operations"]
-        )
-    page = (ROOT / "docs" / "security.md").read_text()
-    needed = re.findall(r"^\$A --(topic|group|transactional-id) (\S+) (.*?)(?:#.*)?$", page, re.MULTILINE)
-    assert len(needed) > 8
-    for kind, name, rights in needed:
-        operations = set(re.findall(r"--operation (\w+)", rights))
-        assert operations <= given[f"{kind.replace('-', '').lower()} {name}"], name
 
 
 def test_what_the_image_copies_is_not_ignored() -> None:

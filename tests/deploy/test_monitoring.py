@@ -14,7 +14,6 @@ import promql_parser
 import pytest
 import yaml
 
-from tests.deploy.prometheus_rule import RULE, rule
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
@@ -142,12 +141,10 @@ def test_prometheus_of_the_compose_file_loads_them() -> None:
     ]
 
 
-def test_the_prometheus_rule_has_them_all() -> None:
-    assert RULE.read_text() == rule(), "run `make docs`"
-    made = yaml.safe_load(RULE.read_text())
-    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-    assert made["spec"] == yaml.safe_load(ALERTS.read_text())
-    assert "kubectl apply -n timers -f deploy/kubernetes/prometheusrule.yaml" in OPERATIONS
+def test_the_chart_has_the_alerts_and_the_dashboard_that_are_tested_here() -> None:
+    files = DEPLOY / "helm" / "timers" / "files"
+    assert (files / "alerts.yml").resolve() == ALERTS.resolve()
+    assert (files / "dashboard.json").resolve() == (DEPLOY / "grafana" / "timers.json").resolve()
 
 
 # ---- dashboard ------------------------------------------------------------------------------------------------------

@@ -26,15 +26,16 @@ from timers.errors import SettingsError
 from timers.v1 import future_pb2
 from timers.wire import headers, topics
 
-LANGUAGES = {"python", "sh", "json", "java", "go", "javascript", "promql", "text"}
-"""``text`` is what a program prints, a drawing or a formula: nothing that a reader would run."""
+LANGUAGES = {"python", "sh", "json", "java", "go", "javascript", "promql", "text", "yaml"}
+"""``text`` is what a program prints, a drawing or a formula: nothing that a reader would run. ``yaml`` is values of the
+chart: tests/deploy/test_chart.py."""
 
 SETTINGS_BY_ENV = {setting.env: setting for setting in SETTINGS.values()}
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 
 PROGRAMS = """
-    $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go kafka-console-producer.sh
+    $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go helm kafka-console-producer.sh
     kafka-delete-records.sh kcat kubectl mvn node npm openssl pip printf sed seq sleep spark-class tail test
 """
 """Other first words of commands. ``$A`` is kafka-acls.sh on the page about security, which has a test of its own."""

@@ -344,7 +344,9 @@ def test_a_missing_dead_letter_topic_exits_with_1_and_advice(
 @pytest.mark.parametrize(
     ("names", "expected_text"),
     [
-        ([], "Missing argument 'TOPIC...'"),
+        ([], "say which: the names of topics, or --engine"),
+        (["--engine", "orders"], "say which: the names of topics, or --engine"),
+        (["--engine", "--compacted"], "say which: the names of topics, or --engine"),
         (["a b"], "'a b' is not a legal topic name"),
         (
             ["orders", "timer-request"],
@@ -356,6 +358,53 @@ def test_topics_create_refuses_with_exit_code_2(
     capsys: pytest.CaptureFixture[str], names: list[str], expected_text: str
 ) -> None:
     code, out, err = run(capsys, "topics", "create", *names)
+    assert (code, out) == (2, "")
+    assert expected_text in err
+
+
+# --- acls (tests/broker/test_provision.py creates some) ---------------------------------------------------------------
+
+
+def test_acls_prints_a_command_for_each_resource(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "engine", "--callback-topic", "orders")
+    lines = out.splitlines()
+    assert code == 0 and all(
+        line.startswith("kafka-acls.sh --bootstrap-server ") and "--add --allow-principal User:ada --" in line
+        for line in lines
+    )
+    said = {line.split(" User:ada ")[1] for line in lines}
+    assert "--group timers-engine --operation Read --operation Describe" in said
+    assert "--topic orders --operation Write --operation DescribeConfigs" in said
+    assert "--transactional-id timers- --resource-pattern-type prefixed --operation Write" in said
+    resources = [line.split(" --operation")[0] for line in said]
+    assert len(set(resources)) == len(resources)
+
+
+def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "console", "-o", "json")
+    first = json.loads(out.splitlines()[0])
+    assert code == 0 and first == {
+        "principal": "User:ada",
+        "resource": "topic",
+        "name": "timer-request",
+        "prefixed": False,
+        "operations": ["Read", "Write"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "expected_text"),
+    [
+        ([], "say whose they are: --principal User:NAME"),
+        (["--principal", "User:a", "--callback-topic", "a b"], "'a b' is not a legal topic name"),
+        (["--principal", "ada"], "'ada' is not TYPE:NAME, such as User:timers"),
+        (["--principal", "User:a", "--for", "queue"], "'queue' is not one of"),
+    ],
+)
+def test_acls_refuses_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], options: list[str], expected_text: str
+) -> None:
+    code, out, err = run(capsys, "acls", *options)
     assert (code, out) == (2, "")
     assert expected_text in err
 

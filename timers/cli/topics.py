@@ -1,7 +1,8 @@
-"""``timers topics`` and ``watch``: topics, and the callbacks that arrive on them."""
+"""``timers topics``, ``acls`` and ``watch``: topics, who may use them, and the callbacks that arrive on them."""
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import click
@@ -17,17 +18,18 @@ from timers.wire.printable import quoted
 
 @click.group()
 def topics() -> None:
-    """Create topics for callbacks and for schedules. Workers create the engine's own topics by themselves."""
+    """Create topics. Workers create the engine's own topics by themselves, if they may."""
 
 
 @topics.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.option("--engine", is_flag=True, help="Create the topics of the engine, so that workers need no right Create.")
 @click.option(
     "--partitions", "-p", type=click.IntRange(1, 10_000), help="Number of partitions.  [default: TIMERS_PARTITIONS]"
 )
 @click.option("--compacted", is_flag=True, help="Keep the newest record of each key: for TIMERS_SCHEDULE_TOPICS.")
 @output_option()
-def create(names: tuple[str, ...], partitions: int | None, compacted: bool, output: Output) -> None:
+def create(names: tuple[str, ...], engine: bool, partitions: int | None, compacted: bool, output: Output) -> None:
     """Create topics that do not exist; TIMERS_REPLICATION is their replication factor. One that exists stays as it is.
 
     Records of a callback topic get the broker's time, so that lags are exact. With --compacted they keep the time of
@@ -36,8 +38,17 @@ def create(names: tuple[str, ...], partitions: int | None, compacted: bool, outp
     \b
       timers topics create order-timeouts
       timers topics create schedules --compacted --partitions 6
+      timers topics create --engine
     """
+    if engine == bool(names) or (engine and (partitions or compacted)):
+        raise click.UsageError("say which: the names of topics, or --engine and nothing else")
     settings = load_settings()
+    if engine:
+        from timers.kafka.topics import ensure  # not at the top: `--help` needs no librdkafka
+
+        for name, count in sorted(ensure(settings).partitions.items()):
+            output.show({"topic": name, "partitions": count}, f"{name}: {count} partitions")
+        return
     for name in names:
         if not wire.is_legal(name):
             raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
@@ -59,6 +70,61 @@ def create(names: tuple[str, ...], partitions: int | None, compacted: bool, outp
         state = "created" if created else "exists already, and stays as it is"
         fields = {"topic": name, "created": created, "partitions": count, "cleanup_policy": policy}
         output.show(fields, f"{name}: {state}; {count} partitions, cleanup.policy={policy}")
+
+
+@click.command()
+@click.option(
+    "--for",
+    "parts",
+    type=click.Choice(["worker", "engine", "console"]),
+    multiple=True,
+    default=("worker",),
+    help="Who gets them: a worker, the engine on Spark, or the console; repeat it for several.",
+    show_default=True,
+)
+@click.option("--principal", help="Who logs in, as the brokers name him.  [default: User:<TIMERS_SASL_USERNAME>]")
+@click.option(
+    "--callback-topic",
+    "callback_topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="A topic to which timers fire; repeat it for several.",
+)
+@click.option("--create", is_flag=True, help="Create them: the settings log in an administrator of the brokers.")
+@output_option()
+def acls(
+    parts: tuple[str, ...], principal: str | None, callback_topics: tuple[str, ...], create: bool, output: Output
+) -> None:
+    """Show the least ACLs that these settings need, as commands of Kafka's kafka-acls.sh, or create them.
+
+    Topics are there already (`timers topics create --engine`). ACLs that exist stay, also those for topics of former
+    settings.
+
+    \b
+      timers acls --principal User:timers --callback-topic orders
+      timers acls --principal User:timers --for worker --for console --callback-topic orders --create
+    """
+    settings = load_settings() if create else Settings.load()
+    if principal is None and not settings.sasl_username:
+        raise click.UsageError("say whose they are: --principal User:NAME (TIMERS_SASL_USERNAME is not set)")
+    principal = principal or f"User:{settings.sasl_username}"
+    if not principal.isprintable() or not all(principal.partition(":")):
+        raise click.UsageError(f"--principal {quoted(principal)} is not TYPE:NAME, such as User:timers")
+    for name in callback_topics:
+        if name != "*" and not wire.is_legal(name):
+            raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
+    from timers.kafka.rights import allow, rights  # not at the top: `--help` needs no librdkafka
+
+    wanted = rights(settings, parts, callback_topics)
+    if create:
+        allow(settings, principal, wanted)
+    for right in wanted:
+        kind, operations = right.words
+        fields = {"principal": principal, "resource": kind, "name": right.name, "prefixed": right.prefixed}
+        words = ["kafka-acls.sh", "--bootstrap-server", settings.brokers, "--add", "--allow-principal", principal]
+        words += [f"--{kind}", right.name, *(["--resource-pattern-type", "prefixed"] if right.prefixed else [])]
+        words += [word for each in operations for word in ("--operation", each)]
+        output.show(fields | {"operations": operations}, shlex.join(words))
 
 
 _POLL_S = 1.0

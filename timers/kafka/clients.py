@@ -45,6 +45,10 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
     }
 
 
+WATCH_GROUP = "timers-watch"
+"""Group of readers that join none, whatever the app id: librdkafka requires one. Nothing is committed under it."""
+
+
 def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, **more: Any) -> Consumer:
     """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions.
 
@@ -52,7 +56,7 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
         more: further properties, with ``_`` instead of ``.`` in their names.
     """
     config = {
-        "group.id": "timers-watch",  # librdkafka requires one; nothing is committed under it
+        "group.id": WATCH_GROUP,
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",

@@ -60,6 +60,7 @@ WAITING = tests/broker tests/browser tests/conformance tests/spark
 
 # Brokers of another version of Kafka than that of the product.
 KAFKA = $(if $(VERSION),--kafka $(VERSION))
+OTHER_KAFKAS = $(patsubst tests/kafka/%.lock.toml,%,$(wildcard tests/kafka/*.lock.toml))
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
 # run, in two processes with a session each, and those of the pages in one process, with one browser.
@@ -75,8 +76,9 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; p
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
-test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the tests that take minutes, and make test-newer-spark
+test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the tests that take minutes, make test-kafka with each version, and make test-newer-spark
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
+	@for version in $(OTHER_KAFKAS); do $(MAKE) --no-print-directory test-kafka VERSION=$$version || exit; done
 	@$(MAKE) --no-print-directory test-newer-spark LENGTH='(long or not long)'
 
 test-kafka: $(VENV)/.dev ## The tests with a broker, on VERSION=3.9.1, 4.2.1 or 4.4.0 of Kafka; so do chaos and bench

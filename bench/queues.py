@@ -163,6 +163,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--publish", action="store_true", help="also write bench/results/queues.*, which are tracked")
     kafka_version.add_option(parser)
     given = parser.parse_args(argv)
+    if kafka_version.chosen().startswith("3."):
+        print(f"not measured: share groups, which Kafka {kafka_version.chosen()} does not have", flush=True)
+        given.kinds = [kind for kind in given.kinds if kind not in SHARE_GROUP]
     about = machine.describe()
     with measuring("queues-") as session:
         speeds = [

@@ -11,6 +11,7 @@ import pytest
 
 from tests.docs.markdown import ALL_BLOCKS
 from tests.harness.command_line import need
+from tests.harness.java_producer import console_producer
 from tests.harness.process import clean_environment
 from tests.harness.records import Record
 from tests.harness.system import System
@@ -28,17 +29,19 @@ CONSOLE_PRODUCER, KCAT, BY_ID = (
 
 def run(text: str, system: System, target: str, folder: Path) -> None:
     """Run a block of the page with the names of this system. ``kafka-console-producer.sh`` is Kafka's own class."""
+    program, option = console_producer()
     own = {
         "127.0.0.1:9092": system.address,
         "timer-request-by-id": system.settings.id_topic,
         "timer-request ": f"{system.request_topic} ",
         "expired": target,
         "+ 5)": "+ 1)",
+        "--reader-property": option,  # the page says which one an older Kafka has
     }
     wanted = re.compile("|".join(map(re.escape, own)))
     text = wanted.sub(lambda found: own[found[0]], text)
     script = folder / "kafka-console-producer.sh"
-    script.write_text('#!/bin/sh\nexec java org.apache.kafka.tools.ConsoleProducer "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec java {program} "$@"\n')
     script.chmod(0o755)
     environment = clean_environment(CLASSPATH=":".join(map(str, jars.KAFKA.ensure(None))))
     environment["PATH"] = f"{folder}:{environment['PATH']}"

@@ -15,6 +15,13 @@ from timers.broker import jars
 _SEPARATOR = "|"
 
 
+def console_producer() -> tuple[str, str]:
+    """Class of the console producer, and the option that says what a line contains; both have changed with Kafka 4."""
+    if kafka_version.chosen().startswith("3."):
+        return "kafka.tools.ConsoleProducer", "--property"
+    return "org.apache.kafka.tools.ConsoleProducer", "--reader-property"
+
+
 def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
     """Publish with Kafka's console producer, which partitions by murmur2. The requests get no source."""
     lines = (request.wire_key + _SEPARATOR.encode() + future_line(request) for request in requests)
@@ -23,9 +30,7 @@ def produce_by_console(address: str, topic: str, requests: Iterable[Request]) ->
 
 def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
     """Publish lines with the console producer; ``properties`` describe to its reader what a line contains."""
-    program, option = "org.apache.kafka.tools.ConsoleProducer", "--reader-property"
-    if kafka_version.chosen().startswith("3."):
-        program, option = "kafka.tools.ConsoleProducer", "--property"
+    program, option = console_producer()
     options = [part for each in properties for part in (option, each)]
     done = subprocess.run(
         [

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.broker
 WAY_ON = re.compile(r"TIMERS_ACCEPT_LOSS=(\S+)")
 
 
-def requests_of(name: str, target: str, due_s: int) -> list[raw_batches.Fields]:
-    """Ten requests, whose values begin with a name."""
-    return [(b"%d" % due_s, f"{name}/{index}".encode(), [("timer-topic", target.encode())]) for index in range(10)]
-
-
 def red(worker: Worker) -> dict[str, str]:
     """The red partitions, and why."""
     found: dict[str, str] = health(worker.port, "partitions")[1]["red"]
@@ -56,7 +51,7 @@ def test_worker_and_other_consumers_read_the_same_requests(system: System) -> No
     target, due_s = system.target(), due_in(1)
     wanted = []
     for name, unusual in raw_batches.READABLE.items():
-        batch = unusual.batch(requests_of(name, target, due_s), due_s * 1000)
+        batch = unusual.batch(raw_batches.requests(name, target, due_s), due_s * 1000)
         assert raw_batches.produce(system.address, system.request_topic, 0, batch) == 0, name
         wanted += [f"{name}/{at}" for at in unusual.read]
     fired = [(record.value or b"").decode() for record in system.reader(target).take(len(wanted))]
@@ -74,7 +69,7 @@ def test_a_batch_that_no_consumer_can_read_is_passed_over(system: System) -> Non
     system.send(before)
     sent = {}
     for number, (name, unusual) in enumerate(raw_batches.UNREADABLE.items()):
-        sent[name] = unusual.batch(requests_of(str(number), target, due_s), due_s * 1000)
+        sent[name] = unusual.batch(raw_batches.requests(str(number), target, due_s), due_s * 1000)
         assert raw_batches.produce(system.address, system.request_topic, 0, sent[name]) == 0
     system.send(Request(target, due_s, "", b"after", partition=0))
     sentence = red_sentence(worker, partition)

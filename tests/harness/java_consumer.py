@@ -31,7 +31,9 @@ def consume_by_console(address: str, topic: str, partition: int, count: int) -> 
         timeout=2 * DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr.decode()
-    lines = (line for line in done.stdout.decode().splitlines() if line.startswith(_OFFSET))  # it prints warnings too
+    lines = (
+        line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(_OFFSET)
+    )  # it prints warnings too
     pairs = (line.removeprefix(_OFFSET).split(_SEPARATOR, 1) for line in lines)
     found = [(int(offset), value) for offset, value in pairs]
     assert len(found) == count, done.stderr.decode()

@@ -206,6 +206,11 @@ UNREADABLE = {
 what depends on how it was fetched."""
 
 
+def requests(name: str, target: str, due_s: int) -> list[Fields]:
+    """Ten requests, whose values begin with a name."""
+    return [(b"%d" % due_s, f"{name}/{index}".encode(), [("timer-topic", target.encode())]) for index in range(10)]
+
+
 def produce(address: str, topic: str, partition: int, data: bytes) -> int:
     """Send a batch as it is, with a Produce request of version 7; the leader is the broker at this address.
 

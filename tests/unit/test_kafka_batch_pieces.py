@@ -332,6 +332,45 @@ def test_records_before_one_that_no_consumer_can_read_are_read(name: str) -> Non
     )
 
 
+@pytest.mark.parametrize("is_passed_over", [True, False])
+def test_a_batch_that_cannot_be_read_is_passed_over_or_stops_the_fetch(is_passed_over: bool) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def on_unreadable(tp: TopicPartition, error: UnreadableBatch) -> bool:
+        asked.append((error.from_offset, error.end_offset))
+        return is_passed_over
+
+    bad = raw_batches.UNREADABLE["a record that claims to be longer"].batch(TEN, 1_800_000_000_000)
+    header, data = packed(TEN)
+    broken = bytearray((10).to_bytes(8, "big") + batch(header, data, "gzip")[8:])
+    broken[-1] ^= 1  # its checksum is wrong now
+    after = (20).to_bytes(8, "big") + batch(header, data, "none")[8:]
+    in_pieces = InPieces(on_unreadable=on_unreadable)
+    fetched = RecordsWithData(bad + bytes(broken) + after)
+    reader = UncopiedRecords(TP, fetched, [], 0, in_pieces, None, True, READ_COMMITTED)
+    found: list[Any] = []
+    while not reader.finished:
+        found += reader.piece()
+    offsets = [record.offset for record in found]
+    if is_passed_over:
+        assert (offsets, reader.next_fetch_offset) == ([0, 1, 2, *range(20, 30)], 30)
+        assert asked == [(3, 10), (10, 20)]
+    else:
+        assert (offsets, reader.next_fetch_offset) == ([0, 1, 2], 3)
+        assert asked == [(3, 10)]
+
+
+def test_a_record_with_huge_headers_is_not_read(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """A bomb: Java's consumer would need memory for all of it."""
+    monkeypatch.setattr(batch_pieces, "MAX_ROOM_BYTES", 1_000_000)
+    for key, headers in ((bytes(2_000_000), []), (b"k", [("h", bytes(2_000_000))])):
+        header, data = packed([(b"first", b"v", []), (key, b"v", [*headers])])
+        found, damage = read_on(batch(header, data, "zstd"))
+        assert [record.key for record in found] == [b"first"]
+        assert damage is not None and damage.from_offset == 1
+        assert "the key or the headers of a record unpack to 20000" in str(damage)
+
+
 @pytest.mark.parametrize("name", ["xerial", "lz4"])
 def test_a_block_that_claims_too_much_takes_no_memory(name: str) -> None:
     header, _ = packed(TEN)

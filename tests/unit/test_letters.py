@@ -243,6 +243,16 @@ def test_what_a_log_has_lost_is_published_again_also_with_an_id(value: bytes | N
     assert "it has an id" in judgement(other, other.request).reason
 
 
+def test_a_batch_that_cannot_be_read_is_no_request() -> None:
+    batch = letter(None, b"bytes", [], code="batch-unreadable", source="timer-request/0/7")
+    for request, force in ((None, False), (None, True), (batch.request, True)):
+        decision = judgement(batch, request, force=force)
+        assert (decision.request, decision.reason) == (
+            None,
+            "it is no request: let its sender publish the requests again",
+        )
+
+
 @pytest.mark.parametrize(("code", "waits"), [("topic-unknown", True), ("target-failing", False)])
 def test_workers_know_a_new_topic_before_its_timers_are_published_again(
     code: str, waits: bool, monkeypatch: pytest.MonkeyPatch

@@ -229,6 +229,30 @@ def test_the_log_is_read_again_if_the_checkpoint_cannot_be_loaded_for_long(monke
     assert plans.anew == [False, True]
 
 
+def test_a_partition_that_spark_cannot_read_is_read_by_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "Received exception when fetching the next record from timer-request-12. If needed, please seek past"
+    failure = StreamingQueryException(f"{FAILED}: KafkaException: {words} the record to continue consumption.")
+    sentence, cause = engine._restartable(failure)
+    assert cause is Cause.UNREADABLE
+    asked: list[Any] = []
+
+    def reader(_: object) -> Any:
+        def ends(partition: Any, timeout: float) -> tuple[int, int]:
+            asked.append((partition.topic, partition.partition))
+            return 3, 77
+
+        return SimpleNamespace(get_watermark_offsets=ends, close=lambda: None)
+
+    monkeypatch.setattr(engine, "reader", reader)
+    plans = Plans()
+    planning = engine._Planning(Settings(), plans, print)
+    planning.after(cause, has_worked=True, sentence=sentence)
+    assert (plans.anew, asked) == ([False, True], [("timer-request", 12)])
+    assert planning.plan.starts == {("timer-request", 12): 77}
+    planning.after(Cause.MISMATCH, has_worked=True, sentence="it is old")
+    assert planning.plan.starts == {}
+
+
 def test_failures_to_load_with_work_between_them_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([100.0, 10_000.0])
     monkeypatch.setattr(engine, "monotonic", lambda: next(now_s))

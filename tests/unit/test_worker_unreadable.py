@@ -15,7 +15,8 @@ from timers.core.machine import Machine
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
 from timers.errors import SettingsError
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
-from timers.worker.machines.unreadable import Unreadable, is_accepted
+from timers.unreadable import is_accepted
+from timers.worker.machines.unreadable import Unreadable
 
 TP = ("timer-request", 0)
 
@@ -112,7 +113,7 @@ def test_a_partition_that_is_read_on_is_green() -> None:
 )
 def test_the_setting_names_a_range(accept_loss: str, accepted: bool) -> None:
     assert Settings.load({"TIMERS_ACCEPT_LOSS": accept_loss}).accept_loss == accept_loss
-    assert is_accepted(accept_loss, TP, 10, 20) is accepted
+    assert is_accepted(accept_loss, TP, batch(10, 20)) is accepted
 
 
 def test_other_characters_are_refused() -> None:

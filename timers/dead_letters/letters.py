@@ -27,7 +27,7 @@ from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.wire import checks, dead_letter, future, topics
-from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
+from timers.wire.dead_letter import BATCH_UNREADABLE, QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
 from timers.wire.printable import hexdump, is_utf8, json_value, one_line, printable
@@ -482,6 +482,8 @@ class LetterLog:
         """
         if letter.is_of_receiver:
             return None if letter.is_truncated else letter.request
+        if letter.decoded.code == BATCH_UNREADABLE:  # its value is a batch, and its source cannot be read
+            return None
         place = topics.parse_source(letter.decoded.source)
         if not (letter.is_truncated or letter.is_cut) or place is None or letter.request_format is None:
             return letter.request

@@ -191,6 +191,10 @@ def decide(
         return Decision(None, "not from a topic of requests", reason)
     if mark is not None and not force:
         return Decision(None, "retried before", f"it was published again before, as {mark.timer_id}")
+    if letter.decoded.code == dead_letter.BATCH_UNREADABLE:
+        return Decision(
+            None, "batches that cannot be read", "it is no request: let its sender publish the requests again"
+        )
     if request is None and letter.is_cut:
         reason = (
             f"it has only the first {len(letter.request.value or b'')} of {letter.decoded.value_bytes} bytes of its "

@@ -177,6 +177,7 @@ class RequestReader:
             check: called often; may raise to stop.
 
         Raises:
+            UnreadableBatch: a batch cannot be read, and ``on_unreadable`` raises. All records before it were yielded.
             Lost: the log begins after ``start``, cannot be read, or gives no record for :data:`SILENT_S`.
         """
         place, deadline = KafkaTopicPartition(*tp), monotonic() + SILENT_S
@@ -187,6 +188,8 @@ class RequestReader:
                 records = self._run(_fetched(consumer, place), check)
             except OffsetOutOfRangeError:
                 raise Lost(f"{partition_name(*tp)} begins after offset {start}: records were deleted") from None
+            except UnreadableBatch:
+                raise
             except KafkaError as error:
                 raise Lost(f"{partition_name(*tp)} cannot be read: {error}") from error
             to_offset = min(fetch.positions(consumer)[place], end)

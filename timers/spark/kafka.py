@@ -5,11 +5,14 @@ All reads are ``read_committed``: an aborted request must never count."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets
 from timers.spark.columns import RECORD, records
@@ -40,7 +43,12 @@ def _reader_options(settings: Settings) -> dict[str, str]:
 
 
 def read(
-    spark: SparkSession, settings: Settings, starting: Offsets, ending: Offsets, min_partitions: int | None = None
+    spark: SparkSession,
+    settings: Settings,
+    starting: Offsets,
+    ending: Offsets,
+    min_partitions: int | None = None,
+    passed_over: Mapping[TopicPartition, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> DataFrame:
     """The records of a range of offsets, in the shape of :data:`timers.spark.columns.RECORD`.
 
@@ -48,9 +56,37 @@ def read(
         starting: first offset, inclusive, of each partition to read.
         ending: end, exclusive, of the same partitions.
         min_partitions: smallest number of tasks, for machines with more cores than partitions.
+        passed_over: ranges of offsets that cannot be read, by partition.
     """
-    if not any(starting.values()):  # Spark's source does not accept an empty list of partitions
-        return spark.createDataFrame([], RECORD)
+    parts = _around(starting, ending, passed_over)
+    frames = [_read(spark, settings, *part, min_partitions) for part in parts]
+    # Spark's source does not accept an empty list of partitions.
+    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], RECORD)
+
+
+def _around(
+    starting: Offsets, ending: Offsets, passed_over: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+) -> list[tuple[Offsets, Offsets]]:
+    """The ranges to read, without those that are passed over. Spark reads one range of each partition at a time."""
+    parts: list[tuple[Offsets, Offsets]] = []
+    for topic, partitions in starting.items():
+        for partition, start in partitions.items():
+            end, left = ending[topic][partition], []
+            for low, high in (*sorted(passed_over.get((topic, partition), ())), (end, end)):
+                if start < min(low, end):
+                    left.append((start, min(low, end)))
+                start = max(start, high)
+            for number, bounds in enumerate(left or [(end, end)]):
+                if number == len(parts):
+                    parts.append(({}, {}))
+                for offsets, offset in zip(parts[number], bounds, strict=True):
+                    offsets.setdefault(topic, {})[partition] = offset
+    return parts
+
+
+def _read(
+    spark: SparkSession, settings: Settings, starting: Offsets, ending: Offsets, min_partitions: int | None
+) -> DataFrame:
     options = {
         **_reader_options(settings),
         "assign": json.dumps({topic: sorted(partitions) for topic, partitions in starting.items()}),

@@ -24,7 +24,7 @@ from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
 from timers.core.operation import Entry
-from timers.core.ports import Outbox, Page, SnapshotStore, Store
+from timers.core.ports import Lost, Outbox, Page, SnapshotStore, Store
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, NamedSnapshot, Progress
 from timers.core.snapshots import Place, Snapshots, check_footer
 from timers.core.store_validity import catch_up
@@ -71,9 +71,12 @@ def replayed(
     # As a worker reads: librdkafka cannot unpack all that Java's consumer reads.
     reader = RequestReader(settings, {}, "read_committed", lambda _: value_limit, on_unreadable)
     with closing(reader):
-        for fetched in reader.fetches(tp, machine.position, progress.next_offset, check):
-            machine.accept(fetched)
-            check()
+        try:
+            for fetched in reader.fetches(tp, machine.position, progress.next_offset, check):
+                machine.accept(fetched)
+                check()
+        except UnreadableBatch as batch:
+            raise Lost(batch.args[0]) from batch
     return machine
 
 

@@ -79,8 +79,8 @@ class TopicFollower(Service):
                 auto_offset_reset="latest",
                 fetch_max_wait_ms=POLL_MS,
                 isolation_level=self._isolation,
-                # Otherwise aiokafka fails at a header whose name is not UTF-8.
-                key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES),
+                # Otherwise aiokafka fails at a header whose name is not UTF-8. No record of such a topic must be read.
+                key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES, on_unreadable=lambda tp, batch: True),
             )
             try:
                 limit_updates(client_of(consumer))

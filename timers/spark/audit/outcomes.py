@@ -34,7 +34,7 @@ from timers.spark.columns import schema
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
 from timers.wire import headers as h
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
-from timers.wire.dead_letter import ACCEPTED_CODES, CODES
+from timers.wire.dead_letter import ACCEPTED_CODES, BATCH_UNREADABLE, CODES
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.wire.topics import SOURCE_PATTERN
 
@@ -332,6 +332,7 @@ def letters(records: DataFrame) -> DataFrame:
     """Dead letters by request: ``request``, ``letters`` (number of them), ``letter_code`` (of one of them).
 
     ``request`` is null for all records that are no dead letters, as :func:`timers.wire.dead_letter.decode` sees them.
+    Those of batches that cannot be read are left out: no request is known of them.
     """
     last = F.transform(F.slice("headers", -len(_LETTER_HEADERS), len(_LETTER_HEADERS)), lambda each: each["key"])
     is_letter = (F.size("headers") >= len(_LETTER_HEADERS)) & (last == F.array(*map(F.lit, _LETTER_HEADERS)))
@@ -339,7 +340,8 @@ def letters(records: DataFrame) -> DataFrame:
         F.when(is_letter, columns.header_text(h.TIMER_SOURCE)).alias("request"),
         F.when(is_letter, columns.header_text(h.TIMER_ERROR)).alias("code"),
     )
-    return named.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
+    known = named.where(F.col("code").isNull() | (F.col("code") != BATCH_UNREADABLE))
+    return known.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
 
 
 def verdicts(records: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -233,7 +233,8 @@ class Reading:
 
     def requests(self) -> tuple[DataFrame, list[Counted]]:
         """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST`, on disk; and their numbers."""
-        rows = self._kept.on_disk(self._decode(self._read(self.span.starts, self.span.ends)))
+        passed_over = {tp: each.settings.passed_over for tp, each in self._progress.items()}
+        rows = self._kept.on_disk(self._decode(self._read(self.span.starts, self.span.ends, passed_over)))
         numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
         groups = self.with_existing(rows).groupBy("topic", "callback_topic", "kind").agg(*numbers)
         return rows, [Counted(*group) for group in groups.collect()]
@@ -302,8 +303,13 @@ class Reading:
                 found[progress_record.decode_key(bytes(key))] = progress_record.decode(bytes(value))[0]
         return found
 
-    def _read(self, starts: Offsets, ends: Offsets) -> DataFrame:
-        """The records of a range."""
+    def _read(
+        self,
+        starts: Offsets,
+        ends: Offsets,
+        passed_over: Mapping[TopicPartition, Sequence[tuple[int, int]]] | None = None,
+    ) -> DataFrame:
+        """The records of a range, without what is passed over."""
         tasks = self._spark.sparkContext.defaultParallelism
         ends = {topic: {p: ends[topic][p] for p in of} for topic, of in starts.items()}
-        return kafka.read(self._spark, self._settings, starts, ends, min_partitions=tasks)
+        return kafka.read(self._spark, self._settings, starts, ends, tasks, passed_over or {})

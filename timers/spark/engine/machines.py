@@ -18,14 +18,19 @@ from timers.core.counters import subtracted
 from timers.core.index import Swept
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
+from timers.core.machine import Machine
+from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.errors import LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.firing.transaction import Transaction
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
+from timers.unreadable import letter_of, refusal
 from timers.wire.formats import RequestRecord
 
 if TYPE_CHECKING:
@@ -218,8 +223,11 @@ class MachineRun:
             loop.add_tick(*each)
         fetches = self._fetches(machine.position)
         while self._has_time(until):
-            if not loop.fetches and (fetched := next(fetches, None)) is not None:
-                loop.add_fetch(fetched)
+            try:
+                if not loop.fetches and (fetched := next(fetches, None)) is not None:
+                    loop.add_fetch(fetched)
+            except UnreadableBatch as batch:
+                fetches = self._around(machine, batch)
             if loop.idle:
                 break
             outcome = loop.step()
@@ -243,6 +251,23 @@ class MachineRun:
     def _has_time(self, until: float) -> bool:
         """Whether it may take another step."""
         return monotonic() < until
+
+    def _around(self, machine: Machine, batch: UnreadableBatch) -> Iterator[Fetched]:
+        """What is to be read where a batch cannot be read: what is after it, if it is passed over.
+
+        Raises:
+            LogMismatch: no operator has accepted that.
+        """
+        position, end, lineage = machine.position, batch.end_offset, self._read.lineage
+        if not machine.progress.settings.passes_over(batch.from_offset, end):
+            accept_loss = self._partitions.parts.settings.accept_loss
+            sentence = refusal(accept_loss, self._tp, batch, machine.progress, "the engine ends")
+            if sentence is not None:
+                raise LogMismatch(sentence)
+            if not pass_over(machine, letter_of(batch), end):
+                return self._fetches(position)  # it has no tick yet
+        passed = Fetched(position, end, [], lineage=lineage and lineage.before(end))
+        return chain([passed], self._fetches(end))
 
     def _fetches(self, position: int) -> Iterator[Fetched]:
         """What is between a position and the end of what was read. Spark reads nothing twice, so the log is read again

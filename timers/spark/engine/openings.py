@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from math import inf
 from time import monotonic
 from typing import ClassVar, TypeVar
@@ -36,10 +35,10 @@ from timers.firing.breaker import OpenCircuit
 from timers.firing.policy import Policy
 from timers.firing.producer import TransactionalProducer
 from timers.firing.topics import Targets
-from timers.kafka import records
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
-from timers.kafka.clients import asking_admin, librdkafka, reader
+from timers.kafka.clients import asking_admin
 from timers.kafka.log_lineage import TIMEOUT_S, AskLog, LogLineages
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
@@ -63,12 +62,6 @@ _T = TypeVar("_T")
 THREADS = 64
 """Partitions of a process that wait for brokers at the same time."""
 
-READ_RECORDS = 10_000
-"""Records that are accepted at a time, if a log is read again."""
-
-READ_S = 20.0
-"""Longest time without a record of a log that is read again."""
-
 TOPICS_S = 10.0
 """How long an answer about all topics may take."""
 
@@ -89,6 +82,10 @@ class Places:
     cluster: Cluster
     run: int
     """Number of this run of the engine."""
+
+
+def _stop_reading(_: object, batch: UnreadableBatch) -> bool:
+    raise batch
 
 
 class Openings:
@@ -219,26 +216,19 @@ class Openings:
         return self.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
-        """Read a range of a log that Spark has read before.
+        """Read a range of a log, as a worker does, that Spark has read before or cannot read.
 
         Raises:
-            CheckpointMismatch: it cannot be read: the log may have lost it.
+            UnreadableBatch: a batch cannot be read. All records before it were yielded.
+            CheckpointMismatch: the range cannot be read: the log may have lost it.
         """
-        config = {**librdkafka(self._places.settings), "auto.offset.reset": "error"}
+        reader = RequestReader(self._places.settings, {}, "read_committed", on_unreadable=_stop_reading)
         try:
-            with closing(reader(config, group_id=self._places.settings.app_id, enable_partition_eof=True)) as consumer:
-                position, check = start, self._check
-                found = records.read(consumer, *tp, start, end, timeout_s=READ_S, while_waiting=check)
-                while some := list(map(records.request_of, islice(found, READ_RECORDS))):
-                    yield Fetched(position, some[-1].offset + 1, some)
-                    position = some[-1].offset + 1
-                if position < end:
-                    yield Fetched(position, end, [])
-        except KafkaException as error:
-            reason = error.args[0].str()
-            raise CheckpointMismatch(
-                f"{partition_name(*tp)} cannot be read from offset {start} on: {reason}"
-            ) from error
+            with closing(reader):
+                yield from reader.fetches(tp, start, end, self._check)
+        except Lost as error:
+            self._check()
+            raise CheckpointMismatch(str(error)) from error
 
     # ---- one partition ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
@@ -12,6 +13,7 @@ from functools import reduce
 from time import monotonic
 from typing import Any
 
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,8 +22,11 @@ from timers.config.settings import Settings
 from timers.core.counters import added, dead_lettered_of
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
+from timers.core.timer import TopicPartition
 from timers.counted import per_second
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.connection import TIMEOUT_S
 from timers.spark.engine import query, start
 from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Said
@@ -111,6 +116,9 @@ _OURS = re.compile(r"^timers\.(?:errors|core\.ports)\.(\w+): (.*)$", re.MULTILIN
 _DATA_LOSS = re.compile("KAFKA_DATA_LOSS|Some data may have been lost")
 """Words of Spark if offsets of the checkpoint are missing in a topic: the start with a new checkpoint says why."""
 
+_UNREADABLE = re.compile(r"Received exception when fetching the next record from ([\w.-]+)-([0-9]+)\.")
+"""Words of Kafka's consumer for Java if a record batch cannot be read. No other text says where it is."""
+
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+: .*)$", re.MULTILINE)
 """The line in which py4j shows the reason of a failed call. Failures pass through the function of ``foreachBatch``."""
 
@@ -190,7 +198,7 @@ def run(
             start.check_no_workers(settings)
             pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
             say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {sentence}")
-            planning.after(cause, has_worked=reporter.ended > ended)
+            planning.after(cause, has_worked=reporter.ended > ended, sentence=sentence)
             stop.wait(pause_s)
 
 
@@ -221,6 +229,8 @@ class _Cause(Enum):
     """Its checkpoint could not be read."""
     TOO_LARGE = auto()
     """A micro-batch may be too large."""
+    UNREADABLE = auto()
+    """Spark cannot read a record batch of a partition: the machine reads it by itself."""
 
 
 _OWN_CAUSES = {
@@ -241,6 +251,7 @@ class _Planning:
     """
 
     def __init__(self, settings: Settings, make_plan: Callable[[bool], Plan], say: Callable[[str], None]) -> None:
+        self._settings = settings
         self._make_plan = make_plan
         self._say = say
         self.plan = make_plan(False)
@@ -250,10 +261,12 @@ class _Planning:
         """Number of queries in a row that ended so without the end of a micro-batch."""
         self._unloaded_since: float | None = None
 
-    def after(self, cause: _Cause, *, has_worked: bool) -> None:
+    def after(self, cause: _Cause, *, has_worked: bool, sentence: str = "") -> None:
         """Plan the next query.
 
         Args:
+            cause: of the end of the last one.
+            sentence: says it; names the partition that cannot be read.
             has_worked: whether micro-batches of the last query have ended.
 
         Raises:
@@ -264,13 +277,23 @@ class _Planning:
         self._unloaded_since = (since or now_s) if cause is _Cause.NOT_LOADED else None
         is_lost = self._unloaded_since is not None and now_s - self._unloaded_since >= UNLOADED_S
         self._too_large = self._too_large + 1 if cause is _Cause.TOO_LARGE and not has_worked else 0
-        if cause is _Cause.MISMATCH or is_lost:
+        if cause in (_Cause.MISMATCH, _Cause.UNREADABLE) or is_lost:
             self._unloaded_since = None
             self._plan_again(anew=True)
+            if found := _UNREADABLE.search(sentence):
+                self._read_behind((found[1], int(found[2])))
         elif self._too_large > 1 and self._max_requests > self._least_requests:
             self._max_requests = max(self._least_requests, self._max_requests // 4)
             self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")
             self._plan_again(anew=False)
+
+    def _read_behind(self, tp: TopicPartition) -> None:
+        """Let Spark read a partition from its present end on. Its machine reads what is before: as a worker does, it
+        says what cannot be read, or passes over it."""
+        with closing(reader(librdkafka(self._settings))) as consumer:
+            ends = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=TIMEOUT_S)
+        if ends is not None:
+            self.plan = replace(self.plan, starts={**self.plan.starts, tp: ends[1]})
 
     def _plan_again(self, *, anew: bool) -> None:
         self.plan = replace(self._make_plan(anew), max_requests=self._max_requests)
@@ -294,6 +317,8 @@ def _restartable(failure: StreamingQueryException | None) -> tuple[str, _Cause]:
         return ours[2], _OWN_CAUSES[ours[1]]
     reason = _JAVA.search(text)
     sentence = sentence_of(failure) if reason is None else reason[1]
+    if found := _UNREADABLE.search(text):
+        return found[0], _Cause.UNREADABLE
     if _DATA_LOSS.search(text):
         return sentence, _Cause.MISMATCH
     if _NOT_LOADED in text:

@@ -1,0 +1,59 @@
+"""What is said of a record batch that no consumer can read, and whether an operator lets it be passed over."""
+
+from __future__ import annotations
+
+import re
+
+from timers.core.levels import READABLE_LATE
+from timers.core.progress import MAX_PASSED_OVER, Progress
+from timers.core.timer import Rejected, TopicPartition
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.wire.dead_letter import BATCH_UNREADABLE
+from timers.wire.topics import partition_name
+
+_RANGE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
+_MORE = "docs/operations.md#a-batch-that-cannot-be-read"
+
+
+def is_accepted(accept_loss: str, tp: TopicPartition, batch: UnreadableBatch) -> bool:
+    """Returns whether TIMERS_ACCEPT_LOSS, of this value, names the offsets of a batch, or more: ``topic/p:from-to``."""
+    names = (each.rpartition(":") for each in accept_loss.split(","))
+    ranges = [_RANGE.fullmatch(of) for name, _, of in names if name == partition_name(*tp)]
+    return any(each and int(each[1]) <= batch.from_offset and batch.end_offset <= int(each[2]) + 1 for each in ranges)
+
+
+def refusal(
+    accept_loss: str, tp: TopicPartition, batch: UnreadableBatch, progress: Progress, consequence: str
+) -> str | None:
+    """Returns why a batch is not passed over, and what to do, in sentences; None: it may be passed over.
+
+    Args:
+        accept_loss: the value of TIMERS_ACCEPT_LOSS.
+        tp: partition of the batch.
+        batch: the batch.
+        progress: of the partition.
+        consequence: what else happens if no record after the batch is read.
+    """
+    is_full, is_old = len(progress.settings.passed_over) >= MAX_PASSED_OVER, progress.level < READABLE_LATE
+    accepted = is_accepted(accept_loss, tp, batch)
+    if accepted and not (is_full or is_old):
+        return None
+    if is_full:
+        way = (
+            f"{MAX_PASSED_OVER} batches of this partition are passed over, and no more can be: move its timers to "
+            f"another topic ({_MORE})"
+        )
+    else:
+        name = f"{partition_name(*tp)}:{batch.from_offset}-{batch.end_offset - 1}"
+        names = accept_loss if accepted else ",".join(filter(None, (accept_loss, name)))
+        first = (
+            f"run `timers levels --raise {READABLE_LATE}` (docs/operations.md#feature-levels), then " if is_old else ""
+        )
+        way = f"To go on without these records, {first}start once with TIMERS_ACCEPT_LOSS={names} ({_MORE})"
+    return f"{batch.args[0]}. No record after it is read, and {consequence}. {way}"
+
+
+def letter_of(batch: UnreadableBatch) -> Rejected:
+    """Returns the dead letter of a batch that is passed over."""
+    text = f"{batch.args[0]}; it was passed over, as TIMERS_ACCEPT_LOSS says"
+    return Rejected(batch.from_offset, BATCH_UNREADABLE, text, None, batch.raw, [])

@@ -90,7 +90,7 @@ class Draw(random.Random):
         return self._number(len(body), lies) + body
 
     def _packed(self, codec: int, body: bytes) -> bytes:
-        cut = self.randrange(len(body)) if self.random() < 0.3 else len(body)
+        cut = self.randrange(1, len(body)) if self.random() < 0.3 else len(body)
         parts = [self._one(codec, body[:cut]), *([self._one(codec, body[cut:])] if cut < len(body) else [])]
         if self.random() < 0.2:
             parts.append(self.choice([b"\0\0", b"\0" * 4, self.randbytes(9), b"\x50\x2a\x4d\x18\3\0\0\0abc"]))

@@ -387,6 +387,13 @@ def test_a_block_that_claims_too_much_takes_no_memory(name: str) -> None:
         tracemalloc.stop()
 
 
+def test_a_block_that_needs_too_much_memory_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_pieces, "_MAX_BLOCK_BYTES", 1000)
+    header, data = packed([(b"k", bytes(2000), [])])
+    found, damage = read_on(batch(header, data, "raw snappy"))
+    assert not found and "a block of snappy unpacks to 2010 bytes; at most 1000 are read" in str(damage)
+
+
 def _without_surrogates(name: bytes) -> str:
     header, data = packed([(b"k", b"v", [("mark", b"x")])])
     (record,) = read(batch(header, data.replace(b"mark", name), "none"))[0]

@@ -201,9 +201,17 @@ def _snappy(data: memoryview) -> Iterator[bytes]:
         at += 4 + size
 
 
+_MAX_BLOCK_BYTES = 256 * 1024 * 1024
+"""Largest size of a block of snappy, which needs memory for all of it. By default brokers take no batch above 1 MB,
+which unpacks to 21 MB. Clients make blocks of 32 KiB, or one of a batch."""
+
+
 def _unpacked_block(block: memoryview) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_RATIO * len(block):
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > _SNAPPY_RATIO * len(block):
         raise DamagedBatch("a block of snappy claims to be larger than it can be")
+    if size > _MAX_BLOCK_BYTES:
+        raise DamagedBatch(f"a block of snappy unpacks to {size} bytes; at most {_MAX_BLOCK_BYTES} are read")
     return bytes(cramjam.snappy.decompress_raw(block))
 
 

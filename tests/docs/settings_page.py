@@ -46,9 +46,10 @@ GROUPS = (
     ),
     Group(
         "Logins and certificates",
-        "Set these if your brokers use TLS or passwords. [security.md](security.md) has examples.",
-        "security_protocol sasl_mechanism sasl_username sasl_password sasl_password_file ssl_ca_file ssl_cert_file "
-        "ssl_key_file ssl_key_password ssl_key_password_file ssl_check_hostname",
+        "Set these if your brokers use TLS, passwords or tokens. [security.md](security.md) has examples.",
+        "security_protocol sasl_mechanism sasl_username sasl_password sasl_password_file sasl_token_url "
+        "sasl_token_scope sasl_token_ca_file sasl_token_file sasl_token_command sasl_token_module sasl_extensions "
+        "ssl_ca_file ssl_cert_file ssl_key_file ssl_key_password ssl_key_password_file ssl_check_hostname",
     ),
     Group(
         "Web port",
@@ -114,6 +115,8 @@ PAGES = {
     "accept_time_s": "operations.md#clocks",
     "callback_allow": "security.md#where-callbacks-may-go",
     "max_depth": "security.md#timers-that-set-timers",
+    "sasl_mechanism": "security.md#login-tokens",
+    "sasl_token_module": "security.md#login-tokens",
 }
 """Where a reader finds more about a setting."""
 

@@ -59,5 +59,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    for jar_set in _OTHERS.values():
+    from tests.harness.oauth import JOSE4J
+
+    for jar_set in (*_OTHERS.values(), JOSE4J):
         print(jar_set.relock())

@@ -24,13 +24,21 @@ from timers.config.settings import Settings
 from timers.config.variables import Secret
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
-from timers.worker.service import TimersApp, hide_logins
+from timers.worker.service import TimersApp
 
 PASSWORD = "pa55-w0rd"
 KEY_PASSWORD = "k3y-pa55"
 SASL = {
     "TIMERS_BROKERS": "a:1,b:2",
     "TIMERS_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+    "TIMERS_SASL_USERNAME": "ada",
+    "TIMERS_SASL_PASSWORD": PASSWORD,
+}
+OAUTH = {
+    "TIMERS_BROKERS": "a:1,b:2",
+    "TIMERS_SECURITY_PROTOCOL": "SASL_SSL",
+    "TIMERS_SASL_MECHANISM": "OAUTHBEARER",
+    "TIMERS_SASL_TOKEN_URL": "https://login.example/token",
     "TIMERS_SASL_USERNAME": "ada",
     "TIMERS_SASL_PASSWORD": PASSWORD,
 }
@@ -78,6 +86,25 @@ def test_settings_that_exclude_each_other_are_refused_with_advice(secured: dict[
         (
             without(secured, "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE"),
             "KEY_PASSWORD needs TIMERS_SSL_KEY_FILE",
+        ),
+        (
+            without(OAUTH, "TIMERS_SASL_TOKEN_URL"),
+            "'OAUTHBEARER' needs one of TIMERS_SASL_TOKEN_URL, TIMERS_SASL_",
+        ),
+        (OAUTH | {"TIMERS_SASL_TOKEN_COMMAND": f"x {PASSWORD}"}, "_URL and TIMERS_SASL_TOKEN_COMMAND are set"),
+        (without(OAUTH, "TIMERS_SASL_USERNAME"), "TIMERS_SASL_MECHANISM='OAUTHBEARER' needs TIMERS_SASL_USERNAME"),
+        (
+            without(OAUTH, "TIMERS_SASL_PASSWORD"),
+            "needs TIMERS_SASL_PASSWORD or TIMERS_SASL_PASSWORD_FILE, and neither",
+        ),
+        (
+            without(OAUTH, "TIMERS_SASL_TOKEN_URL") | {"TIMERS_SASL_TOKEN_FILE": str(some_file)},
+            "TIMERS_SASL_USERNAME is set, but TIMERS_SASL_MECHANISM='OAUTHBEARER' with TIMERS_SASL_TOKEN_FILE does not",
+        ),
+        (SASL | {"TIMERS_SASL_TOKEN_FILE": str(some_file)}, "TIMERS_SASL_TOKEN_FILE is set, but TIMERS_SECURITY_PROT"),
+        (
+            SASL | {"TIMERS_SASL_EXTENSIONS": "a=b"},
+            "TIMERS_SASL_EXTENSIONS is set, but TIMERS_SECURITY_PROTOCOL='S",
         ),
     ]
     for environ, expected in wrong:
@@ -370,10 +397,33 @@ def test_secrets_can_be_compared_and_tested_for_being_set() -> None:
     assert pickle.loads(pickle.dumps(Secret("a"))).reveal() == "a"
 
 
+def test_java_asks_the_token_endpoint_itself(certificates: Certificates) -> None:
+    more = {
+        "TIMERS_SASL_PASSWORD": 'a"b\\c',
+        "TIMERS_SASL_TOKEN_SCOPE": "kafka",
+        "TIMERS_SASL_TOKEN_CA_FILE": str(certificates.ca),
+        "TIMERS_SASL_EXTENSIONS": "logicalCluster=lkc-1",
+    }
+    config = connection.java(Settings.load(OAUTH | more))
+    jaas = config["sasl.jaas.config"]
+    assert jaas.startswith("org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required clientId=")
+    assert 'clientSecret="a\\"b\\\\c" scope="kafka" ssl.truststore.type="PEM"' in jaas
+    assert jaas.endswith(' extension_logicalCluster="lkc-1";') and "\n" not in jaas
+    assert config["sasl.oauthbearer.token.endpoint.url"] == "https://login.example/token"
+
+
+def test_java_has_no_other_tokens(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("")
+    login = without(OAUTH, "TIMERS_SASL_TOKEN_URL", "TIMERS_SASL_USERNAME", "TIMERS_SASL_PASSWORD")
+    with pytest.raises(SettingsError, match="TIMERS_SASL_TOKEN_FILE gives no tokens to Kafka's clients in Java"):
+        connection.java(Settings.load(login | {"TIMERS_SASL_TOKEN_FILE": str(token)}))
+
+
 def test_credentials_are_not_in_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
     from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
-    hide_logins()
+    connection.aiokafka(Settings.load(SASL))
     log = logging.getLogger("aiokafka.conn")
     with caplog.at_level(logging.DEBUG, "aiokafka.conn"):
         log.debug("Request to %s:%d %d: %s", "a", 1, 2, SaslHandShakeRequest("PLAIN"))

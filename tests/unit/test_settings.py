@@ -65,7 +65,19 @@ WRONG = [
     ("TIMERS_CONSOLE_RATE_PER_S", "0", "between 1 and 1000000"),
     ("TIMERS_CONSOLE_SECRET_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_SECURITY_PROTOCOL", "sasl_ssl", "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-    ("TIMERS_SASL_MECHANISM", "GSSAPI", "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+    ("TIMERS_SASL_MECHANISM", "GSSAPI", "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
+    ("TIMERS_SASL_TOKEN_URL", "login.example.com", "the URL of a token endpoint (try https://login.example.com/oauth2"),
+    ("TIMERS_SASL_TOKEN_URL", "http://login.example.com/token", "a URL with https"),
+    ("TIMERS_SASL_TOKEN_URL", "https://login.example.com/a b", "the URL of a token endpoint"),
+    ("TIMERS_SASL_TOKEN_URL", "file:///etc/token", "the URL of a token endpoint"),
+    ("TIMERS_SASL_TOKEN_SCOPE", "a\nb", "text in one line"),
+    ("TIMERS_SASL_TOKEN_CA_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SASL_TOKEN_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SASL_TOKEN_MODULE", "company.login", "module:function (try company.kafka_login:token)"),
+    ("TIMERS_SASL_TOKEN_MODULE", "company/login.py:token", "module:function"),
+    ("TIMERS_SASL_EXTENSIONS", "logicalCluster", "a list of SASL extensions"),
+    ("TIMERS_SASL_EXTENSIONS", "auth=x", "a list of SASL extensions"),
+    ("TIMERS_SASL_EXTENSIONS", "a=\x01", "a list of SASL extensions"),
     ("TIMERS_SASL_USERNAME", "a\nb", "text in one line"),
     ("TIMERS_SASL_PASSWORD_FILE", "/no/such/file", "a file that can be read (No such file or directory)"),
     ("TIMERS_SASL_PASSWORD_FILE", "/", "a file that can be read (Is a directory)"),
@@ -153,6 +165,19 @@ def test_a_wrong_secret_is_named_and_not_shown(env: str) -> None:
         assert "hunter2" not in str(error.value)
 
 
+@pytest.mark.parametrize("value", ["get-token --secret 'hunter2", "get-token hunter2\nmore", " "])
+def test_a_wrong_command_line_is_not_shown(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"^TIMERS_SASL_TOKEN_COMMAND='\*\*\*' is not a command line") as error:
+        Settings.load(BROKERS | {"TIMERS_SASL_TOKEN_COMMAND": value})
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_password_in_the_url_of_a_token_endpoint_is_not_shown() -> None:
+    with pytest.raises(SettingsError, match=r"^TIMERS_SASL_TOKEN_URL='\*\*\*' is not the URL") as error:
+        Settings.load(BROKERS | {"TIMERS_SASL_TOKEN_URL": "https://ada:hunter2@login.example.com/"})
+    assert "hunter2" not in str(error.value)
+
+
 def test_credentials_in_an_address_are_refused_and_not_shown() -> None:
     with pytest.raises(SettingsError, match=r"TIMERS_BROKERS holds an '@'.* TIMERS_SASL_PASSWORD") as error:
         Settings.load({"TIMERS_BROKERS": "ada:hunter2@broker:9092"})
@@ -160,7 +185,8 @@ def test_credentials_in_an_address_are_refused_and_not_shown() -> None:
 
 
 def test_each_setting_is_tested_with_a_wrong_value() -> None:
-    assert {env for env, _, _ in WRONG} | set(SECRETS) == {setting.env for setting in ALL}
+    tested = {env for env, _, _ in WRONG} | {*SECRETS, "TIMERS_SASL_TOKEN_COMMAND"}
+    assert tested == {setting.env for setting in ALL}
 
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.env)

@@ -108,27 +108,72 @@ class Declarations:
     security_protocol: str = setting(
         variables.one_of(*variables.PROTOCOLS),
         "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. With "
-        "SASL the client logs in with a user name and a password.",
+        "SASL the client logs in with a user name and a password, or with a token.",
         default="PLAINTEXT",
     )
     sasl_mechanism: str = setting(
         variables.one_of(*variables.MECHANISMS),
-        "How the client proves its password. SCRAM does not send the password. PLAIN does: use it with SASL_SSL only.",
+        "How the client logs in. SCRAM does not send the password. PLAIN does, and OAUTHBEARER sends a token: use them "
+        "with SASL_SSL only. OAUTHBEARER needs one of TIMERS_SASL_TOKEN_URL, TIMERS_SASL_TOKEN_FILE, "
+        "TIMERS_SASL_TOKEN_COMMAND and TIMERS_SASL_TOKEN_MODULE.",
         default="SCRAM-SHA-512",
     )
     sasl_username: str = setting(
-        variables.one_line, "User name for the brokers; in ACLs it is `User:<name>`.", default=""
+        variables.one_line,
+        "User name for the brokers; in ACLs it is `User:<name>`. With TIMERS_SASL_TOKEN_URL: the client id.",
+        default="",
     )
     sasl_password: variables.Secret = setting(
         variables.secret,
-        "Password of TIMERS_SASL_USERNAME. It is never shown. A file is safer, because other processes of the same "
-        "user can read an environment.",
+        "Password of TIMERS_SASL_USERNAME, or the client's secret. It is never shown. A file is safer, because other "
+        "processes of the same user can read an environment.",
         default=variables.Secret(),
     )
     sasl_password_file: Path | None = setting(
         variables.file,
         "File with the password of TIMERS_SASL_USERNAME, such as a mounted Kubernetes secret. It is read once, at the "
-        "start.",
+        "start; with TIMERS_SASL_TOKEN_URL, for each token.",
+    )
+    sasl_token_url: str = setting(
+        variables.token_url,
+        "Token endpoint of an OAuth server, which gives tokens for TIMERS_SASL_USERNAME and its password (client "
+        "credentials). Workers and programs ask it again before a token ends.",
+        default="",
+        unit="URL",
+    )
+    sasl_token_scope: str = setting(
+        variables.one_line, "Scope that TIMERS_SASL_TOKEN_URL is asked for. Unset: what the server gives.", default=""
+    )
+    sasl_token_ca_file: Path | None = setting(
+        variables.file,
+        "PEM certificates of the authorities that this client trusts to sign the certificate of TIMERS_SASL_TOKEN_URL. "
+        "Unset: those that the system trusts.",
+    )
+    sasl_token_file: Path | None = setting(
+        variables.file,
+        "File with a token (JWT), such as a projected token of Kubernetes. It is read again before the token ends, so "
+        "another program must renew it by then.",
+    )
+    sasl_token_command: variables.Secret = setting(
+        variables.command_line,
+        "Program, with its arguments and without a shell, that prints a token: the text of a JWT, or JSON with "
+        "access_token and expires_in (seconds). It runs again before a token ends. It is never shown, because it may "
+        "hold a password.",
+        default=variables.Secret(),
+        unit="command",
+    )
+    sasl_token_module: str = setting(
+        variables.function,
+        "Function of a Python module that returns a token: the text of a JWT, or a tuple of a token and the epoch "
+        "seconds of its end. It is called again before a token ends. Amazon MSK needs one.",
+        default="",
+        unit="module:function",
+    )
+    sasl_extensions: tuple[str, ...] = setting(
+        variables.extensions,
+        "Values that go to the brokers with each token. Confluent Cloud needs logicalCluster and identityPoolId.",
+        default=(),
+        unit="name=value,...",
     )
     ssl_ca_file: Path | None = setting(
         variables.file,

@@ -129,7 +129,8 @@ class Settings(Declarations):
         given = {name: setting for name, setting in SETTINGS.items() if setting.is_given(env)}
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
-        variables.check(protocol, [setting.env for setting in given.values()])
+        mechanism = values.get("sasl_mechanism", cls.sasl_mechanism)
+        variables.check(protocol, mechanism, [setting.env for setting in given.values()])
         for name in ("sasl_password", "ssl_key_password", "query_secret"):
             path = values.get(f"{name}_file")
             if path is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +102,10 @@ def legal_text(is_legal: Callable[[str], object], expected: str) -> Callable[[st
     return parse
 
 
+function = legal_text(
+    re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII).fullmatch,
+    "the name of a function, module:function (try company.kafka_login:token)",
+)
 one_line = legal_text(str.isprintable, "text in one line")
 topic = legal_text(topics.is_legal, topics.LEGAL_FORM)
 topic_or_empty = legal_text(lambda value: not value or topics.is_legal(value), topics.LEGAL_FORM)
@@ -142,6 +147,12 @@ def _is_network(text: str) -> bool:
     return True
 
 
+extensions = listed(
+    re.compile(r"(?!auth=)[A-Za-z]{1,100}=[!-+\--~]{1,1000}").fullmatch,
+    "SASL extensions",
+    "logicalCluster=lkc-1a2b3c,identityPoolId=pool-4d5e",
+)
+"""Names and values as RFC 7628 has them, without spaces and commas in values."""
 networks = listed(_is_network, "addresses and networks", "10.0.0.7,10.1.0.0/16")
 
 
@@ -243,14 +254,21 @@ def number_setting(
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 MASK = "***"
 
-PROTOCOL = "TIMERS_SECURITY_PROTOCOL"
+PROTOCOL, MECHANISM = "TIMERS_SECURITY_PROTOCOL", "TIMERS_SASL_MECHANISM"
 _USERNAME, _PASSWORD = "TIMERS_SASL_USERNAME", "TIMERS_SASL_PASSWORD"
-_CERT, _KEY, _KEY_PASSWORD = "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"
 _FILE = "_FILE"
+TOKEN_URL, TOKEN_FILE = "TIMERS_SASL_TOKEN_URL", "TIMERS_SASL_TOKEN_FILE"
+TOKEN_COMMAND, TOKEN_MODULE = "TIMERS_SASL_TOKEN_COMMAND", "TIMERS_SASL_TOKEN_MODULE"
+_TOKEN_SOURCES = (TOKEN_URL, TOKEN_FILE, TOKEN_COMMAND, TOKEN_MODULE)
+_SCOPE, _TOKEN_CA = "TIMERS_SASL_TOKEN_SCOPE", "TIMERS_SASL_TOKEN_CA_FILE"
+_OF_TOKENS: tuple[str, ...] = (*_TOKEN_SOURCES, _SCOPE, _TOKEN_CA, "TIMERS_SASL_EXTENSIONS")
+_OF_TOKEN_URL = (_USERNAME, _PASSWORD, _PASSWORD + _FILE, _SCOPE, _TOKEN_CA)
+_CERT, _KEY, _KEY_PASSWORD = "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"
 
 _QUERY_SECRET = "TIMERS_QUERY_SECRET"
 _MIN_QUERY_SECRET = 32
@@ -292,6 +310,28 @@ def secret(env: str, value: str) -> Secret:
     return Secret(value)
 
 
+def command_line(env: str, value: str) -> Secret:
+    """Return a command line, which may hold a password, and so is not shown."""
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise invalid(env, MASK, f"a command line ({error})") from None
+    if not words or _CONTROL.search(value):
+        raise invalid(env, MASK, "a command line: a program and its arguments, without a shell")
+    return Secret(value)
+
+
+def token_url(env: str, value: str) -> str:
+    """Parse the URL of a token endpoint, which gets the client's secret."""
+    found = re.fullmatch(r"(https?)://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^\s#@]*)?", value)
+    if not found or not value.isascii():
+        shown = MASK if "@" in value else value  # it probably contains a password
+        raise invalid(env, shown, "the URL of a token endpoint (try https://login.example.com/oauth2/token)")
+    if found[1] == "http" and not only_this_machine(without_brackets(found[2])):
+        raise invalid(env, value, "a URL with https: the client's secret and the tokens would be readable on the way")
+    return value
+
+
 def query_secret(env: str, value: str) -> Secret:
     """Return a secret that signs queries: too long to be guessed."""
     if len(value) < _MIN_QUERY_SECRET:
@@ -330,11 +370,12 @@ def uses_tls(protocol: str) -> bool:
     return protocol.endswith("SSL")
 
 
-def check(protocol: str, given: Collection[str]) -> None:
+def check(protocol: str, mechanism: str, given: Collection[str]) -> None:
     """Check that the security settings fit together.
 
     Args:
         protocol: the chosen security protocol.
+        mechanism: the chosen SASL mechanism.
         given: names of the variables that are set.
     """
     for name in (_PASSWORD, _KEY_PASSWORD, _QUERY_SECRET):
@@ -343,10 +384,7 @@ def check(protocol: str, given: Collection[str]) -> None:
     _refuse_unused("TIMERS_SASL_", given, uses_sasl(protocol), protocol, "SASL_SSL")
     _refuse_unused("TIMERS_SSL_", given, uses_tls(protocol), protocol, "SSL or SASL_SSL")
     if uses_sasl(protocol):
-        if _USERNAME not in given:
-            raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_USERNAME}, which is not set")
-        if not {_PASSWORD, _PASSWORD + _FILE} & set(given):
-            raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_PASSWORD} or {_PASSWORD}{_FILE}, and neither is set")
+        _check_login(protocol, mechanism, given)
     for name, other in ((_CERT, _KEY), (_KEY, _CERT)):
         if name in given and other not in given:
             raise SettingsError(
@@ -355,6 +393,27 @@ def check(protocol: str, given: Collection[str]) -> None:
     for name in (_KEY_PASSWORD, _KEY_PASSWORD + _FILE):
         if name in given and _KEY not in given:
             raise SettingsError(f"{name} needs {_KEY}, which is not set: there is no key to decrypt")
+
+
+def _check_login(protocol: str, mechanism: str, given: Collection[str]) -> None:
+    needing, unused = f"{PROTOCOL}={protocol!r}", _OF_TOKENS
+    if mechanism == OAUTHBEARER:
+        needing, unused = f"{MECHANISM}={mechanism!r}", ()
+        sources = [name for name in _TOKEN_SOURCES if name in given]
+        if len(sources) != 1:
+            found = f"{' and '.join(sources)} are set" if sources else "none is set"
+            raise SettingsError(f"{needing} needs one of {', '.join(_TOKEN_SOURCES)}, and {found}")
+        if sources != [TOKEN_URL]:
+            needing, unused = f"{needing} with {sources[0]}", _OF_TOKEN_URL
+    for name in unused:
+        if name in given:
+            raise SettingsError(f"{name} is set, but {needing} does not use it: unset it, or choose another login")
+    if unused == _OF_TOKEN_URL:
+        return
+    if _USERNAME not in given:
+        raise SettingsError(f"{needing} needs {_USERNAME}, which is not set")
+    if not {_PASSWORD, _PASSWORD + _FILE} & set(given):
+        raise SettingsError(f"{needing} needs {_PASSWORD} or {_PASSWORD}{_FILE}, and neither is set")
 
 
 def _refuse_unused(prefix: str, given: Collection[str], used: bool, protocol: str, instead: str) -> None:

@@ -33,7 +33,7 @@ from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import PublishError, QueryError, QueueError, TimersError
 from timers.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
-from timers.kafka import connection, topic_admin
+from timers.kafka import connection, login_tokens, topic_admin
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue.inspection import Inspection, QueueStats
@@ -548,7 +548,8 @@ class KafkaCluster:
             # A problem of the second check is that no broker answers, which the first one says.
             if isinstance(each, BaseException) and not isinstance(each, TimersError | Problem):
                 raise each
-        return [str(each) for each in found if isinstance(each, TimersError)]
+        said = [*login_tokens.troubles(self._settings), *(str(each) for each in found if isinstance(each, TimersError))]
+        return list(dict.fromkeys(said))
 
 
 class _Requests:

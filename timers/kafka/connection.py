@@ -19,8 +19,9 @@ from typing import Any, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
-from timers.config.variables import Secret, uses_sasl, uses_tls
+from timers.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.errors import AccessError, SettingsError, TimersError
+from timers.kafka import login_tokens
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.renewed_tls import RenewedContext
 from timers.wire.printable import quoted
@@ -55,11 +56,12 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
         if settings.ssl_key_password:
             config["ssl.key.password"] = settings.ssl_key_password.reveal()
     if uses_sasl(settings.security_protocol):
-        config |= {
-            "sasl.mechanism": settings.sasl_mechanism,
-            "sasl.username": settings.sasl_username,
-            "sasl.password": settings.sasl_password.reveal(),
-        }
+        config["sasl.mechanism"] = settings.sasl_mechanism
+        if settings.sasl_mechanism == OAUTHBEARER:
+            config["oauth_cb"] = partial(login_tokens.for_librdkafka, settings)
+        else:
+            config["sasl.username"] = settings.sasl_username
+            config["sasl.password"] = settings.sasl_password.reveal()
     return config
 
 
@@ -71,11 +73,15 @@ def aiokafka(settings: Settings) -> dict[str, Any]:
         "ssl_context": ssl_context(settings) if uses_tls(settings.security_protocol) else None,
     }
     if uses_sasl(settings.security_protocol):
-        arguments |= {
-            "sasl_mechanism": settings.sasl_mechanism,
-            "sasl_plain_username": settings.sasl_username,
-            "sasl_plain_password": settings.sasl_password.reveal(),
-        }
+        from timers.kafka.aiokafka_internals import sessions  # not at the top: the client library has no aiokafka
+
+        sessions.install()
+        arguments["sasl_mechanism"] = settings.sasl_mechanism
+        if settings.sasl_mechanism == OAUTHBEARER:
+            arguments["sasl_oauth_token_provider"] = sessions.Tokens(settings)
+        else:
+            arguments["sasl_plain_username"] = settings.sasl_username
+            arguments["sasl_plain_password"] = settings.sasl_password.reveal()
     return arguments
 
 
@@ -97,14 +103,40 @@ def java(settings: Settings) -> dict[str, str]:
                 "ssl.keystore.key": _unencrypted_key(settings.ssl_key_file, settings.ssl_key_password),
             }
     if uses_sasl(settings.security_protocol):
-        kind = "plain.Plain" if settings.sasl_mechanism == "PLAIN" else "scram.Scram"
-        name, password = _jaas_text(settings.sasl_username), _jaas_text(settings.sasl_password.reveal())
-        config |= {
-            "sasl.mechanism": settings.sasl_mechanism,
-            "sasl.jaas.config": f"org.apache.kafka.common.security.{kind}LoginModule required "
-            f"username={name} password={password};",
-        }
+        config |= {"sasl.mechanism": settings.sasl_mechanism, **_java_login(settings)}
     return config
+
+
+def _java_login(settings: Settings) -> dict[str, str]:
+    name, secret = settings.sasl_username, settings.sasl_password.reveal()
+    if settings.sasl_mechanism != OAUTHBEARER:
+        module = "plain.PlainLoginModule" if settings.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        return {"sasl.jaas.config": _jaas(module, username=name, password=secret)}
+    if not settings.sasl_token_url:
+        raise SettingsError(
+            f"{login_tokens.source_of(settings).name} gives no tokens to Kafka's clients in Java, which Spark uses: "
+            f"they ask a token endpoint themselves, that of {TOKEN_URL}"
+        )
+    options = {"clientId": name, "clientSecret": secret}
+    if settings.sasl_token_scope:
+        options["scope"] = settings.sasl_token_scope
+    if settings.sasl_token_ca_file is not None:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _pem(settings.sasl_token_ca_file)}
+    options |= {f"extension_{each}": value for each, value in login_tokens.extensions(settings).items()}
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    return {
+        "sasl.jaas.config": _jaas("oauthbearer.OAuthBearerLoginModule", **options),
+        "sasl.login.callback.handler.class": handler,
+        "sasl.oauthbearer.token.endpoint.url": settings.sasl_token_url,
+        "sasl.oauthbearer.header.urlencode": "true",  # as RFC 6749 says, and as the other clients do
+        "sasl.login.connect.timeout.ms": "5000",
+        "sasl.login.read.timeout.ms": "8000",
+    }
+
+
+def _jaas(module: str, **options: str) -> str:
+    given = " ".join(f"{name}={_jaas_text(value)}" for name, value in options.items())
+    return f"org.apache.kafka.common.security.{module} required {given};"
 
 
 def _pem(path: Path) -> str:
@@ -128,7 +160,7 @@ def _unencrypted_key(path: Path, password: Secret) -> str:
 
 
 def _jaas_text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
@@ -175,6 +207,9 @@ def _file_error(env: str, value: object, expected: str, error: OSError) -> Setti
 
 def principal(settings: Settings) -> str:
     """The principal that ACLs must name, as far as the settings show. Brokers may map names differently."""
+    if uses_sasl(settings.security_protocol) and settings.sasl_mechanism == OAUTHBEARER:
+        subject = login_tokens.source_of(settings).subject
+        return f"User:{subject}" if subject else f"the owner of the token of {login_tokens.source_of(settings).name}"
     if uses_sasl(settings.security_protocol):
         return f"User:{settings.sasl_username}"
     return f"the owner of {settings.ssl_cert_file}" if settings.ssl_cert_file else "User:ANONYMOUS"
@@ -202,11 +237,7 @@ class ErrorReports:
         reason = _short_reason(error.str())
         settings = self._settings
         if error.code() == KafkaError._AUTHENTICATION:
-            self.refusal = AccessError(
-                f"the brokers at {settings.brokers} refuse the login of TIMERS_SASL_USERNAME="
-                f"{settings.sasl_username!r} ({reason}): check that name, its password and TIMERS_SASL_MECHANISM="
-                f"{settings.sasl_mechanism!r}"
-            )
+            self.refusal = _refused_login(settings, reason)
         elif error.code() == KafkaError._SSL:
             self.refusal = AccessError(
                 f"the brokers at {settings.brokers} cannot be trusted ({reason}): does TIMERS_SSL_CA_FILE contain the "
@@ -266,6 +297,21 @@ class ErrorReports:
             yield
         except KafkaException as error:
             raise self.user_error(error, failed, kind) from error
+
+
+def _refused_login(settings: Settings, reason: str) -> AccessError:
+    if settings.sasl_mechanism == OAUTHBEARER:
+        source = login_tokens.source_of(settings)
+        if source.failure is not None:
+            return AccessError(str(source.failure))
+        return AccessError(
+            f"the brokers at {settings.brokers} refuse the token of {source.name} ({reason}): do they take "
+            f"TIMERS_SASL_MECHANISM={settings.sasl_mechanism!r}, and tokens with its issuer, audience and scope?"
+        )
+    return AccessError(
+        f"the brokers at {settings.brokers} refuse the login of TIMERS_SASL_USERNAME={settings.sasl_username!r} "
+        f"({reason}): check that name, its password and TIMERS_SASL_MECHANISM={settings.sasl_mechanism!r}"
+    )
 
 
 _NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT\)")

@@ -17,6 +17,7 @@ from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
+from timers.kafka import login_tokens
 from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
@@ -212,7 +213,7 @@ class Queue:
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""
-        return self.state.unready()
+        return [*login_tokens.troubles(self.settings), *self.state.unready()]
 
     def stuck(self) -> list[str]:
         """Return why this process should be started again: sentences, or nothing."""

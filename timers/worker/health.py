@@ -18,6 +18,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
+from timers.kafka import login_tokens
 from timers.kafka.own_topics import RED
 from timers.queries.pages import QueryCounts
 from timers.wire.topics import partition_name
@@ -147,7 +148,7 @@ def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
 def unready(status: WorkerStatus) -> list[str]:
     """The reasons why some or all timers do not fire, a sentence each."""
     pool, ticks, refusal = status.pool, status.tick_reader, status.group_watch.refusal
-    reasons: list[str] = []
+    reasons = login_tokens.troubles(status.settings)
     if ticks.age_s > SILENCE_S and ticks.judge.holds:
         reasons.extend(hold.sentence for hold in ticks.judge.holds)
     elif ticks.age_s > READY_TICK_S:

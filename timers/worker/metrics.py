@@ -33,6 +33,7 @@ from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import TopicPartition
+from timers.kafka.login_tokens import present_source
 from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.machine_parts import BUILT
 from timers.metrics import Entry, Labels, Samples
@@ -470,6 +471,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_unforeseen_failures_total",
         "Exceptions that no code expects. Each one closes a single partition, which is then opened again.",
         partial(summed, lambda metrics: metrics.unforeseen),
+    ),
+    Entry(
+        "timers_login_token_failures",
+        "How often in a row no new token for the brokers came. Missing for a login without tokens.",
+        partial(single, lambda status: None if (found := present_source(status.settings)) is None else found.failures),
     ),
     Entry(
         "timers_partitions_unowned",

@@ -53,17 +53,6 @@ ENGINE_ANSWER_S = 3.0
 """So long a worker that starts asks whether an engine on Spark runs."""
 
 
-def hide_logins() -> None:
-    """Keep passwords out of aiokafka's log at every log level. Further calls have no effect."""
-    logging.getLogger("aiokafka.conn").addFilter(_is_no_login)
-
-
-def _is_no_login(record: logging.LogRecord) -> bool:
-    """A filter that drops aiokafka's DEBUG records of login requests: with PLAIN they contain the password."""
-    arguments = record.args if isinstance(record.args, tuple) else ()
-    return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
-
-
 _MAX_CHARACTERS = 100
 
 
@@ -169,7 +158,6 @@ class TimersApp(faust_internals.App):
         self.settings = settings
         connection.aiokafka(settings)  # if certificates or key cannot be used, this says so
         self.fatal: TimersError | None = None
-        hide_logins()
         faust_internals.hide_banner()
         metadata.install()
         super().__init__(

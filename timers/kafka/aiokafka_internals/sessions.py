@@ -1,0 +1,147 @@
+"""Logs aiokafka's connections in again before their session at the broker ends, and gives them tokens.
+
+A broker with ``connections.max.reauth.ms`` ends a session after this time, or when its token ends if that is earlier:
+it closes the connection at the next request (KIP-368). aiokafka connects again, but only after requests on their way
+have failed: a worker that commits a transaction does not know whether it counts, and opens its producer anew. So a
+connection logs in again, as Kafka's Java client does, at :data:`AGAIN_AT` of the time that the broker has stated.
+Requests that are made meanwhile follow the login; those on their way are answered before it. A login without a token
+is tried again until the broker closes the connection.
+
+This module relies on:
+
+==========================================================  ==========================================================
+``aiokafka.conn.AIOKafkaConnection``                        looked up by that name for each connection
+``AIOKafkaConnection.send(request, expect_response)``       called for each request; returns an awaitable of its answer
+``AIOKafkaConnection._do_sasl_handshake()``                 logs in, by ``send``; raises what keeps it from that
+``AIOKafkaConnection.close(reason, exc)``, ``connected()``  called at each end
+``_sasl_oauth_token_provider``                              the argument of this name
+``SaslHandShakeRequest``, ``SaslAuthenticateRequest``       the requests of a login; the answer to the second one has
+                                                            ``session_lifetime_ms``, 0 without an end
+==========================================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+from aiokafka import conn
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
+
+from timers.config.settings import Settings
+from timers.errors import AccessError
+from timers.kafka import login_tokens
+
+logger = logging.getLogger(__name__)
+
+AGAIN_AT = 0.85
+"""Share of a session after which a connection logs in again: later than a token is renewed (``RENEW_AT`` there)."""
+
+PAUSE_S = 1.5
+"""Least time between two logins of a connection. A broker refuses a second one within a second."""
+
+
+def install() -> None:
+    """Let all connections of aiokafka in this process log in again. May be called again."""
+    conn.AIOKafkaConnection = Connection
+    conn.log.addFilter(_is_no_login)
+
+
+def _is_no_login(record: logging.LogRecord) -> bool:
+    """A filter that drops aiokafka's DEBUG records of login requests: they contain passwords and tokens."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
+
+
+class Tokens(AbstractTokenProvider):
+    """The tokens of the settings, for aiokafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def token(self) -> str:
+        """The present token.
+
+        Raises:
+            KafkaConnectionError: there is none; aiokafka then tries another broker, or this one later.
+        """
+        try:
+            return (await login_tokens.source_of(self._settings).get_soon()).text
+        except AccessError as error:
+            raise KafkaConnectionError(str(error)) from None
+
+    def extensions(self) -> dict[str, str]:
+        """What goes to the brokers with the token."""
+        return login_tokens.extensions(self._settings)
+
+
+class Connection(AIOKafkaConnection):
+    """A connection that logs in again before its session ends."""
+
+    _session_s = 0.0
+    """Stated at the last login; 0 without an end."""
+    _next_login: asyncio.TimerHandle | None = None
+    _login: asyncio.Task[None] | None = None  # asyncio itself keeps no task alive
+    _held: asyncio.Future[None] | None = None
+    """Done after the login that runs; other requests wait for it."""
+
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:
+        """Send a request, after a login that runs."""
+        if isinstance(request, SaslAuthenticateRequest):
+            return self._noting_session(super().send(request, expect_response))
+        if self._held is None or isinstance(request, SaslHandShakeRequest):
+            sent: Awaitable[Any] = super().send(request, expect_response)
+            return sent
+        return self._send_after(self._held, request, expect_response)
+
+    async def _noting_session(self, answer: Awaitable[Any]) -> Any:
+        response = await answer
+        self._session_s = getattr(response, "session_lifetime_ms", 0) / 1000
+        return response
+
+    async def _send_after(self, login: asyncio.Future[None], request: Any, expect_response: bool) -> Any:
+        await asyncio.shield(login)
+        return await self.send(request, expect_response)
+
+    async def _do_sasl_handshake(self) -> None:
+        await super()._do_sasl_handshake()
+        self._log_in_after(AGAIN_AT * self._session_s)
+
+    def _log_in_after(self, pause_s: float) -> None:
+        if self._session_s and self.connected():
+            self._next_login = self._loop.call_later(max(PAUSE_S, pause_s), self._begin)
+
+    def _begin(self) -> None:
+        self._login = asyncio.ensure_future(self._log_in_again())
+
+    async def _log_in_again(self) -> None:
+        try:
+            # After the first request of a login the broker takes nothing but the second one, which has the token.
+            if self._sasl_oauth_token_provider is not None:
+                await self._sasl_oauth_token_provider.token()
+        except KafkaError:  # the source of tokens has logged it
+            self._log_in_after(PAUSE_S)
+            return
+        if not self.connected():
+            return
+        self._held = self._loop.create_future()
+        try:
+            await self._do_sasl_handshake()
+        except Exception as error:
+            if self.connected():
+                logger.warning("broker %s:%s: a login failed, and its session ends: %s", self.host, self.port, error)
+                self.close(reason=CloseReason.AUTH_FAILURE, exc=error)
+        finally:
+            held, self._held = self._held, None
+            held.set_result(None)
+
+    def close(self, reason: CloseReason | None = None, exc: BaseException | None = None) -> Any:
+        """Close the connection."""
+        if self._next_login is not None:
+            self._next_login.cancel()
+        return super().close(reason, exc)

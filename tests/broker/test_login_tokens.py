@@ -19,7 +19,11 @@ from timers.client import TimersClient
 
 pytestmark = pytest.mark.broker
 
-_PRINTS_A_TOKEN = "from tests.harness.oauth import claims_of, jwt; print(jwt(claims_of({subject!r}, {life_s})))"
+_PRINTS_A_TOKEN = (
+    "import base64, json, time; parts = {{'alg': 'none'}}, {{'sub': {subject!r}, 'exp': time.time() + {life_s}}}; "
+    "print(*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip('=') for part in parts), '', sep='.')"
+)
+"""It imports little: a Python that takes seconds to start on a busy machine would be too late for tokens so short."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def by_command(broker: OAuthBroker, life_s: float) -> dict[str, str]:
         "TIMERS_BROKERS": broker.address_of(UNSECURED),
         "TIMERS_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
         "TIMERS_SASL_MECHANISM": "OAUTHBEARER",
-        "TIMERS_SASL_TOKEN_COMMAND": shlex.join([sys.executable, "-c", program]),
+        "TIMERS_SASL_TOKEN_COMMAND": shlex.join([sys.executable, "-I", "-S", "-c", program]),
     }
 
 
@@ -69,7 +73,7 @@ def test_worker_client_and_commands_log_in_with_tokens_of_a_command(
     system: System, broker: OAuthBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target = system.target()
-    system.environment |= by_command(broker, 8)
+    system.environment |= by_command(broker, 12)
     worker = system.worker()
     worker.log_level = "debug"
     worker.start().ready()
@@ -85,9 +89,7 @@ def test_worker_client_and_commands_log_in_with_tokens_of_a_command(
     assert {record.timer_id for record in records} == ids
     log = worker.log
     worker.stop()
-    again = [
-        number for number in map(int, re.findall(r"Request to \S+ (\d+): SaslHandShakeRequest", log)) if number > 9
-    ]
-    assert len(again) > 10, "connections logged in again"
-    assert "BROKEN" not in log, "and no broker closed one"
+    numbers = map(int, re.findall(r"Request to \S+ (\d+): SaslHandShakeRequest", log))
+    assert len([number for number in numbers if number > 9]) > 10, "connections logged in again"
+    assert not re.findall(r"Closing connection at \S+ \(0, .*", log), "and no broker closed one"
     assert not re.findall(r"eyJ[\w-]{10}", worker.log), "the log shows no token"

@@ -2,8 +2,8 @@
 
 A token endpoint, a file, a command or a function gives a token. It counts until three quarters of its life are over.
 Then the next client that asks has it renewed, and a failed renewal is tried again, at most once in five seconds; until
-its end the former token is still good. So the brokers get the next token before the last one ends: librdkafka asks at
-80 % of the life, :mod:`timers.kafka.aiokafka_internals.sessions` at 85 %.
+its end the former token is still good. So the brokers get the next token before the last one ends: librdkafka and
+:mod:`timers.kafka.aiokafka_internals.sessions` ask at 80 % of the life.
 
 No text here shows a token, a secret, an answer or what a command printed on stdout.
 """

@@ -39,7 +39,7 @@ from timers.kafka import login_tokens
 
 logger = logging.getLogger(__name__)
 
-AGAIN_AT = 0.85
+AGAIN_AT = 0.8
 """Share of a session after which a connection logs in again: later than a token is renewed (``RENEW_AT`` there)."""
 
 PAUSE_S = 1.5

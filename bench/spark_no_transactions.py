@@ -14,8 +14,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from timers import machine_parts
 from timers.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
-from timers.kafka import connection
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import produce, sessions
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.spark.daemon import keep_archives
 
@@ -29,7 +28,7 @@ class IdempotentProducer(TransactionalProducer):
         self._openings = itertools.count(1)
         self._opening = 0
         producer = AIOKafkaProducer(
-            **connection.aiokafka(self._settings),
+            **sessions.arguments(self._settings),
             client_id=f"{self._settings.worker_id}-{self._transactional_id}",
             enable_idempotence=True,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),

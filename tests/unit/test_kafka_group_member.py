@@ -525,7 +525,7 @@ def test_a_process_learns_why_it_is_not_in_its_group(monkeypatch: pytest.MonkeyP
     def broken(_: Settings) -> dict[str, Any]:
         raise RuntimeError("the certificate cannot be read")
 
-    monkeypatch.setattr("timers.kafka.connection.aiokafka", broken)
+    monkeypatch.setattr("timers.kafka.aiokafka_internals.sessions.arguments", broken)
     told: SimpleQueue[BaseException] = SimpleQueue()
     with group_member.taking_part(Settings(), "g", {}, told.put):
         assert "certificate" in str(told.get(timeout=30))

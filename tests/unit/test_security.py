@@ -24,6 +24,7 @@ from timers.config.settings import Settings
 from timers.config.variables import Secret
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals import sessions
 from timers.worker.service import TimersApp
 
 PASSWORD = "pa55-w0rd"
@@ -152,7 +153,7 @@ def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPat
 def test_plaintext_needs_no_credentials() -> None:
     settings = Settings.load({"TIMERS_BROKERS": "a:1,b:2"})
     assert connection.librdkafka(settings) == {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT"}
-    assert connection.aiokafka(settings) == {
+    assert sessions.arguments(settings) == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
         "ssl_context": None,
@@ -231,7 +232,7 @@ def test_java_gets_each_key_as_unencrypted_pkcs8(
 
 def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"})
-    arguments = connection.aiokafka(settings)
+    arguments = sessions.arguments(settings)
     assert {name: value for name, value in arguments.items() if name != "ssl_context"} == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "SASL_SSL",
@@ -242,7 +243,7 @@ def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
     context = arguments["ssl_context"]
     assert context.check_hostname and context.verify_mode is ssl.CERT_REQUIRED
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
-    lax = connection.aiokafka(replace(settings, ssl_check_hostname=False))["ssl_context"]
+    lax = sessions.arguments(replace(settings, ssl_check_hostname=False))["ssl_context"]
     assert not lax.check_hostname and lax.verify_mode is ssl.CERT_REQUIRED
 
 
@@ -257,7 +258,7 @@ def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
 )
 def test_unusable_files_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
     settings = Settings.load(secured | changes)
-    for configure in (connection.librdkafka, connection.aiokafka, TimersApp):
+    for configure in (connection.librdkafka, sessions.arguments, TimersApp):
         with pytest.raises(SettingsError, match=expected) as error:
             configure(settings)
         assert "\n" not in str(error.value)
@@ -423,7 +424,7 @@ def test_java_has_no_other_tokens(tmp_path: Path) -> None:
 def test_credentials_are_not_in_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
     from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
-    connection.aiokafka(Settings.load(SASL))
+    sessions.arguments(Settings.load(SASL))
     log = logging.getLogger("aiokafka.conn")
     with caplog.at_level(logging.DEBUG, "aiokafka.conn"):
         log.debug("Request to %s:%d %d: %s", "a", 1, 2, SaslHandShakeRequest("PLAIN"))

@@ -45,7 +45,7 @@ from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
 from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import produce, sessions
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
@@ -136,7 +136,7 @@ class TransactionalProducer:
 
     async def _open(self) -> None:
         producer = AIOKafkaProducer(
-            **connection.aiokafka(self._settings),
+            **sessions.arguments(self._settings),
             client_id=f"{self._settings.worker_id}-{self._transactional_id}",
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,

@@ -1,8 +1,8 @@
 """Connection properties for all Kafka clients, computed from the settings, and the brokers' refusals as sentences.
 
 Three libraries connect to Kafka: librdkafka (admin, client library, command line), aiokafka (the worker's clients, also
-the one that Faust makes), and Kafka's Java clients in Spark. Only this module knows their properties for addresses, TLS
-and SASL.
+the one that Faust makes), and Kafka's Java clients in Spark. Only this module, and for aiokafka
+:mod:`timers.kafka.aiokafka_internals.sessions`, know their properties for addresses, TLS and SASL.
 """
 
 from __future__ import annotations
@@ -63,26 +63,6 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
             config["sasl.username"] = settings.sasl_username
             config["sasl.password"] = settings.sasl_password.reveal()
     return config
-
-
-def aiokafka(settings: Settings) -> dict[str, Any]:
-    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them."""
-    arguments: dict[str, Any] = {
-        "bootstrap_servers": settings.brokers.split(","),
-        "security_protocol": settings.security_protocol,
-        "ssl_context": ssl_context(settings) if uses_tls(settings.security_protocol) else None,
-    }
-    if uses_sasl(settings.security_protocol):
-        from timers.kafka.aiokafka_internals import sessions  # not at the top: the client library has no aiokafka
-
-        sessions.install()
-        arguments["sasl_mechanism"] = settings.sasl_mechanism
-        if settings.sasl_mechanism == OAUTHBEARER:
-            arguments["sasl_oauth_token_provider"] = sessions.Tokens(settings)
-        else:
-            arguments["sasl_plain_username"] = settings.sasl_username
-            arguments["sasl_plain_password"] = settings.sasl_password.reveal()
-    return arguments
 
 
 def java(settings: Settings) -> dict[str, str]:

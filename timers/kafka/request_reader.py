@@ -28,8 +28,7 @@ from aiokafka.errors import (
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
-from timers.kafka import connection
-from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals import fetch, sessions
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.request_formats import NATIVE
 from timers.threads import LoopThread
@@ -234,7 +233,7 @@ class RequestReader:
         if self._consumer is None:
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
-                **connection.aiokafka(self._settings),
+                **sessions.arguments(self._settings),
                 key_deserializer=fetch.InPieces(self._value_limit, on_unreadable=self._on_unreadable),
                 enable_auto_commit=False,
                 auto_offset_reset="none",

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from mode import Service
 
 from timers.config.settings import Settings
-from timers.kafka import connection
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
@@ -72,7 +72,7 @@ class TopicFollower(Service):
                 await self.sleep(ABSENT_POLL_S)
                 continue
             consumer = AIOKafkaConsumer(
-                **connection.aiokafka(self._settings),
+                **sessions.arguments(self._settings),
                 client_id=f"{self._settings.worker_id}-{self._client}",
                 group_id=None,
                 enable_auto_commit=False,

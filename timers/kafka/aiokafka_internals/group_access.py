@@ -28,8 +28,8 @@ from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group as groups
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import DescribedGroup
 
 _T = TypeVar("_T")
@@ -166,7 +166,7 @@ async def _ask_while_moving(
 
 
 async def _ask(settings: Settings, group: str, ask: Callable[[_Send], Awaitable[_T]]) -> _T:
-    client = AIOKafkaClient(**connection.aiokafka(settings))
+    client = AIOKafkaClient(**sessions.arguments(settings))
     try:
         await client.bootstrap()
         node = await client.coordinator_lookup(CoordinationType.GROUP, group)

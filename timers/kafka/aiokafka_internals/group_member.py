@@ -52,8 +52,8 @@ from timers.config.settings import Settings
 from timers.core.deals import URL, Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
-from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group as groups
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import (
     SEAL,
     STABLE,
@@ -510,7 +510,7 @@ def taking_part(
             on_refused(error)
 
     async def take_part() -> None:
-        client = AIOKafkaClient(**connection.aiokafka(settings), client_id=group)
+        client = AIOKafkaClient(**sessions.arguments(settings), client_id=group)
         name, sent = f"{group}-{secrets.token_hex(8)}", {URL: settings.canonical_url}
         how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, (), *how)

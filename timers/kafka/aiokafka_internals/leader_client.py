@@ -45,7 +45,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
-from timers.kafka import connection
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, UNKNOWN_EPOCH, EpochRequest, by_topic
 from timers.wire.topics import partition_name
 
@@ -84,7 +84,7 @@ class LeaderClient:
 
     def __init__(self, settings: Settings, name: str, timeout_s: float) -> None:
         self._arguments = {
-            **connection.aiokafka(settings),
+            **sessions.arguments(settings),
             "client_id": f"{settings.worker_id}-{name}",
             "request_timeout_ms": int(timeout_s * 1000),
             "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),

@@ -34,8 +34,9 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
 from timers.config.settings import Settings
+from timers.config.variables import OAUTHBEARER, uses_sasl, uses_tls
 from timers.errors import AccessError
-from timers.kafka import login_tokens
+from timers.kafka import connection, login_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,26 @@ PAUSE_S = 1.5
 """Least time between two logins of a connection. A broker refuses a second one within a second."""
 
 
-def install() -> None:
-    """Let all connections of aiokafka in this process log in again. May be called again."""
+def arguments(settings: Settings) -> dict[str, Any]:
+    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them.
+
+    From now on all connections of aiokafka in this process log in again before their session ends.
+    """
     conn.AIOKafkaConnection = Connection
     conn.log.addFilter(_is_no_login)
+    found: dict[str, Any] = {
+        "bootstrap_servers": settings.brokers.split(","),
+        "security_protocol": settings.security_protocol,
+        "ssl_context": connection.ssl_context(settings) if uses_tls(settings.security_protocol) else None,
+    }
+    if uses_sasl(settings.security_protocol):
+        found["sasl_mechanism"] = settings.sasl_mechanism
+        if settings.sasl_mechanism == OAUTHBEARER:
+            found["sasl_oauth_token_provider"] = Tokens(settings)
+        else:
+            found["sasl_plain_username"] = settings.sasl_username
+            found["sasl_plain_password"] = settings.sasl_password.reveal()
+    return found
 
 
 def _is_no_login(record: logging.LogRecord) -> bool:

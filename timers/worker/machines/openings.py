@@ -122,6 +122,7 @@ class Openings:
         self._reading = asyncio.Semaphore(READERS)
         self._restoring = threading.Semaphore(RESTORES)
         self._admin: Any = None
+        self._making = threading.Lock()
         self._answers: dict[Callable[..., Any], tuple[asyncio.Future[Any], float]] = {}
         """Question -> the last answer, and until when it is fresh."""
         self._openings: dict[TopicPartition, Opening] = {}
@@ -415,10 +416,16 @@ class Openings:
         """The answer to a question that the openings of all partitions share for :data:`FRESH_S`."""
         asked = self._answers.get(question)
         if asked is None or (asked[0].done() and monotonic() > asked[1]):
-            self._admin = self._admin or asking_admin(parts.settings)
-            asked = self.in_thread(question, self._admin, *args), monotonic() + FRESH_S
+            asked = self.in_thread(self._answer, parts, question, args), monotonic() + FRESH_S
             self._answers[question] = asked
         return asked[0]
+
+    def _answer(self, parts: Parts, question: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Ask with the client that the openings share. Making it takes a second with login tokens."""
+        with self._making:
+            if self._admin is None:  # its length, the number of its messages, is 0
+                self._admin = asking_admin(parts.settings)
+        return question(self._admin, *args)
 
     # ---- closing ------------------------------------------------------------------------------------------------
 

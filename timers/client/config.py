@@ -52,7 +52,7 @@ _FIXED = {
     "delivery.timeout.ms": "use the argument timeout_s",
     "delivery.report.only.error": "use schedule_many(..., ids=False)",
 }
-_LOGIN = ("security.", "sasl.", "ssl.")
+_LOGIN = ("security.", "sasl.", "ssl.", "oauth_cb")
 _log = logging.getLogger("timers.client")
 _log.addHandler(logging.NullHandler())  # the application decides where librdkafka's log goes; by default nowhere
 

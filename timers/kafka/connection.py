@@ -207,10 +207,23 @@ class ErrorReports:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.refusal: AccessError | None = None
+        self._refusal: AccessError | None = None
+        self._is_by_token = False
+        """Whether there was no token: the refusal ends as soon as there is one."""
         self.are_down = False
         self._unreached: dict[str, tuple[str, float]] = {}
         """Address of a broker that the others have named -> why no connection to it could be opened, and when."""
+
+    @property
+    def refusal(self) -> AccessError | None:
+        if self._is_by_token and not login_tokens.troubles(self._settings):
+            self.refusal = None
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, refusal: AccessError | None) -> None:
+        self._refusal = refusal
+        self._is_by_token = refusal is not None and bool(login_tokens.troubles(self._settings))
 
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
@@ -281,12 +294,12 @@ class ErrorReports:
 
 def _refused_login(settings: Settings, reason: str) -> AccessError:
     if settings.sasl_mechanism == OAUTHBEARER:
-        source = login_tokens.source_of(settings)
-        if source.failure is not None:
-            return AccessError(str(source.failure))
+        for trouble in login_tokens.troubles(settings):
+            return AccessError(trouble)
+        name = login_tokens.source_of(settings).name
         return AccessError(
-            f"the brokers at {settings.brokers} refuse the token of {source.name} ({reason}): do they take "
-            f"TIMERS_SASL_MECHANISM={settings.sasl_mechanism!r}, and tokens with its issuer, audience and scope?"
+            f"the brokers at {settings.brokers} refuse the token of {name} ({reason}): do they take TIMERS_SASL_MECHANISM="
+            f"{settings.sasl_mechanism!r}, and tokens with its issuer, audience and scope?"
         )
     return AccessError(
         f"the brokers at {settings.brokers} refuse the login of TIMERS_SASL_USERNAME={settings.sasl_username!r} "

@@ -298,8 +298,8 @@ def _refused_login(settings: Settings, reason: str) -> AccessError:
             return AccessError(trouble)
         name = login_tokens.source_of(settings).name
         return AccessError(
-            f"the brokers at {settings.brokers} refuse the token of {name} ({reason}): do they take TIMERS_SASL_MECHANISM="
-            f"{settings.sasl_mechanism!r}, and tokens with its issuer, audience and scope?"
+            f"the brokers at {settings.brokers} refuse the token of {name} ({reason}): do they take "
+            f"TIMERS_SASL_MECHANISM={settings.sasl_mechanism!r}, and tokens with its issuer, audience and scope?"
         )
     return AccessError(
         f"the brokers at {settings.brokers} refuse the login of TIMERS_SASL_USERNAME={settings.sasl_username!r} "

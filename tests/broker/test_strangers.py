@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import pytest
 
+from tests.harness.command_line import command, set_environment
+from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Request
 from tests.harness.scrape import get, scrape, wait_equal
-from tests.harness.strangers import stranger, with_partitions
+from tests.harness.strangers import CLASSIC, KIP_848, java, stranger, with_partitions
 from tests.harness.system import System, timers
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
+from timers.cli.partitions import NOT_KNOWN_CODE
+from timers.queue import Queue
 
 pytestmark = pytest.mark.broker
 
@@ -31,8 +39,7 @@ def reasons(worker: Worker) -> str:
 
 
 def is_taken(worker: Worker) -> bool:
-    said = reasons(worker)
-    return "client 'stranger' at 127.0.0.1" in said and "(protocol consumer)" in said
+    return "client 'stranger' at 127.0.0.1" in reasons(worker)
 
 
 def fire_late(system: System, requests: list[Request], since_s: float) -> None:
@@ -53,19 +60,39 @@ def test_a_stranger_that_would_let_the_brokers_deal_is_refused(system: System) -
     assert max(each.lag_ms for each in fired.values()) < 5000
 
 
-def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(system: System) -> None:
+FIRST: dict[str, Callable[..., AbstractContextManager[Any]]] = {
+    "KIP-848": with_partitions,
+    "librdkafka, which leads": partial(with_partitions, protocol=CLASSIC),
+    "Java, of KIP-848": partial(java, protocol=KIP_848),
+    "Java, with other strategies": java,
+    "Java, which shares": partial(java, shares=True),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [*islice(FIRST, 2), *(pytest.param(each, marks=pytest.mark.long) for each in islice(FIRST, 2, None))]
+)
+def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
+    kind: str, system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     system.create_own_topics()
-    with with_partitions(system.address, system.app_id, system.request_topic):
+    with FIRST[kind](system.address, system.app_id, system.request_topic):
         worker = system.worker().start()
         worker.wait_for(r"TimersWorker\]: Ready", RED_S)
         wait_until(lambda: is_taken(worker), "the stranger is named", RED_S)
         shown = scrape(worker.port)
         assert shown.total("timers_group_taken") == 1
         assert "timers_partitions_unowned" not in shown.names
-        requests = [*system.send(*timers(system.target(), 200, due_in(1), 5))]
-    since_s = time.time()
-    fire_late(system, requests, since_s)
-    wait_equal(lambda: reasons(worker), "")
+        set_environment(monkeypatch, {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"})
+        for code, arguments in ((NOT_KNOWN_CODE, "status"), (1, "list"), (0, "levels"), (1, "levels --raise 8")):
+            ran = command(capsys, *arguments.split())
+            assert ran.code == code and "client 'stranger' at 127.0.0.1" in ran.out + ran.err, (arguments, ran)
+        requests = [*system.send(*timers(system.target(), 100, due_in(1), 3))]
+    if "shares" in kind:
+        wait_until(lambda: f"kafka-share-groups.sh --delete --group {system.app_id}" in reasons(worker), "the way on")
+        system.admin.delete_consumer_groups([system.app_id])[system.app_id].result(DEADLINE_S)
+    fire_late(system, requests, time.time())
+    wait_equal(partial(reasons, worker), "")
     assert scrape(worker.port).total("timers_group_taken") == 0
     wait_equal(lambda: scrape(worker.port).total("timers_partitions_unowned"), 0)
 
@@ -86,3 +113,17 @@ def test_workers_keep_their_partitions_while_a_stranger_is_in_their_group(system
     fire_late(system, requests, time.time())
     for worker in workers:
         wait_equal(partial(reasons, worker), "")
+
+
+@pytest.mark.parametrize("kind", ["KIP-848", pytest.param("Java, with the same strategy", marks=pytest.mark.long)])
+def test_a_queue_names_a_stranger_that_takes_its_messages(kind: str, here: System) -> None:
+    topic = here.target(partitions=4)
+    joins: Any = with_partitions if kind == "KIP-848" else java
+    with Queue(topic, **PATIENT) as queue:
+        queue.receive(1, wait_s=0.1)
+        wait_until(lambda: not queue.unready(), "the queue has its partitions")
+        with joins(here.address, f"queue.{topic}", topic):
+            wait_until(lambda: "client 'stranger' at 127.0.0.1" in str(queue.unready()), "it is named", RED_S)
+        queue.send(b"later")
+        wait_until(lambda: not queue.unready(), "it has gone", BACK_S)
+        assert [message.value for message in receive(queue, 1, ack=True)] == [b"later"]

@@ -255,6 +255,9 @@ class SimTransport:
 
     def check_configs(self) -> None: ...
 
+    def check_members(self) -> str:
+        return ""
+
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         self.deleted.update(offsets)
 

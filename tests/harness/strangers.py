@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +11,16 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker import jars
+from timers.config.settings import Settings
+from timers.java import for_broker
+from timers.kafka.aiokafka_internals import group_access
+from timers.kafka.aiokafka_internals.group import STABLE
 
 CLASSIC, KIP_848 = "classic", "consumer"
+
+_CONSOLE = "org.apache.kafka.tools.consumer"
 
 
 class Stranger:
@@ -78,3 +87,31 @@ def with_partitions(*arguments: str, **config: Any) -> Iterator[Stranger]:
     with stranger(*arguments, **config) as found:
         wait_until(found.has_joined, "the stranger has partitions")
         yield found
+
+
+@contextmanager
+def java(address: str, group: str, topic: str, *, shares: bool = False, protocol: str = CLASSIC) -> Iterator[None]:
+    """Kafka's console consumer in a group, or its share consumer; the block begins when it is a member."""
+    program = f"{_CONSOLE}.{'ConsoleShareConsumer' if shares else 'ConsoleConsumer'}"
+    options = [] if shares else [f"group.protocol={protocol}"]
+    command = [
+        str(for_broker()),
+        "-XX:TieredStopAtLevel=1",
+        program,
+        *("--bootstrap-server", address, "--topic", topic, "--group", group),
+        *[part for each in ["client.id=stranger", *options] for part in ("--consumer-property", each)],
+    ]
+    environment = {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.KAFKA.ensure(None)))}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        settings = Settings.load({"TIMERS_BROKERS": address, "TIMERS_APP_ID": group})
+        wait_until(lambda: _is_member(settings), "the Java program is in the group", 2 * DEADLINE_S)
+        yield
+    finally:
+        process.terminate()
+        process.wait(2 * DEADLINE_S)
+
+
+def _is_member(settings: Settings) -> bool:
+    group = group_access.describe(settings)
+    return group.state == STABLE and any(not each.is_ours for each in group.members)

@@ -50,11 +50,13 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any,
     queue.state.totals.dead["rejected"] = 2
     status, page = get(monitor, "/metrics")
     assert status == 200
-    always = [entry.name for entry in METRICS if entry.name != "timers_queue_delayed"]
+    missing = {"timers_queue_delayed", "timers_queue_group_taken"}
+    always = [entry.name for entry in METRICS if entry.name not in missing]
     assert [name for name in always if f"\n{name}{{" not in page] == []
     assert 'timers_queue_acked_total{queue="invoices"} 7.0' in page
     assert 'timers_queue_dead_total{code="rejected",queue="invoices"} 2.0' in page
     assert "process_resident_memory_bytes" in page
+    assert not any(f"\n{name}{{" in page for name in missing), "they are not known yet"
 
 
 def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor: Monitor) -> None:
@@ -68,6 +70,11 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert "partitions are being loaded: 2 to go" in get(monitor, "/health/ready")[1]
     state.load_error = "transaction"
     assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
+    state.strangers = "another program is in the group"
+    assert get(monitor, "/health/ready")[1] == '{"ready": false, "reasons": ["another program is in the group"]}'
+    assert 'timers_queue_group_taken{queue="invoices"} 1.0' in get(monitor, "/metrics")[1]
+    state.strangers = ""
+    assert 'timers_queue_group_taken{queue="invoices"} 0.0' in get(monitor, "/metrics")[1]
     state.load_error, state.loading, state.settled_s = "", 0, monotonic() - 30
     assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
     state.round_began_s = monotonic() - 100

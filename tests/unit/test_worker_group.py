@@ -138,6 +138,12 @@ def test_strangers_are_named_with_the_way_on() -> None:
     )
 
 
+def test_a_share_group_keeps_its_id_when_its_members_have_gone() -> None:
+    group = DescribedGroup("Empty", [], SHARE)
+    assert group.is_taken and not group.strangers
+    assert "delete it with `kafka-share-groups.sh --delete --group timers`" in strangers_in("timers", group)
+
+
 _TOPICS: Any = ([(1, 2, "t", [0, 3], {})], {})
 _SAID: dict[type[OneVersion], tuple[Any, ...]] = {
     DescribeConsumerGroup: ("id", None, None, 7, "c", "/10.0.0.1", ["t"], None, _TOPICS, _TOPICS, 1, {}),

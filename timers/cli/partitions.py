@@ -166,7 +166,7 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
     from timers.kafka.aiokafka_internals.group import strangers_in
 
     group = group_access.describe(settings)
-    if group.strangers:
+    if group.is_taken:
         raise TimersError(f"nothing was taken back: {strangers_in(settings.app_id, group)}")
     if group.members:
         raise TimersError(
@@ -301,9 +301,9 @@ def _look_up(settings: Settings) -> _Found:
         group = group_access.describe(settings)
     return _Found(
         allowed,
-        {} if group.strangers else {each.worker_id: each.supports for each in group.members if each.is_ours},
+        {} if group.is_taken else {each.worker_id: each.supports for each in group.members if each.is_ours},
         {partition_name(*tp): found.level for tp, found in sorted(machines.items())},
-        strangers_in(settings.app_id, group) if group.strangers else "",
+        strangers_in(settings.app_id, group) if group.is_taken else "",
     )
 
 

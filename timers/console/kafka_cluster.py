@@ -639,7 +639,7 @@ def find_group(settings: Settings) -> FoundGroup:
         for each in group.members
         if each.is_ours
     ]
-    return FoundGroup(workers, strangers_in(group_id, group) if group.strangers else "")
+    return FoundGroup(workers, strangers_in(group_id, group) if group.is_taken else "")
 
 
 def may_be_asked(settings: Settings, url: str) -> bool:

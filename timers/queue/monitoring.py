@@ -31,6 +31,7 @@ class Reading:
     counters: Counters
     delayed: int | None
     is_ready: bool
+    strangers: str | None
 
 
 def _counter(name: str) -> Callable[[Reading], Samples]:
@@ -98,6 +99,12 @@ METRICS: tuple[Entry[Reading], ...] = (
         _counter("partitions"),
     ),
     Entry(
+        "timers_queue_group_taken{queue}",
+        "1 while another program is in the group of the queue: what it commits counts as done. Missing while it is not "
+        "known.",
+        lambda reading: [] if reading.strangers is None else [((reading.name,), float(bool(reading.strangers)))],
+    ),
+    Entry(
         "timers_queue_ready{queue}",
         "1 if /health/ready answers 200.",
         lambda reading: [((reading.name,), float(reading.is_ready))],
@@ -143,7 +150,7 @@ class Monitor:
 
     def _read(self) -> Reading:
         queue = self._queue
-        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready())
+        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready(), queue.state.strangers)
 
     def _count_delayed(self) -> None:
         settings = self._queue.settings

@@ -184,6 +184,7 @@ class Receiver:
             self._control()
             self._transport.check_configs()
             check_topics(self._transport, self._state)
+            self._state.strangers = self._transport.check_members()
         if self._settling is None and (monotonic() >= self._next_settle or self._wants_commit()):
             self._begin_settling()
 
@@ -351,6 +352,8 @@ class Receiver:
             self._overtaken.add(partition)
         elif error.fatal():
             raise KafkaException(error)
+        elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+            self._transport.strangers.note_kept_out()
         else:
             _log.warning("the queue %s: %s", self._terms.name, error.str())
 

@@ -98,6 +98,7 @@ class State:
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
         loading: number of this process's partitions whose ledgers are not loaded yet.
+        strangers: who else is in the group, a sentence; empty: no other program; None: that is not known.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
         round_began_s: when the queue's thread began its present round of work, or its present commit.
         settled_s: when the last commit ended after which nothing was left to commit.
@@ -126,6 +127,7 @@ class State:
         self.joined = False
         self.loading = 0
         self.load_error = ""
+        self.strangers: str | None = None
         self.round_began_s = self.settled_s = self.confirmed_s = now_s()
         self._is_over = False
         self._receivers = 0
@@ -268,6 +270,8 @@ class State:
         reasons = self.stuck()
         if self.closing:
             reasons.append(f"the queue {self.terms.name!r} is closed")
+        elif self.strangers:
+            reasons.append(self.strangers)
         elif not self.joined:
             reasons.append(f"group {topics.queue_group(self.terms.name)!r} has not given this process partitions yet")
         elif self._is_left:

@@ -36,6 +36,7 @@ from timers.queue import ledger_log
 from timers.queue.new_partitions import NO_OFFSET
 from timers.queue.records import Signing
 from timers.queue.settling import Commit, Partition, Plan
+from timers.queue.strangers import Strangers
 from timers.queue.transactions import Outcome, Transactions, login, offsets
 from timers.threads import call_in_thread
 from timers.wire import topics
@@ -232,6 +233,7 @@ class Transport:
     Attributes:
         transactions: for commits with records.
         ledger_is_lost: the ledger topic was deleted, or made anew by another one: :meth:`restore_ledger`.
+        strangers: members of other programs in the group.
 
     Args:
         member: part of the transactional id: unique among the processes of the group, and stable over restarts.
@@ -261,6 +263,7 @@ class Transport:
         self._logs: dict[str, str] = {}
         self._count = self._seen_count = self._returns_count = 0
         self.transactions = Transactions(kafka, self._reports, group, member, self.ledger_topic)
+        self.strangers = Strangers(group)
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -361,11 +364,13 @@ class Transport:
         self, revoked: Callable[[list[Partition]], None], consumer: Consumer, partitions: list[TopicPartition]
     ) -> None:
         if consumer is self._consumer:  # else it was given up
+            self.strangers.look_soon()
             revoked(self._with_returns(partitions))
 
     def _on_assign(
         self, assigned: Callable[[list[Partition]], None], _: Consumer, partitions: list[TopicPartition]
     ) -> None:
+        self.strangers.look_soon()
         assigned(self._with_returns(partitions))
         self.consumer.incremental_assign([])  # without this call the client chooses the offset to read from
 
@@ -395,6 +400,11 @@ class Transport:
         names = TopicCollection([self.topic, self.returns_topic, self.ledger_topic])
         described: Asked[str] = self._admin.describe_topics(names, request_timeout=_TIMEOUT_S)
         return described
+
+    def check_members(self) -> str | None:
+        """Return who else is in the group, as of the last look; see :class:`Strangers`."""
+        self.strangers.check(self._admin)
+        return self.strangers.sentence
 
     def check_configs(self) -> None:
         """Ask for the configuration of the topics from time to time, without waiting, and log what is wrong in the

@@ -233,7 +233,7 @@ class TimersApp(faust_internals.App):
         except TimersError as error:
             logger.info("it is not known whether an engine on Spark of %r runs: %s", app, error)
             return
-        if left.strangers and not any(each.is_ours for each in left.members):
+        if left.is_taken and not any(each.is_ours for each in left.members):
             logger.error("it is not known whether an engine on Spark of %r runs: %s", app, strangers_in(group, left))
         elif left.members and not self.should_stop:
             raise TimersError(

@@ -20,7 +20,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
-from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND
+from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND, SHARE
 from timers.wire.printable import decode_json
 
 STABLE = "Stable"
@@ -78,10 +78,20 @@ class DescribedGroup(NamedTuple):
         """Members of other programs that have partitions, or because of which no worker deals any."""
         return [each for each in self.members if not each.is_ours and (each.partitions or self.kind != CLASSIC)]
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether other programs have the group. A share group keeps its id when its members have gone."""
+        return bool(self.strangers) or self.kind == SHARE
+
 
 def strangers_in(group_id: str, group: DescribedGroup) -> str:
-    """A sentence about the members of other programs in one of our groups."""
+    """A sentence about the programs that have one of our groups (:attr:`DescribedGroup.is_taken`)."""
     strangers = group.strangers
+    if group.kind == SHARE and not strangers:
+        return (
+            f"{group_id!r} is a share group, which has no members and keeps its id: delete it with "
+            f"`kafka-share-groups.sh --delete --group {group_id}` ({RUNBOOK})"
+        )
     names = [f"client {each.worker_id!r} at {each.host.lstrip('/')}" for each in strangers[:_SHOWN]]
     if more := len(strangers) - len(names):
         names.append(f"{more} more")

@@ -56,7 +56,7 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop
         lambda members: say(f"waiting until the workers of {app!r} have left their group ({members} left)"),
         should_stop,
     )
-    if left.strangers and not should_stop():
+    if left.is_taken and not should_stop():
         raise TimersError(strangers_in(app, left))
     if left.members and not should_stop():
         raise TimersError(

@@ -174,7 +174,7 @@ class GroupWatch(Service):
         if not self.taken:
             self.taken = f"another program has the group {self._settings.app_id!r} ({RUNBOOK})"
         group = await self._consumer.group()
-        if not group.strangers:
+        if not group.is_taken:
             self._consumer.rejoin()
         elif self.taken != (sentence := strangers_in(self._settings.app_id, group)):
             self.taken = sentence

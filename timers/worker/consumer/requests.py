@@ -526,7 +526,7 @@ class PartitionConsumer(Service):
         """
         while True:
             found = await self.group()
-            if found.strangers:
+            if found.is_taken:
                 raise NoAnswer(strangers_in(self._settings.app_id, found))
             if found.state == STABLE:
                 return [each for each in found.members if each.is_ours]

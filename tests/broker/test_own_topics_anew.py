@@ -4,6 +4,7 @@ are well again without a restart. ``python -m tests.chaos.topics`` prints the wh
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -192,3 +193,39 @@ def test_topics_of_which_brokers_delete_nothing_are_right(system: System) -> Non
     worker.wait_for(f"topic '{system.settings.progress_topic}' has cleanup.policy=, so the brokers delete none")
     assert health(worker.port, "partitions")[0] == 200
     assert "would lose" not in worker.log and due_in(0) <= time.time()
+
+
+def test_progress_is_found_after_partitions_were_added_to_its_topic(system: System) -> None:
+    """First while no worker runs, and then under one that is killed: each time the progress of two partitions has
+    another place, and nothing fires twice."""
+    topic = system.settings.progress_topic
+    system.create_topic(topic, 2, cleanup_policy="compact")
+
+    def grow(partitions: int) -> None:
+        system.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(DEADLINE_S)
+        wait_until(lambda: len(system.cluster.partitions(topic)) == partitions, "partitions are added")
+
+    target = system.target()
+    reader = system.reader(target)
+    worker = started(system)
+    requests = [*system.send(*soon(target, 20))]
+    found = reader.take(20)
+    system.wait_past(due_in(1))
+    worker.stop()
+    grow(3)
+    shutil.rmtree(worker.data_dir)
+    worker.start().ready()
+    assert health(worker.port, "partitions")[1]["red"] == {}
+    requests += system.send(*soon(target, 20))
+    found += reader.take(20)
+    grow(5)
+    wait_until(lambda: all(system.cluster.ends(topic)[each] for each in range(PARTITIONS)), "machines commit there")
+    worker.kill()
+    shutil.rmtree(worker.data_dir)
+    worker.start().ready()
+    assert health(worker.port, "partitions")[1]["red"] == {}
+    requests += system.send(*soon(target, 20))
+    found += reader.take(20)
+    system.wait_past(due_in(1))
+    assert reader.rest() == []
+    assert {record.timer_id for record in found} == {request.source for request in requests}

@@ -334,7 +334,9 @@ class ById(Publisher):
                     logger.exception("a record on topic %s could not be read", self._verdict_topic)
             proves = self._unproved and (message is None or len(self._unproved) >= _MAX_UNPROVED)
             if asked is not None and asked.done():
-                exists = self._note(consumer, self._found(consumer, asked), count)
+                exists = False
+                with contextlib.suppress(KafkaException):  # a consumer that cannot be told now is told at the next look
+                    exists = self._note(consumer, self._found(consumer, asked), count)
                 asked, look_at = None, monotonic() + (LOOK_S if exists else MISSING_LOOK_S)
             elif asked is None and (proves or monotonic() >= look_at):
                 asked, count = ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S), len(self._unproved)

@@ -527,7 +527,8 @@ def line(row: dict[str, Any]) -> str:
         f"lost {row['lost']}/{row['lost_ids']}/{row['lost_messages']}{gone} twice {row['twice']}/{row['twice_ids']}"
     )
     red = f"red after {row['red'][0]:.0f} s until {row['red_until']:.0f} s: {row['red'][1]}" if row["red"] else "green"
-    return f"{row['cell']}: {shown} | {counts}/{row['twice_messages']} {lags} | {red} | {row['said'][-250:]}"
+    way_on = f" | {row['way_on']}" if row["way_on"] else ""
+    return f"{row['cell']}: {shown} | {counts}/{row['twice_messages']} {lags} | {red}{way_on} | {row['said'][-250:]}"
 
 
 def main() -> int:

@@ -20,9 +20,12 @@ class SimLog:
     def __init__(self) -> None:
         self.exists = True
         self.written: list[bytes] = []
+        self.keys: set[bytes] = set()
         self.made = self.closed = 0
 
-    def write(self, topic: str, key: None, value: bytes, headers: None) -> Future[str]:
+    def write(self, topic: str, key: bytes, value: bytes, headers: None) -> Future[str]:
+        assert key not in self.keys, "a compacted topic keeps all entries"
+        self.keys.add(key)
         future: Future[str] = Future()
         if self.exists:
             self.written.append(value)

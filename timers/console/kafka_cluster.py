@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import math
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -332,7 +333,9 @@ class KafkaCluster:
         while True:
             publisher = await self._open_log()
             try:
-                written = publisher.write(self._settings.console_log_topic, None, entry, None)
+                # Each entry has a key of its own: else a compacted topic would refuse it, and with it each change.
+                key = uuid.uuid4().hex.encode()
+                written = publisher.write(self._settings.console_log_topic, key, entry, None)
                 await asyncio.wrap_future(written)
                 return
             except BufferError:

@@ -306,7 +306,7 @@ class ProgressLog:
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
-        if record is None and not isinstance(copy, BaseException) and copy[0] > 0:
+        if record is None and not isinstance(copy, BaseException) and (copy[0] > 0 or copy[1]):
             record = self._elsewhere(tp, partition, after_fence=after_fence)
         return record, copy, ends
 

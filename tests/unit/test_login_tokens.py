@@ -372,3 +372,5 @@ def test_librdkafka_gets_no_error_in_place_of_a_token(monkeypatch: pytest.Monkey
     settings = Settings.load(OAUTH | module(monkeypatch, lambda: 1 / 0))
     text, ends_s, subject, extensions = for_librdkafka(settings, "")
     assert (text, subject, extensions) == ("none", "", {}) and 0 < ends_s - time.time() <= 5
+    monkeypatch.setattr(source_of(settings), "failure", None)
+    assert "ZeroDivisionError" in login_tokens.troubles(settings)[0], "as long as the client has none"

@@ -122,6 +122,7 @@ class TokenSource:
         self._read = read
         self.failure: AccessError | None = None
         self.failures = 0
+        self._withheld = -math.inf, ""
         self._token: Token | None = None
         self._renew_at = self._again_at = -math.inf
         self.after_fork()
@@ -144,9 +145,15 @@ class TokenSource:
 
     @property
     def trouble(self) -> str | None:
-        """Why no client can log in now, in a sentence; None if there is a token, or none was needed yet."""
-        ended = self._token is None or self._token.left_s <= 0
-        return str(self.failure) if ended and self.failure is not None else None
+        """Why clients cannot log in now, in a sentence; None if they can, or no token was needed yet."""
+        if self.failure is not None and (self._token is None or self._token.left_s <= 0):
+            return str(self.failure)
+        until, failure = self._withheld
+        return failure if monotonic() < until else None
+
+    def withhold(self, error: AccessError) -> None:
+        """Note that a client has no token for :data:`ASK_AGAIN_S`, even if one comes earlier."""
+        self._withheld = monotonic() + ASK_AGAIN_S, str(error)
 
     def get(self) -> Token:
         """The present token, which is renewed first if it is time. Blocks for up to 9 s.
@@ -268,9 +275,11 @@ def for_librdkafka(settings: Settings, _config: str = "") -> tuple[str, float, s
     Returns:
         Token, its end in epoch seconds, whom it names, and extensions.
     """
+    source = source_of(settings)
     try:
-        token = source_of(settings).get()
-    except AccessError:
+        token = source.get()
+    except AccessError as error:
+        source.withhold(error)
         return NO_TOKEN, Clock().now_s() + ASK_AGAIN_S, "", {}
     return token.text, Clock().now_s() + token.left_s, token.subject, extensions(settings)
 

@@ -43,7 +43,7 @@ def test_the_worker_makes_its_topics_as_timers_need_them(running: System) -> Non
         settings.request_topic: ("delete", "LogAppendTime", "-1", "-1"),
         settings.retry_topic: ("delete", "LogAppendTime", "-1", "-1"),
         settings.oscillator_topic: ("delete", "LogAppendTime", "3600000", "-1"),
-        settings.dead_letter_topic: ("delete", "CreateTime", "-1", "-1"),
+        settings.dead_letter_topic: ("delete", "LogAppendTime", "-1", "-1"),
     }
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "retention.bytes")
     for topic, values in expected.items():
@@ -87,7 +87,8 @@ def mended(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     system = System(broker_address, tmp_path_factory.mktemp("mended"))
     week = {"message_timestamp_type": "CreateTime", "retention_ms": "604800000", "retention_bytes": "1000000000"}
     system.create_topic(system.request_topic, 2, **week)
-    system.create_topic(system.settings.oscillator_topic, 1, message_timestamp_type="CreateTime")
+    for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
+        system.create_topic(topic, 1, message_timestamp_type="CreateTime")
     try:
         yield system, system.worker().start().ready()
     finally:
@@ -96,7 +97,8 @@ def mended(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_existing_topics_get_the_brokers_time_and_a_log_line(mended: tuple[System, Worker]) -> None:
     system, worker = mended
-    for topic in (system.request_topic, system.settings.oscillator_topic):
+    settings = system.settings
+    for topic in (system.request_topic, settings.oscillator_topic, settings.dead_letter_topic):
         assert config_of(system, topic)["message.timestamp.type"] == "LogAppendTime"
         assert f"set message.timestamp.type=LogAppendTime on topic {topic}" in worker.log
 

@@ -92,6 +92,9 @@ class SimPlaces:
         self.are_complete = True
         self.failures: list[KafkaException] = []
 
+    def topic_of(self, record: Any) -> str:
+        return str(record.topic or record.kind.name)
+
     def ask_leaders(self, jobs: Iterable[Job]) -> None:
         if self.failures:
             raise self.failures.pop(0)
@@ -110,8 +113,8 @@ class SimTransactions:
         self.places = SimPlaces()
         self.append_ms = 0
 
-    def take_refused(self) -> list[Job]:
-        return []
+    def take_refused(self) -> dict[Job, KafkaError]:
+        return {}
 
 
 class SimTransport:

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.harness.queue_thread import JOBS, LOG, MESSAGES, SESSION_S, Opened, failure
 from tests.harness.waiting import wait_until
 from timers.queue.metadata import decode
+from timers.queue.records import Kind
 from timers.queue.settling import Partition, Plan
 from timers.queue.transactions import Outcome
 
@@ -24,6 +26,45 @@ def test_an_output_that_may_not_be_written_does_not_hold_up_others(queue: Opened
     assert waits.result(30) is None
     assert queue.transport.commits[JOBS].offset == 2
     assert queue.state.totals.dead == {"rejected": 2}
+
+
+def test_a_dead_letter_that_is_refused_itself_does_not_hold_up_others(
+    queue: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message stays open, and the dead letter is tried again: the topic may be corrected."""
+    monkeypatch.setattr("timers.queue.receiver._HELD_S", 0.02)
+    monkeypatch.setattr("timers.queue.receiver._MAX_HELD_S", 0.05)
+    monkeypatch.setattr("timers.queue.receiver._MAX_PAUSE_S", 0.05)
+    execute, refused, corrected = queue.transport.execute, [], threading.Event()
+
+    def refuse(plan: Plan) -> Outcome:
+        letters = [job for job in plan.jobs if job.records[0].kind is Kind.LETTER]
+        if letters and not corrected.is_set():
+            refused.append(letters[0].records[0].value)
+            error = KafkaError(KafkaError.INVALID_TIMESTAMP)
+            monkeypatch.setattr(queue.transport.transactions, "take_refused", lambda: dict.fromkeys(letters, error))
+            return Outcome.REFUSED
+        monkeypatch.setattr(queue.transport.transactions, "take_refused", dict)
+        outcome: Outcome = execute(plan)
+        return outcome
+
+    queue.transport.execute = refuse
+    queue.call(queue.transport.assigned, [JOBS])
+    rejected, *others = queue.receive(MESSAGES)
+    rejected.reject("bad")
+    wait_until(lambda: "refuse the dead letter of" in caplog.text, "the error")
+    for message in others:
+        message.ack()
+
+    def done() -> tuple[tuple[int, int], ...]:
+        commit = queue.transport.commits[JOBS]
+        return decode(commit.metadata, LOG, commit.offset).done
+
+    wait_until(lambda: done() == ((1, MESSAGES),) and len(refused) > 2, "the others, and more tries")
+    assert queue.transport.commits[JOBS].offset == 0, "the message is open"
+    assert None not in refused, "it keeps its value"
+    corrected.set()
+    wait_until(lambda: queue.transport.commits[JOBS].offset == MESSAGES, "the dead letter")
 
 
 def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) -> None:

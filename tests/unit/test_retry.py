@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,6 +84,13 @@ def test_attempts_are_counted_in_a_header_and_delays_grow() -> None:
     assert retry_of(plan(record, 2, Backoff(first_s=1), "other", DLQ))[::4] == ("other", 2.0), (
         "the attempt is an argument"
     )
+
+
+@pytest.mark.parametrize(("fired_ms", "due"), [(b"1800000000999", b"1800000000"), (b"9" * 14, None), (b"x", None)])
+def test_the_request_of_a_dead_letter_is_due_when_its_callback_was_sent(fired_ms: bytes, due: bytes | None) -> None:
+    """By the brokers' clock: the clock of the receiver may be hours ahead, and it is due at once."""
+    _, key, *_ = dead_letter_of(plan(Record(headers=[("timer-fired", fired_ms)]), 3, Backoff(retries=2), None, DLQ))
+    assert key is not None and (key == due or (due is None and abs(int(key) - time.time()) < 60))
 
 
 @pytest.mark.parametrize("key", [b"k", b"\xff\x00", None])

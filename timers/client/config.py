@@ -222,6 +222,11 @@ class Connection:
                 f"(TIMERS_MAX_REQUEST_BYTES) and {HEADER_ROOM_BYTES} for headers here, and max.message.bytes of topic "
                 f"{topic!r} at the broker: send a reference instead of the data"
             )
+        if code == KafkaError.INVALID_TIMESTAMP:
+            return PublishError(
+                f"the broker refuses the time of this machine's clock for topic {topic!r}: correct the clock, or set "
+                "message.timestamp.type=LogAppendTime on the topic"
+            )
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
         return kind(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")

@@ -213,8 +213,10 @@ class Publisher:
         headers: list[Header] | None,
         on_result: OnResult,
         partition: int = -1,
+        timestamp_ms: int = 0,
     ) -> None:
-        """As :meth:`write`. The polling thread calls ``on_result``."""
+        """As :meth:`write`. The polling thread calls ``on_result``. With ``timestamp_ms`` 0 the record gets the time of
+        this machine, unless the brokers set the times of the topic."""
         report = partial(self._report, on_result)
         with self._submit_lock:  # close() waits for the records that were submitted before it
             producer = self._single
@@ -222,7 +224,7 @@ class Publisher:
                 raise PublishError(self._why_closed)
             try:
                 # The ignored type is that of a list that may get text, too.
-                producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)  # type: ignore[arg-type]
+                producer.produce(topic, value, key, partition, report, None, timestamp_ms, headers)  # type: ignore[arg-type]
             except KafkaException as error:
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 

@@ -27,6 +27,7 @@ ATTEMPT = "retry-attempt"
 because workers remove such headers."""
 
 MAX_ATTEMPT_DIGITS = 6
+_MS_DIGITS = 13
 MAX_DEAD_LETTER_BYTES = 64 * 1024 * 1024
 """The brokers apply their own, smaller limit."""
 
@@ -163,7 +164,10 @@ def _dead_letter(
     received: Received, other_headers: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
 ) -> DeadLetterRecord:
     """The dead letter: a request that sends the message at once, and the source of the message's timer, if any."""
-    due_s = due_second(time.time(), None)
+    fired_ms = h.last(received.headers, h.TIMER_FIRED) or b""
+    # The time of the callback is the brokers'. The clock of this machine may be wrong.
+    is_known = fired_ms.isdigit() and len(fired_ms) <= _MS_DIGITS
+    due_s = int(fired_ms) // 1000 if is_known else due_second(time.time(), None)
     key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
         TimerRequest(target, received.key, received.value or b"", due_s)
     )

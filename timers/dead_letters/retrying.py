@@ -16,6 +16,7 @@ from timers.core.grouping import groups
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import AccessError, NameTakenError, PublishError, RetryRefusedError, TimersError
 from timers.kafka import connection, topic_admin
+from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.kafka.records import Record, TransactionalWriter
@@ -258,6 +259,7 @@ class Retrier:
                 {**connection.librdkafka(settings), "error_cb": self._reports},
                 topics.retrier_id(settings.app_id),
                 max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark has two sources and a long key
+                BrokersTime.of(settings).record_ms,  # producers may set the times of their topics
             )
         except KafkaException as error:
             raise self._user_error(error) from error

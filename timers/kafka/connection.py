@@ -281,6 +281,11 @@ class ErrorReports:
                 if self._unreached_now()
                 else f"no broker answers at {self._settings.brokers}: {self.causes()}"
             )
+        if code_of(error) == KafkaError.INVALID_TIMESTAMP:
+            return kind(
+                f"{failed}: the clock of this machine is too far from the brokers': correct it, or set "
+                "message.timestamp.type=LogAppendTime on the topic, as workers do on their own topics"
+            )
         return kind(f"{failed}: {reason.str()} ({reason.name()})")
 
     @contextmanager

@@ -52,8 +52,8 @@ class OwnTopic:
     config: dict[str, str]
     operations: tuple[Any, ...]
     """ACL operations that the worker needs, in addition to Describe and DescribeConfigs."""
-    needs_append_time: bool = False
-    """The times of its records decide when timers fire, so the broker must set them."""
+    append_time: Effect | None = None
+    """What happens if its records have the times of their producers. None: nothing, or the topic belongs to users."""
     needs_all_records: bool = False
     """If retention deletes a record, a timer is lost."""
     too_large: Effect | None = None
@@ -74,33 +74,40 @@ def kept_config(settings: Settings) -> dict[str, str]:
 
 def own_topics(settings: Settings) -> list[OwnTopic]:
     """Every topic that the worker needs."""
-    letters = kept_config(settings)
+    letters = {**kept_config(settings), TIMESTAMP_TYPE: LOG_APPEND_TIME}
     # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
     segment_ms = int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))
-    requests = {CLEANUP_POLICY: "delete", TIMESTAMP_TYPE: LOG_APPEND_TIME, **letters, SEGMENT_MS: str(segment_ms)}
+    requests = {**letters, SEGMENT_MS: str(segment_ms)}
     short_lived = {
         CLEANUP_POLICY: "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
         RETENTION_MS: "3600000",
         SEGMENT_MS: "600000",
     }
+    progress = {CLEANUP_POLICY: COMPACT, TIMESTAMP_TYPE: LOG_APPEND_TIME, **SMALL_SEGMENTS}
     both = (_READ, _WRITE)
     # Requests are read again, and the times of their records decide.
-    kept = partial(OwnTopic, needs_append_time=True, needs_all_records=True, must_last=True)
+    decides = Effect(RED, "so a producer's clock decides in place of the brokers'")
+    kept = partial(OwnTopic, append_time=decides, needs_all_records=True, must_last=True)
+    # Programs on any machine write there: commands, receivers, queues.
+    refuses = Effect(WARNING, "so a record of a machine whose clock is wrong has a wrong time, or is refused")
+    written = partial(OwnTopic, append_time=refuses)
+    begins = Effect(WARNING, "so countdowns and redeliveries begin at the producers' times")
     topics = [kept(settings.request_topic, requests, both if settings.canary_interval_s else (_READ,))]
     if settings.id_topic:
         topics.append(kept(settings.id_topic, requests, (_READ,)))
     if settings.countdown_topic:  # a countdown begins at the time of its record
-        topics.append(kept(settings.countdown_topic, requests, (_READ,), warn_only=True))
+        topics.append(kept(settings.countdown_topic, requests, (_READ,), append_time=begins, warn_only=True))
     if settings.marker_topic:  # the deadline of a message follows from the time of its marker
-        topics.append(kept(settings.marker_topic, requests, both, warn_only=True))
+        topics.append(kept(settings.marker_topic, requests, both, append_time=begins, warn_only=True))
     if settings.has_ids:
-        topics.append(OwnTopic(settings.verdict_topic, {CLEANUP_POLICY: "delete"}, (_WRITE,)))
+        verdicts = {CLEANUP_POLICY: "delete", TIMESTAMP_TYPE: LOG_APPEND_TIME}
+        topics.append(written(settings.verdict_topic, verdicts, (_WRITE,)))
     topics += [
         kept(settings.retry_topic, requests, both),
-        OwnTopic(settings.oscillator_topic, short_lived, both, needs_append_time=True),
-        OwnTopic(settings.progress_topic, {CLEANUP_POLICY: COMPACT, **SMALL_SEGMENTS}, both, must_last=True),
-        OwnTopic(settings.dead_letter_topic, letters, (_WRITE,), must_last=True),
+        OwnTopic(settings.oscillator_topic, short_lived, both, append_time=decides),
+        written(settings.progress_topic, progress, both, must_last=True),
+        written(settings.dead_letter_topic, letters, (_WRITE,), must_last=True),
     ]
     if settings.hot_horizon_s:
         # Its records are kept until `timers spark hold` has read them. The largest request of a request topic must fit,
@@ -199,13 +206,8 @@ def _of_topic(
             yield wrong(CLEANUP_POLICY, WARNING, "so the brokers delete none of its records, and it only grows", policy)
     elif policy and config.get(CLEANUP_POLICY, policy) != policy:
         yield wrong(CLEANUP_POLICY, RED, f"which would lose {kept}", policy)
-    if topic.needs_append_time and config.get(TIMESTAMP_TYPE, LOG_APPEND_TIME) != LOG_APPEND_TIME:
-        if topic.warn_only:
-            effect = "so countdowns and redeliveries begin at the producers' times"
-            yield wrong(TIMESTAMP_TYPE, WARNING, effect, LOG_APPEND_TIME)
-        else:
-            effect = "so a producer's clock decides in place of the brokers'"
-            yield wrong(TIMESTAMP_TYPE, RED, effect, LOG_APPEND_TIME)
+    if topic.append_time is not None and config.get(TIMESTAMP_TYPE, LOG_APPEND_TIME) != LOG_APPEND_TIME:
+        yield wrong(TIMESTAMP_TYPE, *topic.append_time, LOG_APPEND_TIME)
     if topic.too_large is not None:
         severity, effect = topic.too_large
         needed = topic.config[MAX_BYTES]

@@ -258,11 +258,22 @@ Send: TypeAlias = Callable[[Sequence[Record]], list[str]]
 class TransactionalWriter:
     """A transactional producer. Opening it fences the former one with the same id and aborts its open transaction.
 
+    Args:
+        record_ms: returns the time of a record in epoch milliseconds; 0: that of this machine. It counts only on topics
+            whose times the brokers do not set.
+
     Raises:
         KafkaException: the brokers do not answer, or refuse. The methods raise it too.
     """
 
-    def __init__(self, properties: Mapping[str, Any], transactional_id: str, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        transactional_id: str,
+        max_message_bytes: int,
+        record_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._record_ms = record_ms
         config = {
             "error_cb": lambda error: None,  # without one a fatal error would be raised in any delivery callback
             **properties,
@@ -278,6 +289,7 @@ class TransactionalWriter:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Send]:
         """One transaction: committed at the end of the block, aborted by an exception."""
+        self._record_ms()  # it may ask the brokers, which readers of an open transaction would wait for
         self._producer.begin_transaction()
         try:
             yield self._send
@@ -299,7 +311,9 @@ class TransactionalWriter:
 
         for index, (topic, partition, key, value, headers) in enumerate(records):
             report = partial(on_delivery, index)
-            self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=report)
+            self._producer.produce(
+                topic, value, key, partition, headers=list(headers), on_delivery=report, timestamp=self._record_ms()
+            )
             self._producer.poll(0)
         deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
         # flush() is not used: it calls delivery callbacks even while the exception of a fatal error is pending.

@@ -117,7 +117,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         # Brokers may not know the configuration of a new topic yet, and it is as it must be.
         known = {name: topic for name, topic in found.items() if name not in created}
         wrong, config = _look(admin, settings, wanted, known, len(metadata.brokers), TIMEOUT_S)
-        wrong = _mend(admin, wrong)
+        wrong = _mend(admin, wanted, wrong)
     except KafkaException as error:
         admin.poll(0)  # it tells the reports
         raise reports.user_error(error, "the engine's topics cannot be checked", TopicConfigError) from None
@@ -208,7 +208,7 @@ def config_problems(admin: AdminClient, settings: Settings, names: Collection[st
         if topic.name in names and not topic.must_exist:
             try:
                 found = _describe(admin, [topic.name])
-                _mend(admin, _look(admin, settings, [topic], found, 1, TIMEOUT_S)[0])
+                _mend(admin, [topic], _look(admin, settings, [topic], found, 1, TIMEOUT_S)[0])
             except TopicConfigError as error:
                 problems[topic.name] = str(error)
     return problems
@@ -397,29 +397,36 @@ def _look(
     return wrong_configs(settings.brokers, judged, broker_count), config
 
 
-def _mend(admin: AdminClient, wrong: list[WrongConfig]) -> list[WrongConfig]:
+def _mend(admin: AdminClient, wanted: list[OwnTopic], wrong: list[WrongConfig]) -> list[WrongConfig]:
     """Set what the worker sets itself. Returns the others.
 
     Raises:
         TopicConfigError: the worker must not use the topic as it is.
     """
-    left = []
+    left, of_producers = [], {topic.name for topic in wanted if topic.warn_only}
     for each in wrong:
         if each.severity == RED and each.name in (CLEANUP_POLICY, MAX_BYTES):
             raise TopicConfigError(each.sentence)
-        if each.severity == RED and each.name == TIMESTAMP_TYPE:
-            _set_append_time(admin, each)
-        else:
+        may_set = each.name == TIMESTAMP_TYPE and each.topic not in of_producers
+        if not may_set or not _set_append_time(admin, each):
             left.append(each)
     return left
 
 
-def _set_append_time(admin: AdminClient, wrong: WrongConfig) -> None:
+def _set_append_time(admin: AdminClient, wrong: WrongConfig) -> bool:
+    """Let the brokers set the times of a topic. False if this worker may not, and can do without.
+
+    Raises:
+        TopicConfigError: it must not use the topic as it is.
+    """
     entry = ConfigEntry(TIMESTAMP_TYPE, LOG_APPEND_TIME, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, wrong.topic, incremental_configs=[entry])
     try:
         admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
     except KafkaException as error:
+        if wrong.severity != RED:
+            return False
         refusal = f"this worker may not set it ({error.args[0].str()})"
         raise TopicConfigError(f"{wrong.sentence}; {refusal}") from None
     logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, wrong.topic)
+    return True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any
@@ -467,7 +467,11 @@ class Receiver:
 
 _PAUSE_S = 0.5
 _MAX_PAUSE_S = 10.0
-_TOO_LARGE = "its retry, its dead letter or an output is refused by the brokers, such as a record that is too large"
+_REFUSED = "its retry, its dead letter or an output is refused by the brokers"
+_TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
+_DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_HELD_S, _MAX_HELD_S = 30.0, 600.0
+"""A dead letter that the brokers refuse waits so long until it is tried again."""
 
 
 class Committer:
@@ -484,6 +488,8 @@ class Committer:
         self._lock = state.lock
         self._next_transaction = 0.0
         self._pause_s = _PAUSE_S
+        self._held: dict[Job, tuple[float, float]] = {}
+        """Job whose dead letter is refused -> until when it waits, by the monotonic clock, and for how many seconds."""
 
     def commit_all(self, *, with_copy: bool = False, only_plain: bool = False) -> bool:
         """Commit all that is to be committed now; False if something of it was not.
@@ -535,7 +541,7 @@ class Committer:
                 places = self._transport.transactions.places
                 places.ask_leaders(jobs)
                 with self._lock:
-                    self._replace_refused(places.denied(jobs))
+                    self._replace_refused(dict.fromkeys(places.denied(jobs), _DENIED))
             return True
         except KafkaException as error:
             _log.warning("a transaction of %s waits: %s", self._transport.group, error.args[0])
@@ -549,7 +555,8 @@ class Committer:
         for job in [job for job in waiting if job.records[0].kind is records.Kind.GUARD]:
             self._settler.jobs.remove(job)
             waiting.discard(job)
-        return waiting
+        self._held = {job: self._held[job] for job in self._settler.jobs if job in self._held}
+        return waiting | {job for job, (until, _) in self._held.items() if monotonic() < until}
 
     def _pause(self) -> None:
         """Begin no transaction for a growing time."""
@@ -575,17 +582,32 @@ class Committer:
             self._pause_s, self._next_transaction = _PAUSE_S, 0.0
         return outcome
 
-    def _replace_refused(self, jobs: Iterable[Job]) -> None:
-        """Give up records that the brokers refuse: a dead letter of their message takes their place. The caller holds
-        the lock."""
-        for job in jobs:
-            if job.records[0].kind is records.Kind.GUARD:
+    def _replace_refused(self, refused: Mapping[Job, KafkaError]) -> None:
+        """Give up records that the brokers refuse: a dead letter of their message takes their place, without its value
+        if it is too large. If it is refused for another reason, its message stays open, and no other one waits for it.
+        The caller holds the lock."""
+        for job, error in refused.items():
+            record, reason = job.records[0], f"{_REFUSED}: {error.str()}"
+            if record.kind is records.Kind.GUARD:
                 self._settler.jobs.remove(job)
-            elif job.records[0].kind is records.Kind.LETTER or job.letter is None:
-                job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
+            elif record.kind is records.Kind.LETTER and (record.value is None or error.code() != _TOO_LARGE):
+                self._hold(job, record, error)
+            elif record.kind is records.Kind.LETTER or job.letter is None:
+                job.records = [records.truncated_letter(record, reason)]
             else:
                 self._state.totals.dead[REJECTED] += 1
-                job.records = [job.letter(REJECTED, _TOO_LARGE)]
+                job.records = [job.letter(REJECTED, reason)]
+
+    def _hold(self, job: Job, record: records.Record, error: KafkaError) -> None:
+        _, waited_s = self._held.get(job, (0.0, _HELD_S / 2))
+        held_s = min(2 * waited_s, _MAX_HELD_S)
+        self._held[job] = monotonic() + held_s, held_s
+        _log.error(
+            "the brokers refuse the dead letter of %s on topic %r (%s): the message stays open, and the dead letter is "
+            "tried again in %g s. Look at the configuration of the topic: message.timestamp.type=LogAppendTime and "
+            "cleanup.policy=delete are right",
+            *(record.source, self._transport.transactions.places.topic_of(record), error.str(), held_s),
+        )
 
     def _resolve(self) -> bool:
         plan = self._settler.unknown

@@ -19,6 +19,7 @@ from timers.client.publish import OnResult, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
 from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError
+from timers.kafka.brokers_time import BrokersTime
 from timers.queue.records import Record, as_bytes
 from timers.wire.headers import Header
 
@@ -183,6 +184,7 @@ class Sender:
         self._topic = topic
         self._kafka = kafka
         self._publisher = Publisher(kafka.with_topic(topic), thread="queue-sender", partitioner="murmur2_random")
+        self._brokers_time = BrokersTime.of(kafka.settings)
 
     def send(self, messages: Iterable[Sendable]) -> list[str]:
         """Send messages, and return their sources when the brokers have all of them.
@@ -237,7 +239,8 @@ class Sender:
         deadline = monotonic() + timeout_s
         while True:
             with suppress(BufferError):
-                return self._publisher.submit_record(topic, key, value, headers, on_result)
+                at_ms = self._brokers_time.record_ms()
+                return self._publisher.submit_record(topic, key, value, headers, on_result, timestamp_ms=at_ms)
             refuse_if_full(timeout_s, deadline)
             sleep(FULL_QUEUE_WAIT_S)
 

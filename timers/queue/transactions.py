@@ -168,7 +168,7 @@ class Transactions:
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
         self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
-        self._refused: dict[Job, None] = {}
+        self._refused: dict[Job, KafkaError] = {}
         self.places: Places
         self.append_ms = 0
 
@@ -259,10 +259,9 @@ class Transactions:
             self._opened = None
         return self._opened is None
 
-    def take_refused(self) -> list[Job]:
-        """Return the jobs with records that the brokers refuse: each of them once, also if several of its records are
-        refused."""
-        refused, self._refused = list(self._refused), {}
+    def take_refused(self) -> dict[Job, KafkaError]:
+        """Return the jobs with records that the brokers refuse, and why they refuse one of them."""
+        refused, self._refused = self._refused, {}
         return refused
 
     def connect(self) -> Producer:
@@ -305,7 +304,8 @@ class Transactions:
         """Write copies of the commits, and the records of the jobs.
 
         The copies come first: the brokers' time of the last one is later than each call of ``retry``, so that delays
-        which are counted from it are never too short, whatever the clocks of this machine say.
+        which are counted from it are never too short, whatever the clocks of this machine say. All records get this
+        time: brokers refuse a time that is an hour ahead of theirs (``message.timestamp.after.max.ms``).
         """
         written = _Deliveries(self._refused)
         for partition, commit in plan.commits.items():
@@ -332,7 +332,9 @@ class Transactions:
             note = partial(written, job=job, refusals=refusals)
             while True:
                 try:
-                    producer.produce(topic, each.value, key, partition, on_delivery=note, headers=headers)
+                    producer.produce(
+                        topic, each.value, key, partition, on_delivery=note, timestamp=now_ms, headers=headers
+                    )
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -344,7 +346,7 @@ class Transactions:
 class _Deliveries:
     """Delivery reports of one transaction."""
 
-    def __init__(self, refused: dict[Job, None]) -> None:
+    def __init__(self, refused: dict[Job, KafkaError]) -> None:
         self.timestamp = (0, 0)
         self._refused = refused
         self._error: KafkaError | None = None
@@ -356,7 +358,7 @@ class _Deliveries:
             self.timestamp = message.timestamp()
             return
         if job is not None and error.code() in refusals:
-            self._refused[job] = None
+            self._refused[job] = error
         self._error = error
 
     def wait(self, producer: Producer) -> None:
@@ -428,7 +430,7 @@ def offsets(commits: Mapping[Partition, Commit]) -> list[TopicPartition]:
     return [TopicPartition(*each, commit.offset, commit.metadata) for each, commit in commits.items()]
 
 
-_RECORD_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+_RECORD_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 """Errors of one record, which would fail each transaction that holds it."""
 
 _OUTPUT_REFUSALS = _RECORD_REFUSALS | {

@@ -1,0 +1,61 @@
+"""The time of records for topics whose times producers set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.kafka import brokers_time
+from timers.kafka.brokers_time import BrokersTime
+
+OWN_S = 1_800_000_000.0
+HOURS_MS = 2 * 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the next tick."""
+    monkeypatch.setattr(brokers_time, "_POLL_S", 0.0)
+
+
+def ticking(*ticks_ms: int | None) -> Callable[[], int | None]:
+    return iter(ticks_ms).__next__
+
+
+def at(own_off_ms: int) -> int:
+    return int(OWN_S * 1000) + own_off_ms
+
+
+@pytest.mark.parametrize("off_ms", [HOURS_MS, -HOURS_MS])
+def test_a_wrong_clock_gets_the_time_of_a_worker_that_ticks(off_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    time = BrokersTime(ticking(at(off_ms - 1000), at(off_ms)), lambda: OWN_S)
+    assert [time.record_ms() for _ in range(3)] == [at(off_ms)] * 3
+    (said,) = caplog.messages
+    assert f"is {-off_ms // 1000:+} s off the brokers'" in said
+
+
+@pytest.mark.parametrize("ticks_ms", [[at(-59_000)], [at(59_000)], [None], [at(-HOURS_MS)] * 9])
+def test_a_clock_that_is_right_or_cannot_be_compared_is_used(
+    ticks_ms: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old tick says nothing: no worker runs."""
+    monkeypatch.setattr(brokers_time, "_NEXT_TICK_S", 0.0)
+    assert BrokersTime(ticking(*ticks_ms), lambda: OWN_S).record_ms() == 0
+
+
+def test_without_an_answer_the_clock_is_used() -> None:
+    def refused() -> int | None:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    assert BrokersTime(refused, lambda: OWN_S).record_ms() == 0
+
+
+def test_a_clock_that_was_corrected_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers_time, "LOOK_S", 0.0)
+    own = [OWN_S]
+    time = BrokersTime(ticking(at(-HOURS_MS), at(1 - HOURS_MS), at(-HOURS_MS)), lambda: own[0])
+    assert time.record_ms() == at(1 - HOURS_MS)
+    own[0] -= HOURS_MS / 1000
+    assert time.record_ms() == 0

@@ -1,0 +1,101 @@
+"""The brokers' time, for records on topics of others, where a record has the time that its producer gives it.
+
+A broker refuses a time that is more than an hour ahead of its own (``message.timestamp.after.max.ms``, Kafka 4), and
+deletes a record with an old one too early. No answer of a broker says its time, except that of a topic whose times the
+brokers set: the newest tick of the workers has it, within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import monotonic, sleep
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from timers.clock import Clock
+from timers.config.settings import Settings
+from timers.kafka import connection
+from timers.kafka.clients import admin_client
+from timers.wire.checks import PRODUCERS_CLOCKS_MS
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+"""Seconds after which the ticks are looked at again: a clock may have been corrected."""
+
+_ANSWER_S = 1.0
+_NEXT_TICK_S = 2.5
+_POLL_S = 0.1
+
+
+class BrokersTime:
+    """Compares the clock of this machine with the newest tick. Thread-safe. It asks once in :data:`LOOK_S`, and then
+    blocks for some milliseconds, or for seconds if the clock is wrong or the brokers are slow.
+
+    A clock that is wrong by up to a minute, :data:`timers.wire.checks.PRODUCERS_CLOCKS_MS`, is used as it is. So is one
+    that cannot be compared: no worker writes ticks, or this user has no right Describe on their topic.
+
+    Args:
+        newest_tick_ms: returns the time of the newest tick; None: not known. May raise KafkaException.
+        own_s: the clock of this machine, in epoch seconds; None: its wall clock.
+    """
+
+    def __init__(self, newest_tick_ms: Callable[[], int | None], own_s: Callable[[], float] | None = None) -> None:
+        self._newest_tick_ms = newest_tick_ms
+        self._own_s = own_s or Clock().now_s
+        self._ahead_ms = 0
+        self._looked_s = float("-inf")
+
+    @classmethod
+    def of(cls, settings: Settings) -> BrokersTime:
+        """The brokers' time from the ticks of this app's workers."""
+        return cls(partial(_newest_ms, settings))
+
+    def record_ms(self) -> int:
+        """The time for a record that is written now, in epoch milliseconds; 0: the client's own."""
+        if monotonic() >= self._looked_s + LOOK_S:
+            self._looked_s = monotonic()
+            known_ms, self._ahead_ms = self._ahead_ms, 0
+            with suppress(KafkaException):
+                self._ahead_ms = self._look()
+            if self._ahead_ms and not known_ms:
+                logger.warning(
+                    "the clock of this machine is %+.0f s off the brokers': records get the brokers' time. Correct it: "
+                    "delays are counted from it",
+                    -self._ahead_ms / 1000,
+                )
+        return self._own_ms() + self._ahead_ms if self._ahead_ms else 0
+
+    def _look(self) -> int:
+        """By how many milliseconds the brokers are ahead; 0 if the clocks agree, or are not known to differ."""
+        first_ms, give_up_s = self._newest_tick_ms(), monotonic() + _NEXT_TICK_S
+        newest_ms = first_ms
+        while newest_ms is not None and abs(newest_ms - self._own_ms()) > PRODUCERS_CLOCKS_MS:
+            if newest_ms != first_ms:  # a worker ticks: this is the time
+                return newest_ms - self._own_ms()
+            if monotonic() > give_up_s:  # an old tick says nothing
+                break
+            sleep(_POLL_S)
+            newest_ms = self._newest_tick_ms()
+        return 0
+
+    def _own_ms(self) -> int:
+        return int(self._own_s() * 1000)
+
+
+def _newest_ms(settings: Settings) -> int | None:
+    from confluent_kafka.admin import OffsetSpec  # not at the top: the client library does not need this import
+
+    # Reports of its own: that this user may not describe the ticks is no error of what the caller does.
+    admin, topic = admin_client(settings, connection.ErrorReports(settings), _ANSWER_S), settings.oscillator_topic
+    found = admin.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+    places = {TopicPartition(topic, partition): OffsetSpec.max_timestamp() for partition in found.partitions}  # type: ignore[no-untyped-call]
+    listed = admin.list_offsets(places, request_timeout=_ANSWER_S) if places else {}
+    times = []
+    for future in listed.values():
+        with suppress(KafkaException):
+            times.append(int(future.result(_ANSWER_S).timestamp))
+    return max((each for each in times if each > 0), default=None)

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer
 
+from tests.harness import kafka_version
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import jars
 from timers.config.settings import Settings
@@ -71,9 +73,16 @@ class Stranger:
         self._thread.join()
 
 
+def _need_brokers_with(protocol: str) -> None:
+    """Skip the test if the brokers of the chosen version do not have a protocol."""
+    if protocol != CLASSIC and kafka_version.chosen().startswith("3."):
+        pytest.skip(f"NOT TRIED: a member of {protocol}, which Kafka 3.9 has as a preview or not at all")
+
+
 @contextmanager
 def stranger(address: str, group: str, *topics: str, protocol: str = KIP_848, **config: Any) -> Iterator[Stranger]:
     """A consumer of librdkafka in a group, until the end of the block."""
+    _need_brokers_with(protocol)
     found = Stranger(address, group, [*topics], protocol, **config)
     try:
         yield found
@@ -92,6 +101,7 @@ def with_partitions(*arguments: str, **config: Any) -> Iterator[Stranger]:
 @contextmanager
 def java(address: str, group: str, topic: str, *, shares: bool = False, protocol: str = CLASSIC) -> Iterator[None]:
     """Kafka's console consumer in a group, or its share consumer; the block begins when it is a member."""
+    _need_brokers_with("share" if shares else protocol)
     program = f"{_CONSOLE}.{'ConsoleShareConsumer' if shares else 'ConsoleConsumer'}"
     options = [] if shares else [f"group.protocol={protocol}"]
     command = [

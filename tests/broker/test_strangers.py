@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import pytest
 
+from tests.harness import kafka_version
 from tests.harness.command_line import command, set_environment
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Request
@@ -61,17 +61,23 @@ def test_a_stranger_that_would_let_the_brokers_deal_is_refused(system: System) -
 
 
 FIRST: dict[str, Callable[..., AbstractContextManager[Any]]] = {
-    "KIP-848": with_partitions,
+    KIP_848: with_partitions,
     "librdkafka, which leads": partial(with_partitions, protocol=CLASSIC),
     "Java, of KIP-848": partial(java, protocol=KIP_848),
     "Java, with other strategies": java,
     "Java, which shares": partial(java, shares=True),
 }
 
+BEFORE_4 = pytest.mark.skipif(kafka_version.chosen() < "4", reason="brokers before 4.0 have no such groups by default")
+MARKS: dict[str, Sequence[pytest.MarkDecorator]] = {
+    KIP_848: [BEFORE_4],
+    "Java, of KIP-848": [BEFORE_4, pytest.mark.long],
+    "Java, with other strategies": [pytest.mark.long],
+    "Java, which shares": [BEFORE_4, pytest.mark.long],
+}
 
-@pytest.mark.parametrize(
-    "kind", [*islice(FIRST, 2), *(pytest.param(each, marks=pytest.mark.long) for each in islice(FIRST, 2, None))]
-)
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in FIRST])
 def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
     kind: str, system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +103,7 @@ def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
     wait_equal(lambda: scrape(worker.port).total("timers_partitions_unowned"), 0)
 
 
+@BEFORE_4
 def test_workers_keep_their_partitions_while_a_stranger_is_in_their_group(system: System) -> None:
     workers = [system.worker() for _ in range(2)]
     for worker in workers:
@@ -115,10 +122,14 @@ def test_workers_keep_their_partitions_while_a_stranger_is_in_their_group(system
         wait_equal(partial(reasons, worker), "")
 
 
-@pytest.mark.parametrize("kind", ["KIP-848", pytest.param("Java, with the same strategy", marks=pytest.mark.long)])
-def test_a_queue_names_a_stranger_that_takes_its_messages(kind: str, here: System) -> None:
+@pytest.mark.parametrize(
+    "joins",
+    [pytest.param(with_partitions, marks=BEFORE_4), pytest.param(java, marks=pytest.mark.long)],
+    ids=[KIP_848, "Java"],
+)
+def test_a_queue_names_a_stranger_that_takes_its_messages(joins: Any, here: System) -> None:
+    """Java's consumer offers the strategy of the queue's processes by default."""
     topic = here.target(partitions=4)
-    joins: Any = with_partitions if kind == "KIP-848" else java
     with Queue(topic, **PATIENT) as queue:
         queue.receive(1, wait_s=0.1)
         wait_until(lambda: not queue.unready(), "the queue has its partitions")

@@ -66,3 +66,17 @@ def test_a_partition_is_red_until_it_has_an_owner() -> None:
     assert red() == {TP: RED_S}
     watch.pass_(1, None)
     assert red() == {}
+
+
+def test_a_look_without_an_answer_leaves_no_good_one() -> None:
+    found = UnownedPartitions(lambda: 1000.0)
+    assert found.count is None, "nothing was asked yet"
+    found.note({}, "a")
+    assert found.count == 0
+    found.is_known = False
+    assert found.count is None
+    watch = Watch()
+    watch.pass_(RED_S + 1, "c")
+    red = watch.workers["a"]
+    red.is_known = False
+    assert red.count == 1, "a bad one stays until it is known to be better"

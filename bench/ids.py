@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.harness.discarding import UsableTopics, discarding
+from timers.core import levels
 from timers.core.limits import ChunkSize, Limits
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
@@ -58,7 +59,7 @@ class DiscardingOutbox:
         self.begin = self._transaction.begin
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
-        assert output == Output(output.due, verdicts=output.verdicts), "these timers need nothing else"
+        assert not any(output._replace(due=(), verdicts=())), "these timers need nothing else"
         if output.verdicts:
             self._transaction.answer(output.verdicts)
         self._transaction.commit(progress, [("target", 4, output.due)])
@@ -123,7 +124,8 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
     )
     outbox = DiscardingScheduleOutbox() if request_format.topic_is_compacted else DiscardingOutbox()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    machine = PartitionSpec(("bench", 0), request_format, limits).machine(Progress(), store, outbox)
+    begin = Progress.first(levels.RAISED_TO)
+    machine = PartitionSpec(("bench", 0), request_format, limits).machine(begin, store, outbox)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 
     def accept() -> None:

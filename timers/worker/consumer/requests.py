@@ -515,7 +515,7 @@ class PartitionConsumer(Service):
         """
         try:
             return await self._on_thread(self._known_member.describe())
-        except errors.KafkaError as error:
+        except (errors.KafkaError, ValueError) as error:  # an answer of another form must not end the worker
             raise NoAnswer(f"the group's coordinator did not answer: {error!r}") from None
 
     async def described(self) -> list[Member]:

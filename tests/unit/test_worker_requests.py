@@ -38,6 +38,7 @@ class SimPool:
 
     def __init__(self) -> None:
         self.taken: list[tuple[frozenset[TopicPartition], bool]] = []
+        self.unreadable = SimpleNamespace(forget=print)
 
     async def take(self, dealt: frozenset[TopicPartition], *, anew: bool) -> None:
         await asyncio.sleep(0)

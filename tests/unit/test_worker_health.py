@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
+from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.progress import Progress
 from timers.core.timer import Tick
@@ -128,6 +129,7 @@ def started() -> Any:
     pool = SimpleNamespace(stopped={}, waiting={}, opening=0, runners={("requests", 2): runner}, clock_is_behind=False)
     pool.unreadable = SimpleNamespace(sentences={})
     return SimpleNamespace(
+        settings=Settings(brokers="b:1"),
         pool=pool,
         tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
         consumer=SimpleNamespace(in_group=True, was_dealt=True),

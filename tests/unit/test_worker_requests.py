@@ -35,6 +35,7 @@ class SimPool:
     """A pool that only notes the deals."""
 
     stores: ClassVar[dict[TopicPartition, int]] = {}
+    unreadable = SimpleNamespace(forget=lambda tp: None)
 
     def __init__(self) -> None:
         self.taken: list[tuple[frozenset[TopicPartition], bool]] = []

@@ -297,7 +297,7 @@ class Trimmer:
                 self._say_once(logging.INFO, known, PUT_OFF)
                 return
             self._said.discard(PUT_OFF)
-            to = self._delete(logs, known, tp, log, kept_from, check)
+            to = self._delete(logs, known, tp, log, start, kept_from, check)
         except Refused as why:
             self._note(known, tp, str(why))
         except KafkaException as error:
@@ -390,6 +390,7 @@ class Trimmer:
         known: _Known,
         tp: TopicPartition,
         log: SnapshotLog,
+        start: int,
         kept_from: int | None,
         check: Callable[[], None],
     ) -> int:
@@ -405,7 +406,7 @@ class Trimmer:
         snapshots = topics.snapshots(self._settings.app_id, tp[0])
         for _ in range(TRIES):
             check()
-            answer = self._ask(known.runner, partial(_commit, self._clock))
+            answer = self._ask(known.runner, partial(_commit, self._clock, start))
             if not isinstance(answer, _Committed):
                 return 0  # it recovers, or has no time yet
             progress, parts = answer.progress, self._pool.parts
@@ -441,7 +442,12 @@ def _note_trimmed(machine: Machine) -> bool:
     return machine.commit_change(lambda progress: progress.with_setting(LOG_TRIMMED, 1))
 
 
-def _commit(clock: Clock, machine: Machine) -> _Committed | None:
-    """Commit, to know that no other worker has taken the machine over. On the machine's thread."""
+def _commit(clock: Clock, start: int, machine: Machine) -> _Committed | None:
+    """Commit, to know that no other worker has taken the machine over. On the machine's thread.
+
+    Args:
+        start: where the log begins before the deletion.
+    """
     at_s = clock.boot_s()
-    return _Committed(at_s, machine.committed) if machine.commit_change(lambda progress: progress) else None
+    is_committed = machine.commit_change(lambda progress: progress.with_log_start(start))
+    return _Committed(at_s, machine.committed) if is_committed else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from timers.config.settings import Settings
@@ -23,6 +23,7 @@ from timers.core.operation import Entry
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import (
     MAX_REQUEST_BYTES,
+    MOST_LATE_CHANGES,
     PARTITIONS,
     REJECT_OVERDUE,
     VERDICT_RETENTION,
@@ -152,7 +153,7 @@ class PartitionSpec:
             return self.classes.marker_index(store, self.request_format.callback_topic)
         if self.request_format.has_conditions:
             place = topics.partition_name(*self.tp)
-            return self.classes.conditional_index(store, self.retention_s, is_cold, holes, place)
+            return self.classes.conditional_index(store, self.retention_s, is_cold, holes, place, _warn_of_full_list)
         if self.request_format.has_ids:
             return self.classes.index(store, self.retention_s, is_cold, holes)
         return None
@@ -173,6 +174,17 @@ class PartitionSpec:
         if not self.request_format.has_ids:
             return None
         return self.classes.barrier(CLEANING_S if self.limits.stale_after_s else None)
+
+
+@cache
+def _warn_of_full_list(place: str) -> None:
+    """Say once that a list in the progress is full. The metric ``timers_late_changes_unlisted_total`` says it again."""
+    logger.warning(
+        "%s: %d requests with timer-if were readable only after their timer had fired, and are refused. More cannot be "
+        "noted, so the next ones count, and both versions fire: see docs/operations.md#timersrequestsheldback",
+        place,
+        MOST_LATE_CHANGES,
+    )
 
 
 def spec_of(

@@ -128,7 +128,9 @@ class PendingReader:
         if named is None:
             return None
         below = History(each for each in progress.settings if each.from_offset < named.applied)
-        return named.applied, self.pending(tp, Progress(named.applied, settings=below, snapshot=named))
+        late = progress.late_changes
+        known = Progress(named.applied, settings=below, snapshot=named, late_changes=late)
+        return named.applied, self.pending(tp, known)
 
     def _store(self, tp: TopicPartition, progress: Progress) -> RocksStore:
         """Returns a store that may be read on from where it ends."""

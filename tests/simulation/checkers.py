@@ -304,7 +304,7 @@ class Checkers:
         log.needs_witness = after != before and after.holes == before.holes
         self._reject_too_large(log, before.next_offset)
         if log.id_oracle is not None:
-            log.id_oracle.judge(after)
+            log.id_oracle.commit(before, after, self._log.start(*machine))
         if after.level > before.level:
             if min(self.supported(), default=LEVEL) < after.level:
                 raise Violation(f"{machine} was raised to level {after.level}, which a worker does not support")

@@ -15,6 +15,7 @@ from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
 from tests.simulation.workload import Workload
 from timers.config.settings import Settings
+from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
@@ -91,6 +92,7 @@ class SimCluster:
             many_late=self.log.slow_above_records == SLOW_RECORDS,
             level_random=self._level_random if has_levels else None,
             condition_random=self._condition_random if self._has_conditions else None,
+            late_random=(late_random := self._late_changes()),
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
@@ -100,8 +102,14 @@ class SimCluster:
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
+            each.first_level = FIRST if late_random is None else READABLE_LATE
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
+
+    def _late_changes(self) -> Random | None:
+        """Returns what decides about changes that are readable late; None: this run has no more than others make."""
+        random = Random(f"{self.seed} late changes")
+        return random if self._has_conditions and random.random() < 0.6 else None
 
     def _choose_settings(self) -> Settings:
         random = self._random
@@ -374,8 +382,9 @@ class SimCluster:
             return False
         _, text = self.log.group_offsets.get((self._settings.app_id, machine), (0, ""))
         newest, found = self.checkers.logs[machine].progress, progress_record.decode_witness(text)
-        settings = progress_record.decode(older.value or b"", LEVEL)[0].settings
-        return settings == newest.settings and found is not None and found[0] == newest.witness
+        known = progress_record.decode(older.value or b"", LEVEL)[0]
+        is_told = (known.settings, known.late_changes) == (newest.settings, newest.late_changes)
+        return is_told and found is not None and found[0] == newest.witness
 
     def _repair(self) -> str:
         """Let a wrong clock fire timers of a partition, correct it, and take the time of the partition back.

@@ -22,8 +22,8 @@ class WithoutConditions(SimWorker):
 class ReplaysRefusedRequests(ConditionalIndex):
     """A replay takes the last record of each id."""
 
-    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
-        return Index.replay(self, decoded)
+    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
+        return Index.replay(self, decoded, progress)
 
 
 class SweepsWhatHasFired(ConditionalIndex):
@@ -47,9 +47,8 @@ CHANGED = {
     ),
     "[I27] refused requests get no verdict": changed(
         (
-            "OperationResults(entries, verdicts, refused=len(refused) - cancels)",
-            "OperationResults("
-            "entries, [each for each in verdicts if each.offset not in refused], refused=len(refused) - cancels)",
+            "OperationResults(entries, verdicts, (), ..., ..., ...)",
+            "OperationResults(entries, [each for each in verdicts if each.offset not in refused], (), ..., ..., ...)",
         ),
     ),
     "[I27] what has fired is absent": changed(
@@ -74,6 +73,32 @@ CHANGED = {
         ("NO_VERSION if entry is None else request_of(entry)", "NO_VERSION if entry is None else version_of(entry)[1]")
     ),
     "[I27] no change is too late": changed(("TOO_LATE if ... else None", "None")),
+    "[I27] a request that was readable late is refused and not listed": changed(
+        (
+            "OperationResults(entries, verdicts, (), ..., tuple(late.offsets), ...)",
+            "OperationResults(entries, verdicts, (), ..., (), ...)",
+        ),
+    ),
+    "[I27] a request that was readable late is listed and counts": changed(
+        ("refusal = TOO_LATE", "pass"),
+    ),
+    "[I27] what was readable late is forgotten while the log has it": changed(
+        ("progress.with_log_start(log_start)", "progress.with_log_start(progress.next_offset)"),
+    ),
+    "[I27] what was readable late is listed in another transaction than its verdict": changed(
+        (
+            "replace(self.progress, next_offset=to_offset, lineage=lineage, late_changes=late_changes)",
+            "replace(self.progress, next_offset=to_offset, lineage=lineage)",
+        ),
+        ("self.progress = new_progress", "self.progress = replace(new_progress, late_changes=late_changes)"),
+    ),
+    "[I27] what is due counts as fired": changed(
+        (
+            "rows, judged = self._index.settle(..., ..., ...)",
+            "self._index.due_s = self._tick.second; rows, judged = self._index.settle(..., ..., ...)",
+        ),
+        ("... and late.takes(offset)", "due_s_of(former) <= self.due_s and late.takes(offset)"),
+    ),
     "[I27] a batch is judged without its earlier records": changed(
         ("known[id] = entries[id] = after = ...", "entries[id] = after = ..."),
     ),

@@ -83,7 +83,7 @@ rows, entries = ... if self._index is None else ...
             """
 again = self._reader.read(records, to_offset, self.progress)
 verdicts = () if self._index is None else self._index.settle(
-    again, self.progress.fired_through, self.committed.fired_through
+    again, self.progress, self.committed.fired_through
 )[1].verdicts
 if verdicts and self._tick is not None:
     self._outbox.begin(self._tick)

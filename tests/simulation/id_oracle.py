@@ -14,6 +14,7 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
 from timers.core.index import is_over
 from timers.core.keys import OrderKey
+from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -31,7 +32,7 @@ from timers.core.operation import (
     request_of,
     version_of,
 )
-from timers.core.progress import VERDICT_RETENTION, Progress, reached
+from timers.core.progress import FEATURE_LEVEL, VERDICT_RETENTION, Progress, reached
 from timers.core.timer import Row
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
@@ -111,14 +112,18 @@ class IdOracle:
 
     Args:
         copy_of: returns the promoted copy of a request below an offset.
+        is_cold: whether a request is cold, by the settings history of a progress.
         has_conditions: whether the requests may have conditions.
     """
 
     copy_of: Callable[[Request, int], Request | None]
+    is_cold: Callable[[Request, Progress], bool]
     has_conditions: bool
     _steps: list[Step] = field(default_factory=list)
     _by_source: dict[str, Step] = field(default_factory=dict)
     _progress: Progress = Progress()  # noqa: RUF009  # frozen
+    _late: set[int] = field(default_factory=set)
+    """Offsets of the requests that are refused because they were readable late."""
 
     def add(self, step: Step, progress: Progress) -> None:
         """Add a visible record. Transactions become visible late, so records may be added out of order."""
@@ -127,8 +132,21 @@ class IdOracle:
         self._by_source[step.source] = step
         self.judge(progress)
 
-    def judge(self, progress: Progress) -> None:
-        """Find out which records count, by the settings history of a progress."""
+    def commit(self, before: Progress, after: Progress, log_start: int) -> None:
+        """Judge the records that a commit has accepted."""
+        left = {each for each in before.late_changes if each >= log_start} - set(after.late_changes)
+        if left:
+            raise Violation(f"the log has the late changes {left}, and the progress has forgotten them")
+        self.judge(after, range(before.next_offset, after.next_offset))
+        if surplus := set(after.late_changes) - self._late:
+            raise Violation(f"the progress lists {surplus}, which are no late changes")
+
+    def judge(self, progress: Progress, accepted: range = range(0)) -> None:
+        """Find out which records count, by the settings history of a progress, and by what had fired before.
+
+        Args:
+            accepted: offsets of the records that this progress has accepted.
+        """
         self._progress = progress
         for request in [step.request for step in self._steps if step.request is not None]:
             request.end, request.refused = None, False
@@ -145,6 +163,10 @@ class IdOracle:
                 if previous is not None and self.is_past(self._entry(previous, step.offset), time_s):
                     former = None
                 step.refusal = self._refusal(step, former)
+                if step.offset in accepted and step.refusal is None:
+                    self._note_late(step, former)
+                if step.offset in self._late:
+                    step.refusal = TOO_LATE, None if former is None else former.operation[2]
             step.is_first = former is None
             if step.refusal is None:
                 last[step.id] = self._last_after(step, former)
@@ -152,6 +174,30 @@ class IdOracle:
                     step.before.end = step
             elif step.request is not None:
                 step.request.refused = True
+
+    def _note_late(self, step: Step, former: Step | None) -> None:
+        """Check that a record whose condition is true is listed as a late change if the version before it has fired."""
+        is_named = step.condition not in (None, ABSENT)
+        has_fired = is_named and former is not None and self._has_fired(former, step.offset)
+        is_listed = step.offset in self._progress.late_changes
+        if is_listed != (has_fired and self.has_late_changes(step.offset)):
+            what = "listed as a late change" if is_listed else "no late change"
+            raise Violation(f"{step.source} is {what}, and {'has' if has_fired else 'has not'} come after a firing")
+        if is_listed:
+            self._late.add(step.offset)
+
+    def _has_fired(self, former: Step, below: int) -> bool:
+        request = former.request
+        if request is None or request.key is None:
+            return False
+        copy = self.copy_of(request, below)
+        if copy is None:
+            return not self.is_cold(request, self._progress) and self._progress.has_fired(request.key)
+        return copy.key is not None and self._progress.has_fired(copy.key)
+
+    def has_late_changes(self, offset: int) -> bool:
+        """Whether records at an offset are refused if the version that they name has fired."""
+        return self._progress.setting_at(FEATURE_LEVEL, offset, FIRST) >= READABLE_LATE
 
     def _refusal(self, step: Step, former: Step | None) -> tuple[str, int | None] | None:
         condition, due_s = step.condition, None if former is None else former.operation[2]
@@ -221,6 +267,8 @@ class IdOracle:
             return [alone]
         due_s = before.key[0]
         in_time = (CANCELLED if step.request is None else REPLACED, due_s)
+        if step.condition not in (None, ABSENT) and self.has_late_changes(step.offset):
+            return [in_time]
         if step.judges:
             return [in_time, alone if step.is_first else (ALREADY_FIRED, due_s)]
         entry = (*before.key, before.record.timestamp // 1000)

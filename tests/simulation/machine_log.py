@@ -43,7 +43,7 @@ class MachineLog:
         if request_format.topic_is_compacted:
             log.schedules = ScheduleLog()
         elif request_format.has_ids:
-            log.id_oracle = IdOracle(log.cold.first_copy, request_format.has_conditions)
+            log.id_oracle = IdOracle(log.cold.first_copy, log.cold.is_cold, request_format.has_conditions)
         return log
 
     def level_at(self, offset: int) -> int:

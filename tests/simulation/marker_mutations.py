@@ -7,19 +7,18 @@ from tests.simulation.kit.worker import Parts
 from timers.core.index import Index, MarkerIndex
 from timers.core.keys import OrderKey
 from timers.core.operation import Entries, OperationResults
+from timers.core.progress import Progress
 from timers.core.timer import Decoded, RowsByDue
 
 
 class ReplaysTheLastMarker(MarkerIndex):
     """A replay takes the last marker of each message, and so forgets the message itself."""
 
-    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
-        return Index.replay(self, decoded)
+    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
+        return Index.replay(self, decoded, progress)
 
-    def settle(
-        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
-    ) -> tuple[RowsByDue, OperationResults]:
-        rows, entries = MarkerIndex.replay(self, decoded)
+    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
+        rows, entries = MarkerIndex.replay(self, decoded, progress)
         return rows, OperationResults(entries)
 
 
@@ -28,8 +27,8 @@ MUTATIONS = {
     "a KeepAlive never counts": changed(("append_s < former_due_s", "False")),
     "a KeepAlive counts by what has fired": changed(  # a replay does not know when a message was delivered again
         (
-            "rows, entries = self.replay(decoded)",
-            "self._fired_s = fired_through[0]; rows, entries = self.replay(decoded)",
+            "rows, entries = self.replay(decoded, progress)",
+            "self._fired_s = progress.fired_through[0]; rows, entries = self.replay(decoded, progress)",
         ),
         ("append_s < former_due_s", "former_due_s > getattr(self, '_fired_s', -1)"),
     ),

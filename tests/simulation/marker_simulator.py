@@ -141,7 +141,7 @@ class MarkerCheckers(Checkers):
         self.marker_logs: dict[TopicPartition, MarkerLog] = {}
         for machine, log in self.logs.items():
             if machine[0] == MARKERS:
-                oracle = IdOracle(log.cold.first_copy, has_conditions=False)
+                oracle = IdOracle(log.cold.first_copy, log.cold.is_cold, has_conditions=False)
                 self.marker_logs[machine] = MarkerLog(log.cold, id_oracle=oracle, message_topic=topic)
         self.logs.update(self.marker_logs)
 

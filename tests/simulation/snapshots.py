@@ -306,7 +306,9 @@ class SnapshotWorker(SimWorker):
             return
         if not committed.settings.trims and not (self.agrees(runner) and self.note_trimmed(machine, runner.name[1])):
             return
-        if machine.commit_change(lambda progress: progress):  # it is not fenced, and deletes at once
+        start = self.log.start(*runner.name)
+        # If it commits, it is not fenced, and deletes at once.
+        if machine.commit_change(lambda progress: progress.with_log_start(start)):
             self.faults.point("before the log is deleted")
             self.delete_log(runner, self.bound(runner))
 

@@ -34,6 +34,7 @@ class Workload:
         large: whether some topics have limits, so that some requests are too large.
         level_random: random source of headers that only the next feature level reads; None: no request has one.
         condition_random: random source of conditions on timers with an id; None: no request has one.
+        late_random: random source of changes that are readable late; None: there are no more than others make.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Workload:
         many_late: bool = False,
         level_random: Random | None = None,
         condition_random: Random | None = None,
+        late_random: Random | None = None,
     ) -> None:
         self._random = random
         self._level_random, self._condition_random = level_random, condition_random
@@ -80,7 +82,9 @@ class Workload:
             self._kinds += [(self.set_by_id, 8 * factor), (self.cancel, 3 * factor), (self.wrong_by_id, 1)]
             if condition_random is not None:
                 self._kinds += [(self.wrong_condition, 1)]
-
+            self._late_random = Random(0) if late_random is None else late_random
+            if late_random is not None:
+                self._kinds += [(self.change_late, 6 * late_random.choice([1, 4])), (self.end_transaction, 6)]
         if schedule_topic:
             factor = random.choice([1, 4])
             self._kinds += [
@@ -220,6 +224,28 @@ class Workload:
             return
         value, text = random.choice([(None, b"absent"), (valid, b"Absent"), (valid, b"7"), (valid, None)])
         self._log.append(self._id_topic, random.choice(self._ids), value, [("timer-due", due), (TIMER_IF, text)])
+
+    def change_late(self) -> None:
+        """Write a change of a timer, mostly in time, that is readable when a transaction before it has ended."""
+        random, now_s, partition = self._late_random, self._log.clock.now_s, None
+        id, due_s = random.choice(self._ids), now_s + random.choice([1, 1, 2, 4])
+        first = future.encode(random.choice(TARGETS), "k", b"%d" % self._log.seq)
+        version = self._log.append(self._id_topic, id, first, future_by_id.encode_headers(due_s))
+        transaction = self._log.begin(f"user-{version.seq}", self._log.new_epoch(f"user-{version.seq}"))
+        self._open_transactions.append(transaction)
+        if is_inside := random.random() < 0.3:
+            partition = version.partition
+        else:  # it stands behind the transaction of another producer
+            self._log.append(self._id_topic, None, b"", (), version.partition, transaction)
+        if random.random() < 0.3:
+            self._log.clock.advance_ms(random.choice([500, 1500]))
+        headers = future_by_id.encode_condition(version.source)
+        later_s = max(now_s, due_s + random.choice([-1, 1, 3, 8]))
+        value = None if random.random() < 0.3 else future.encode(random.choice(TARGETS), "k", b"%d" % self._log.seq)
+        if value is not None:
+            headers = [*headers, *future_by_id.encode_headers(later_s)]
+        self._log.append(self._id_topic, id, value, headers, partition, transaction if is_inside else None)
+        self.latest_due_s = max(self.latest_due_s, due_s, later_s)
 
     def _by_id(self, value: bytes | None, headers: list[Header], transaction: SimTransaction | None = None) -> None:
         id = self._random.choice(self._ids)

@@ -8,10 +8,14 @@ import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit import SimRecord
+from timers import partition
+from timers.core import only_if
 from timers.core.keys import NEVER
+from timers.core.levels import BY_HEADERS_TRIMMED, READABLE_LATE
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, NO_VERSION, cancelled
-from timers.core.progress import VERDICT_RETENTION
+from timers.core.ports import Lost
+from timers.core.progress import VERDICT_RETENTION, Progress
 from timers.core.timer import Row
 from timers.wire import cold, future
 from timers.wire.formats import future_by_id
@@ -73,7 +77,7 @@ class Rig(MachineRig):
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig()
+    return Rig(progress=Progress.first(READABLE_LATE))
 
 
 def test_absent_sets_an_id_once(rig: Rig) -> None:
@@ -135,13 +139,93 @@ def test_a_change_in_the_due_second_is_too_late_whatever_has_fired(rig: Rig) -> 
     assert rig.recovered == []
 
 
-def test_a_version_that_fired_by_another_clock_is_said_to_have_fired(rig: Rig) -> None:
-    """The clock of the partition's leader is behind that of the broker with the ticks."""
+def fired_before_it_is_read(rig: Rig, change_to_s: int | None) -> tuple[str, int | None, int | None]:
+    """Let a version fire before a change of it is read that was appended in time. Returns the verdict."""
     source = rig.write("a", BASE_S + 5)
     rig.tick(BASE_S + 5)
     rig.at(BASE_S + 4)
-    assert rig.ask("a", BASE_S + 50, source) == ("already-fired", BASE_S + 5, 1)
+    return rig.ask("a", change_to_s, source)
+
+
+@pytest.mark.parametrize("change_to_s", [BASE_S + 50, BASE_S + 1, None])
+def test_a_change_that_is_readable_after_its_version_has_fired_is_too_late(rig: Rig, change_to_s: int | None) -> None:
+    assert fired_before_it_is_read(rig, change_to_s) == ("too-late", BASE_S + 5, 0)
+    assert rig.machine.committed.late_changes == (1,)
+    assert rig.machine.counters.unlisted == 0
+    assert rig.outbox.fired == [(BASE_S + 5, 0)]
+    assert rig.waiting == [] == rig.recovered
+    assert rig.store.entries([b"a"])[b"a"] == (BASE_S + 5, 0, BASE_S)
+    rig.at(BASE_S + 4)
+    assert rig.ask("a", BASE_S + 60, "ids/0/1") == ("changed", BASE_S + 5, 0), "the refused one is no version"
+    assert rig.ask("a", BASE_S + 60) == ("already-fired", BASE_S + 5, None), "without a condition it is a new timer"
+    assert rig.machine.committed.late_changes == (1,)
+
+
+def test_below_its_level_such_a_change_counts() -> None:
+    rig = Rig(progress=Progress.first(BY_HEADERS_TRIMMED))
+    assert fired_before_it_is_read(rig, BASE_S + 50) == ("already-fired", BASE_S + 5, 1)
+    assert rig.machine.committed.late_changes == ()
+    assert rig.machine.counters.unlisted == 1
+    assert rig.machine.raise_level(READABLE_LATE)
     assert rig.waiting == [(BASE_S + 50, 1)] == rig.recovered
+
+
+def test_a_late_change_counts_if_the_list_is_full(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rig: Rig
+) -> None:
+    monkeypatch.setattr(only_if, "MOST_LATE_CHANGES", 2)
+    partition._warn_of_full_list.cache_clear()
+    sources = [rig.write(id, BASE_S + 5) for id in "abcd"]
+    rig.tick(BASE_S + 5)
+    rig.at(BASE_S + 4)
+    for id, source in zip("abcd", sources, strict=True):
+        rig.write(id, BASE_S + 50, source)
+    rig.read_all()
+    verdicts = [each.verdict for each in rig.outbox.verdicts]
+    assert verdicts == ["too-late", "too-late", "already-fired", "already-fired"]
+    assert rig.machine.committed.late_changes == (4, 5)
+    assert rig.machine.counters.unlisted == 2
+    assert len(caplog.records) == 1
+    assert "ids/0" in caplog.text
+    assert rig.waiting == [(BASE_S + 50, 6), (BASE_S + 50, 7)] == rig.recovered
+
+
+def test_a_late_change_of_a_late_request_in_its_batch(rig: Rig) -> None:
+    rig.tick(BASE_S + 5)
+    rig.at(BASE_S + 2)
+    rig.write("a", BASE_S + 50, rig.write("a", BASE_S + 3))
+    rig.read_all()
+    assert rig.outbox.fired == [(BASE_S + 3, 0)]
+    assert [each.verdict for each in rig.outbox.verdicts] == ["too-late"]
+    assert rig.waiting == [] == rig.recovered
+
+
+def test_a_late_change_is_listed_until_the_log_begins_above_it(rig: Rig) -> None:
+    fired_before_it_is_read(rig, None)
+    progress = rig.machine.committed
+    assert progress.with_log_start(1) is progress
+    assert progress.with_log_start(2).late_changes == ()
+    assert progress.shortened(2).late_changes == (1,)
+    assert progress.shortened(1).late_changes == (), "the log gives this offset again"
+    assert progress.without_end_of_store(1).late_changes == (1,), "only a store has lost it"
+    after_a_cut = progress.witness._replace(cut=1)
+    assert progress.at_least(after_a_cut).late_changes == (), "it is not known where the cut was"
+
+
+def test_a_transaction_that_fails_lists_nothing(rig: Rig) -> None:
+    source = rig.write("a", BASE_S + 5)
+    rig.tick(BASE_S + 5)
+    rig.at(BASE_S + 4)
+    rig.write("a", BASE_S + 50, source)
+    rig.outbox.failing = 1
+    with pytest.raises(Lost):
+        rig.read_all()
+    rig.open()
+    rig.observe(BASE_S + 5)
+    assert rig.machine.progress.late_changes == ()
+    rig.read_all()
+    assert rig.machine.committed.late_changes == (1,)
+    assert rig.waiting == [] == rig.recovered
 
 
 def test_a_cancelled_id_is_set_again_by_the_source_of_the_cancel(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,15 @@ def test_progress_names_snapshots() -> None:
         assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
         with pytest.raises(LevelTooHigh):  # a worker that does not know snapshots would drop them
             progress.decode(progress.encode(known, TOPIC_ID), supported=levels.FIRST)
+
+
+def test_progress_lists_late_changes_in_few_bytes() -> None:
+    offsets = range(10**9, 10**9 + 1000 * 300, 300)
+    known = Progress(10**9 + 10**6).with_setting(FEATURE_LEVEL, levels.READABLE_LATE)
+    listed = replace(known, late_changes=tuple(offsets))
+    encoded = progress.encode(listed, TOPIC_ID)
+    assert progress.decode(encoded, levels.READABLE_LATE) == (listed, TOPIC_ID)
+    assert len(encoded) - len(progress.encode(known, TOPIC_ID)) < 2 * 1000 + 10
 
 
 def test_progress_with_half_of_a_hole_is_refused() -> None:

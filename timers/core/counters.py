@@ -111,6 +111,8 @@ class TransactionCounters:
     """Verdict -> cancels and replacements of timers with an id."""
     forwarded: int = 0
     """Requests that went cold."""
+    unlisted: int = 0
+    """Requests that count although the version that they name has fired."""
     progress: Progress | None = None
     """The progress that it commits; it identifies the transaction. Set just before the commit."""
     ended_ms: int | None = None
@@ -177,6 +179,7 @@ class Counters:
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and replacements of timers with an id.
         forwarded: requests that went cold.
+        unlisted: requests that count although the version that they name has fired [I27].
         promoted: promoted copies that were read.
         promoted_duplicates: promoted copies that were ignored.
         callers: (caller, outcome) -> records, where the records name a caller.
@@ -195,6 +198,7 @@ class Counters:
         self.dead_lettered: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
         self.forwarded = 0
+        self.unlisted = 0
         self.promoted = 0
         self.promoted_duplicates = 0
         self.replayed = 0
@@ -229,6 +233,7 @@ class Counters:
         self._count_accepted(committed.next_offset)
         self.retried += transaction.retried
         self.forwarded += transaction.forwarded
+        self.unlisted += transaction.unlisted
         self.dead_lettered.update(transaction.dead_lettered)
         self.verdicts.update(transaction.verdicts)
         self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)

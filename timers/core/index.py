@@ -166,13 +166,11 @@ class Index:
     def enter(self, progress: Progress) -> None:
         """Note the settings history, when the machine opens. This index does not use it."""
 
-    def settle(
-        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
-    ) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
         """Returns the rows of new records, and what :meth:`judge` says of their operations."""
-        return decoded.rows, self.judge(decoded, fired_through, committed)
+        return decoded.rows, self.judge(decoded, progress.fired_through, committed)
 
-    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
+    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
         """Returns rows and entries of records that are read again: the same as at the first time."""
         return decoded.rows, latest(decoded.operations)
 
@@ -318,14 +316,12 @@ class MarkerIndex(Index):
         """None: an entry holds its message for as long as markers of it come."""
         return None
 
-    def settle(
-        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
-    ) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
         """Returns a row for each message that has a new due second, and the entries. There are no verdicts."""
-        rows, entries = self.replay(decoded)
+        rows, entries = self.replay(decoded, progress)
         return rows, OperationResults(entries)
 
-    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
+    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
         """Returns the same as :meth:`settle`. A message that ends in the same batch has no row."""
         entries = self._fold(decoded)
         rows: RowsByDue = {}

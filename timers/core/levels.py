@@ -29,7 +29,8 @@ BY_HEADERS_TRIMMED = 8
 READABLE_LATE = 9
 """From this level on, the settings history itself says whether the log of a machine may begin late
 (:data:`timers.core.progress.LOG_TRIMMED`), so that a later level needs no second number. A null value with headers of
-requests is no cancel any more (:mod:`timers.wire.formats.future_by_id`)."""
+requests is no cancel any more (:mod:`timers.wire.formats.future_by_id`). A request with a condition is refused if
+the version that it names has fired (:mod:`timers.core.only_if`)."""
 
 SUPPORTED = READABLE_LATE
 """The highest level that this version of the project supports."""

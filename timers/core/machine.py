@@ -347,8 +347,9 @@ class Machine:
         lineage = self._read_again(records, to_offset)
         decoded = self._read(records, to_offset)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
-        rows, entries = (decoded.rows, NO_ENTRIES) if self._index is None else self._index.replay(decoded)
-        _, waiting = _split_late(rows, self.progress.fired_through)
+        progress = self.progress
+        rows, entries = (decoded.rows, NO_ENTRIES) if self._index is None else self._index.replay(decoded, progress)
+        _, waiting = _split_late(rows, progress.fired_through)
         if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
             left = {
                 due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
@@ -372,14 +373,15 @@ class Machine:
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
-            rows, judged = self._index.settle(decoded, self.progress.fired_through, self.committed.fired_through)
+            rows, judged = self._index.settle(decoded, self.progress, self.committed.fired_through)
         late, waiting = _split_late(rows, self.progress.fired_through)
         lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
             since, before = (known.since, known.records) if known and known.to == start else (start, 0)
             lineage = lineage._replace(counted=RecordCount(since, to_offset, before + len(records), to_offset))
-        new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage)
+        late_changes = self.progress.late_changes + judged.late_changes
+        new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage, late_changes=late_changes)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
         accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
@@ -431,6 +433,7 @@ class Machine:
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
         self.counters.transaction.late = bool(late)
+        self.counters.transaction.unlisted = judged.unlisted
         output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,

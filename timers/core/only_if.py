@@ -6,14 +6,18 @@ The header ``timer-if`` of a request or a cancel holds the condition:
     No record of the id counts, or the last one is over: its timer fired, or it was cancelled, some time ago. This time
     is the retention that was in force at the offset of that record.
 a source
-    The latest record of the id that counts is the one with this source, and the request was appended before the due
-    second of that version. A promoted copy has the source of its request.
+    The latest record of the id that counts is the one with this source, the request was appended before the due
+    second of that version, and the version has not fired when the request is accepted. A promoted copy has the source
+    of its request.
 
 A request whose condition is not true changes nothing. Each request with a condition gets a verdict.
 
-A replay must decide alike, so what has fired decides nothing: only append times do, which are in the log. Time is the
-latest append time of all records with an id so far. It never goes back, although the clocks of brokers may. So what is
-over stays over, and its entry may be removed at any later time. The time is an entry of the index too, under
+A replay must decide alike, so it decides by append times, which are in the log, and by one list: the requests that were
+readable only after their version had fired. They may stand behind another producer's open transaction. The transaction
+with the verdict on such a request adds its offset to :attr:`timers.core.progress.Progress.late_changes`.
+
+Time is the latest append time of all records with an id so far. It never goes back, although the clocks of brokers may.
+So what is over stays over, and its entry may be removed at any later time. The time is an entry of the index too, under
 :data:`TIME_ID`: it is written with the records that it comes from.
 """
 
@@ -23,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 from timers.core.index import Index, latest, nothing_is_cold
 from timers.core.keys import OrderKey
+from timers.core.levels import READABLE_LATE
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -48,11 +53,38 @@ from timers.core.operation import (
     version_of,
 )
 from timers.core.ports import Store
-from timers.core.progress import VERDICT_RETENTION, Cuts, Hole, Progress, cut_suffix
+from timers.core.progress import MOST_LATE_CHANGES, VERDICT_RETENTION, Cuts, Hole, Progress, cut_suffix
 from timers.core.timer import Decoded, RowsByDue
 
 TIME_ID = b""
 """No timer has an empty id."""
+
+
+class _LateChanges:
+    """The requests of a batch that were readable only after the version that they name had fired [I27].
+
+    Attributes:
+        offsets: of the new ones, for the list in the progress.
+        unlisted: number of those that count, because the list may not hold them.
+        is_full: whether the reason is that the list is full.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.offsets: list[int] = []
+        self.unlisted = 0
+        self.is_full = False
+
+    def takes(self, offset: int) -> bool:
+        """Whether such a request is refused. It is if the list may hold it."""
+        listed = self._progress.late_changes
+        may_list = self._progress.level >= READABLE_LATE
+        if may_list and len(listed) + len(self.offsets) < MOST_LATE_CHANGES:
+            self.offsets.append(offset)
+            return True
+        self.unlisted += 1
+        self.is_full = may_list
+        return False
 
 
 class ConditionalIndex(Index):
@@ -60,6 +92,7 @@ class ConditionalIndex(Index):
 
     Args:
         place: ``<topic>/<partition>`` of the machine.
+        on_full: called when a request counts although its version has fired, because the list is full.
     """
 
     def __init__(
@@ -69,9 +102,10 @@ class ConditionalIndex(Index):
         is_cold: Callable[[Entry], bool] = nothing_is_cold,
         holes: Sequence[Hole] = (),
         place: str = "",
+        on_full: Callable[[str], None] = lambda place: None,
     ) -> None:
         super().__init__(store, retention_s, is_cold, holes)
-        self._place = place
+        self._place, self._on_full = place, on_full
         self._retentions: list[tuple[int, int]] = []
         self._cuts: Cuts = ()
 
@@ -86,19 +120,17 @@ class ConditionalIndex(Index):
 
     # ---- accepting --------------------------------------------------------------------------------------------------
 
-    def settle(
-        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
-    ) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
         if not decoded.operations:
             return decoded.rows, OperationResults({})
-        results = self._fold(decoded, fired_through)
+        results = self._fold(decoded, progress, progress.fired_through)
         self.sweeper.note_written(len(decoded.operations))
         return decoded.rows, results
 
-    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
-        return decoded.rows, self._fold(decoded, None).entries if decoded.operations else {}
+    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
+        return decoded.rows, self._fold(decoded, progress, None).entries if decoded.operations else {}
 
-    def _fold(self, decoded: Decoded, fired_through: OrderKey | None) -> OperationResults:
+    def _fold(self, decoded: Decoded, progress: Progress, fired_through: OrderKey | None) -> OperationResults:
         """Returns what operations change, and drops the refused ones from ``decoded``.
 
         Args:
@@ -112,6 +144,7 @@ class ConditionalIndex(Index):
         entries: Entries = {}
         verdicts: list[Verdict] = []
         refused: set[int] = set()
+        late = _LateChanges(progress)
         for operation in operations:
             id, offset, due_s, _ = operation
             time_s = max(time_s, append_s[offset])
@@ -119,6 +152,13 @@ class ConditionalIndex(Index):
             former = None if entry is None or self._is_past(entry, time_s) else entry
             condition = decoded.conditions.get(offset)
             refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
+            if refusal is None and condition is not None and former is not None:  # it names this version
+                if fired_through is None:
+                    is_late = offset in progress.late_changes
+                else:
+                    is_late = self._was_fired(former, fired_through) and late.takes(offset)
+                if is_late:
+                    refusal = TOO_LATE
             if refusal is None:
                 known[id] = entries[id] = after = self._entry_after(operation, former, time_s)
             else:
@@ -135,7 +175,9 @@ class ConditionalIndex(Index):
         entries[TIME_ID] = (time_s, 0, 0)
         cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
         decoded.drop(refused)
-        return OperationResults(entries, verdicts, refused=len(refused) - cancels)
+        if late.is_full:
+            self._on_full(self._place)
+        return OperationResults(entries, verdicts, (), len(refused) - cancels, tuple(late.offsets), late.unlisted)
 
     def _refusal(self, condition: str, former: Entry | None, append_s: int) -> VerdictName | None:
         """Returns why a request does not count; None if its condition is true."""
@@ -164,7 +206,7 @@ class ConditionalIndex(Index):
         """
         if self._is_pending(about, fired_through):
             return CANCELLED if due_s is None else REPLACED
-        if about is not None and not is_cancelled(about):
+        if about is not None and self._was_fired(about, fired_through):
             return ALREADY_FIRED
         if due_s is None:
             return UNKNOWN
@@ -189,6 +231,9 @@ class ConditionalIndex(Index):
         if entry is None or is_cancelled(entry):
             return False
         return self._is_cold(entry) or not self._has_fired(entry, fired_through)
+
+    def _was_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
+        return not is_cancelled(entry) and not self._is_pending(entry, fired_through)
 
     def _is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""

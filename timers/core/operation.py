@@ -80,7 +80,8 @@ CANCELLED: Final = "cancelled"
 REPLACED: Final = "replaced"
 """The timer was pending and does not fire: a new version replaces it."""
 ALREADY_FIRED: Final = "already-fired"
-"""The cancel or the replacement came too late; a replacement is then a new timer."""
+"""The cancel or the replacement came too late; a replacement is then a new timer. Not for a request that names a
+version, from the level :data:`timers.core.levels.READABLE_LATE` on."""
 UNKNOWN: Final = "unknown"
 """No timer has this id: it never had one, or it was cancelled, or it fired so long ago that the retention has ended."""
 SET: Final = "set"
@@ -90,7 +91,7 @@ EXISTS: Final = "exists"
 CHANGED: Final = "changed"
 """The request was made for another version than the latest one."""
 TOO_LATE: Final = "too-late"
-"""The request was made for the latest version, and was appended in its due second or later."""
+"""The request was made for the latest version, and was appended in its due second or later, or read after it fired."""
 REFUSED: Final = (EXISTS, CHANGED, TOO_LATE)
 """Verdicts on requests that change nothing, because their condition was not true."""
 VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN, SET, *REFUSED)
@@ -126,6 +127,10 @@ class OperationResults(NamedTuple):
     """Versions to republish: a tombstone of an older version is after them in the log."""
     refused: int = 0
     """Number of requests for a timer that change nothing, because their condition was not true."""
+    late_changes: tuple[int, ...] = ()
+    """Offsets to add to :attr:`timers.core.progress.Progress.late_changes`, in the transaction of the verdicts."""
+    unlisted: int = 0
+    """Number of requests that count although their version has fired, because this list is full."""
 
 
 NO_RESULTS = OperationResults({})

@@ -124,6 +124,10 @@ class NamedSnapshot(NamedTuple):
     digest: bytes
 
 
+MOST_LATE_CHANGES = 1_000
+"""Most offsets in :attr:`Progress.late_changes`: each transaction of the machine writes them, 2 to 3 bytes each."""
+
+
 WITNESS_S = 5.0
 """Seconds after which the group must have the newest committed values. What fired in the last seconds before the
 progress topic lost its end may fire again."""
@@ -225,6 +229,10 @@ class Progress:
     older_snapshot: NamedSnapshot | None = None
     """The one before it."""
 
+    late_changes: tuple[int, ...] = ()
+    """Offsets of requests that name a version which had fired when they were accepted, although they were appended
+    before its due second: they were readable late. Ascending. A replay refuses them, as the acceptance did [I27]."""
+
     @property
     def level(self) -> int:
         """The feature level of the machine."""
@@ -286,6 +294,12 @@ class Progress:
         counted = self.lineage.counted and self.lineage.counted.above(applied, store.count_at(applied))
         return replace(self, doubt=None, lineage=self.lineage._replace(counted=counted))
 
+    def with_log_start(self, start: int) -> Progress:
+        """Returns a progress without what is only needed to read a log below ``start``, where it begins now."""
+        if not self.late_changes or self.late_changes[0] >= start:
+            return self
+        return replace(self, late_changes=tuple(each for each in self.late_changes if each >= start))
+
     @property
     def witness(self) -> Witness:
         """The values of this progress that a second copy holds."""
@@ -306,7 +320,9 @@ class Progress:
         known = replace(self, next_offset=next_offset, fired_through=fired_through)
         if self.level < witness.level:
             known = known.with_setting(FEATURE_LEVEL, witness.level)
-        return known.with_setting(LOG_CUT, witness.cut) if cut < witness.cut else known
+        if cut < witness.cut:  # it is not known from which offset on the log has given offsets again
+            known = replace(known.with_setting(LOG_CUT, witness.cut), late_changes=())
+        return known
 
     def shortened(self, end: int) -> Progress:
         """Returns the progress for a log that has lost the records from ``end`` on. The history notes the cut [I28]."""
@@ -343,6 +359,7 @@ class Progress:
             doubt=doubt,
             snapshot=newest,
             older_snapshot=older,
+            late_changes=tuple(each for each in self.late_changes if each < before_offset),
         )
 
     @property

@@ -96,6 +96,7 @@ def decide_use(
     cut = cut_of(progress, store, answers, log_start, log_end)
     if cut is not None:
         progress = accept(progress, cut)
+    progress = progress.with_log_start(log_start)
     is_of_this_log = answers[1] is None and store.applied <= log_end
     if not is_of_this_log and progress.rescues_of(store.history, store.applied):
         return progress, StoreUse.RESCUE

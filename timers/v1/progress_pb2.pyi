@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Progress(_message.Message):
-    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescues", "doubt", "machine", "snapshot", "older_snapshot", "checksum")
+    __slots__ = ("version", "topic_id", "next_offset", "fired_due_s", "fired_offset", "settings", "lineage", "rescues", "doubt", "machine", "snapshot", "older_snapshot", "late_changes", "checksum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Progress(_message.Message):
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     OLDER_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    LATE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     version: int
     topic_id: bytes
@@ -33,8 +34,9 @@ class Progress(_message.Message):
     machine: str
     snapshot: Snapshot
     older_snapshot: Snapshot
+    late_changes: _containers.RepeatedScalarFieldContainer[int]
     checksum: int
-    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., older_snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., fired_due_s: _Optional[int] = ..., fired_offset: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., machine: _Optional[str] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., older_snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., late_changes: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Lineage(_message.Message):
     __slots__ = ("epochs", "batch", "end", "count")

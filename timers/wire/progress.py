@@ -1,5 +1,7 @@
 """Encodes and decodes progress records: key ``<topic>/<partition>``, value :class:`timers.v1.progress_pb2.Progress`."""
 
+from itertools import accumulate
+from operator import sub
 from struct import Struct
 from zlib import crc32
 
@@ -92,6 +94,8 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.snapshot.CopyFrom(progress_pb2.Snapshot(**progress.snapshot._asdict()))
     if progress.older_snapshot is not None:
         message.older_snapshot.CopyFrom(progress_pb2.Snapshot(**progress.older_snapshot._asdict()))
+    if late := progress.late_changes:
+        message.late_changes.extend(map(sub, late, (0, *late)))
     return with_checksum(message)
 
 
@@ -193,6 +197,7 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
         _snapshot(message.snapshot) if message.HasField("snapshot") else None,
         _snapshot(message.older_snapshot) if message.HasField("older_snapshot") else None,
+        tuple(accumulate(message.late_changes)),
     )
 
 

@@ -287,6 +287,12 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: sum_by(VERDICTS, (counters.verdicts for counters in all_counters(status))),
     ),
     Entry(
+        "timers_late_changes_unlisted_total",
+        "Requests with timer-if that counted although the version that they name had fired, so that both fire: below "
+        "feature level 9, or because 1,000 that were refused are noted already.",
+        partial(summed, lambda metrics: metrics.counters.unlisted),
+    ),
+    Entry(
         "timers_forwarded_total{format}",
         "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
         partial(by_format, lambda counters: counters.forwarded),

@@ -116,6 +116,7 @@ class SimWorker:
         has_conditions: whether timers with an id may have conditions.
         hot_horizon_s: horizon of the machines that it opens from now on.
         retention_s: for how long the machines that it opens from now on remember ids, if conditions count there.
+        first_level: feature level of the machines that no worker has opened before.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         accepted: machines whose losses the operator accepts.
         stopped: machines that must not run, until they are assigned again -> why.
@@ -147,6 +148,7 @@ class SimWorker:
         self.hot_horizon_s = settings.hot_horizon_s
         self.retention_s = settings.verdict_retention_s
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
+        self.first_level = levels.FIRST
         self.accepted: set[TopicPartition] = set()
         self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._topics = SimTopics(log)
@@ -374,7 +376,8 @@ class SimWorker:
     def read_progress(self, machine: TopicPartition) -> Progress:
         """Returns the newest committed progress of a machine, also after open transactions of other machines."""
         value = self._progress_of(machine)
-        return self.check_witness(machine, self.decode_progress(value) if value else Progress())
+        progress = self.check_witness(machine, self.decode_progress(value) if value else Progress())
+        return Progress.first(self.first_level) if progress == Progress() else progress
 
     def _progress_of(self, machine: TopicPartition) -> bytes | None:
         record = self.newest_record(progress_record.encode_key(*machine))

@@ -51,6 +51,8 @@ class Record(NamedTuple):
 class DiscardingOutbox:
     """An outbox that builds the record batches of each transaction and discards them."""
 
+    held_from = None
+
     def __init__(self) -> None:
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()

@@ -23,6 +23,7 @@ class ListOutbox:
         failing: how many of the next commits fail.
         tick: tick of the last transaction.
         chunk: limits the next transaction.
+        held_from: first offset that the last transaction has in the log of the machine.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class ListOutbox:
         self.failing = 0
         self.chunk = ChunkSize()
         self.tick: Tick | None = None
+        self.held_from: int | None = None
 
     @property
     def fired(self) -> list[tuple[int, int]]:

@@ -34,6 +34,7 @@ from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefus
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 
 Place = tuple[str, int]
+FIRST_OFFSET = 40
 
 
 def test_a_failure_of_a_producer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,8 +209,11 @@ class SimBrokers:
         is_batch = kind == "Produce"
         named = [(topic, each[0] if is_batch else each) for topic, partitions in request._topics for each in partitions]
         self.asked.append((kind, named))
+        offset = [FIRST_OFFSET + len(self.asked)] if is_batch else []
         answers = [
-            (topic, [(partition, code if place == named[0] else 0)]) for place in named for topic, partition in [place]
+            (topic, [(partition, code if place == named[0] else 0, *offset)])
+            for place in named
+            for topic, partition in [place]
         ]
         return SimpleNamespace(topics=answers, errors=answers, throttle_time_ms=0, API_VERSION=8)
 
@@ -252,6 +256,10 @@ async def test_a_transaction_is_one_request_to_add_its_partitions_and_one_to_eac
     brokers = await delivered({})
     assert brokers.asked[0] == ADD and sorted(brokers.asked[1:]) == sorted([FIRST, SECOND, OTHER])
     assert brokers.left == []
+    producer: Any = brokers
+    number = brokers.asked.index(FIRST) + 1
+    assert produce.first_offset(producer, ("t", 0)) == FIRST_OFFSET + number, "that of its first batch"
+    assert produce.first_offset(producer, ("t", 2)) is None
 
 
 async def test_what_a_leader_does_not_take_at_once_is_left_to_aiokafka_with_the_same_sequence_number() -> None:

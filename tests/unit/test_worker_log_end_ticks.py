@@ -124,3 +124,24 @@ async def test_an_error_of_one_leader_delays_no_tick() -> None:
         assert (await runners[LED_BY_1].ticks.get())[1] == 7
         assert (await runners[LED_BY_2].ticks.get())[1] is None
     await ticks.close()
+
+
+async def test_an_end_is_asked_again_for_one_machine() -> None:
+    offsets: Any = SimOffsets()
+    runners: Any = {tp: SimRunner() for tp in (LED_BY_1, LED_BY_2)}
+    ticks = LogEndTicks(offsets, lambda: runners)
+    for event in offsets.answering.values():
+        event.set()
+    async with asyncio.timeout(30):
+        ticks.tick(Tick(1000))
+        for runner in runners.values():
+            await runner.ticks.get()
+        before = len(offsets.asked)
+        ticks.ask_again(LED_BY_1)
+        ticks.ask_again(LED_BY_1)
+        assert await runners[LED_BY_1].ticks.get() == (Tick(1000), 7)
+        assert offsets.asked[before:] == [1], "its leader, once"
+        assert runners[LED_BY_2].ticks.empty()
+        ticks.ask_again(LED_BY_1)
+        assert await runners[LED_BY_1].ticks.get() == (Tick(1000), 7)
+    await ticks.close()

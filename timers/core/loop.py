@@ -34,6 +34,8 @@ class Outcome(NamedTuple):
     """All due timers have fired, and progress was committed if it had changed."""
     committed: bool = False
     """Progress was committed without firings."""
+    must_ask_end: bool = False
+    """The end of the log that came with a tick was held back by the machine's own transaction: ask for it again."""
 
 
 class Loop:
@@ -85,9 +87,11 @@ class Loop:
             Lost: drop the machine and open it again [I5].
             Fenced: another worker owns the machine.
         """
+        must_ask_end = False
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self.firing = self._commit_due = True
+            must_ask_end = self.machine.must_ask_end
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
@@ -106,7 +110,7 @@ class Loop:
         if settled:  # once for each tick
             committed = self.machine.commit_progress()
             self._commit_due = False
-        return Outcome(consumed, read_again_from, settled, committed)
+        return Outcome(consumed, read_again_from, settled, committed, must_ask_end)
 
     def _may_accept(self) -> bool:
         return bool(self.fetches) and self.machine.takes(self.fetches[0])

@@ -120,6 +120,7 @@ class Machine:
         replayed: number of records read again since opening.
         counters: as passed.
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
+        must_ask_end: its own transaction held back the end of the log that came with the last tick [I17].
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
         sweeper: removes ids, or promoted copies, that are forgotten.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
@@ -166,7 +167,7 @@ class Machine:
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s) if limits.catch_up_per_s else None
         self._tick: Tick | None = None
-        self.clock_is_behind = False
+        self.clock_is_behind = self.must_ask_end = False
         sweeping = variant.index or variant.horizon
         self.sweeper = Sweeper(store) if sweeping is None else sweeping.sweeper
         self._reader = variant.reader
@@ -254,7 +255,6 @@ class Machine:
         """Take the time from a tick. Old and duplicate ticks have no effect; a later tick also stands for missed ones.
 
         Args:
-            tick: the time.
             end: end of the log for committed readers, read after the tick was appended. Timers with ids fire only after
                 ticks with a known end; other machines do not use it.
 
@@ -271,7 +271,7 @@ class Machine:
             if went_back:
                 self._barrier.start_again()
             if end is not None and tick == self._tick:
-                self._barrier.tick(tick.second, end, self.position)
+                self.must_ask_end = not self._barrier.tick(tick.second, end, self.position, self._outbox.held_from)
 
     # ---- accepting -----------------------------------------------------------------------------------------------
 
@@ -347,9 +347,8 @@ class Machine:
         lineage = self._read_again(records, to_offset)
         decoded = self._read(records, to_offset)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
-        progress = self.progress
-        rows, entries = (decoded.rows, NO_ENTRIES) if self._index is None else self._index.replay(decoded, progress)
-        _, waiting = _split_late(rows, progress.fired_through)
+        rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
+        _, waiting = _split_late(rows, self.progress.fired_through)
         if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
             left = {
                 due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
@@ -432,8 +431,7 @@ class Machine:
         """Commit the output of one batch."""
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
-        self.counters.transaction.late = bool(late)
-        self.counters.transaction.unlisted = judged.unlisted
+        self.counters.transaction.late, self.counters.transaction.unlisted = bool(late), judged.unlisted
         output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,
@@ -476,8 +474,7 @@ class Machine:
         max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
         fired: list[DueRows] = []
-        count = size = 0
-        full = False
+        count, size, full = 0, 0, False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
         for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
             if full:

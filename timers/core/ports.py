@@ -239,6 +239,10 @@ class Outbox(Protocol):
     def begin(self) -> Callable[[Tick], None]:
         """Begins a transaction with the time of a tick; drops one that was begun and not committed."""
 
+    @property
+    def held_from(self) -> int | None:
+        """First offset that the last transaction wrote to the machine's own log; None: it wrote nothing there."""
+
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Send ``output`` and ``progress``, make them visible, and tell :attr:`chunk` how long it took.
 

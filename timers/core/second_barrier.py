@@ -34,14 +34,22 @@ class SecondBarrier:
         """Returns the last second, up to ``second``, whose timers may fire; None: no timer may fire."""
         return None if self.second is None else min(second, self.second)
 
-    def tick(self, second: int, end: int, position: int) -> None:
+    def tick(self, second: int, end: int, position: int, held_from: int | None = None) -> bool:
         """Note that a second has begun.
 
         Args:
             second: the second.
             end: end of the log for committed readers, read after the second began.
             position: offset up to which the machine has read.
+            held_from: first offset that the machine's own newest transaction has in this log; None: it has none.
+                While it is open, the end is not above it. After its end, the end is above it.
+
+        Returns:
+            False: this transaction held back the end, which must be asked again. A cancel behind it may have been
+            acknowledged before the second began.
         """
+        if end == held_from:
+            return False
         # A log that has lost its end does not reach the ends of before.
         self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
         self._newest = self._newest and (self._newest[0], min(self._newest[1], end))
@@ -53,6 +61,7 @@ class SecondBarrier:
             else:
                 self._newest = (second, end)
         self.read(position)
+        return True
 
     def read(self, position: int) -> None:
         """Release the seconds whose end is at or below ``position``, up to which the machine has read."""

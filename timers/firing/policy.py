@@ -161,6 +161,11 @@ class Policy:
         self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
         """Topic -> (until which second no callback without a key is sent there, why)."""
 
+    @property
+    def held_from(self) -> int | None:
+        """As in :class:`timers.core.ports.Outbox`."""
+        return self.transaction.held_from
+
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Commit all of it, without the callbacks that brokers refuse: these go to the retry topic."""
         self._refused, self.unanswered = {}, {}

@@ -105,6 +105,10 @@ class Producer(Protocol):
     """Sends the transactions of one machine."""
 
     @property
+    def held_from(self) -> int | None:
+        """First offset that the last transaction wrote to the machine's own partition; None: it wrote nothing there."""
+
+    @property
     def throttled_s(self) -> float:
         """Seconds for which a broker reads nothing of this producer, because of a quota."""
 

@@ -118,6 +118,7 @@ class TransactionalProducer:
         self._metrics = metrics
         self._quota_logged_s = -QUOTA_LOG_S
         self._producer: AIOKafkaProducer | None = None
+        self.held_from: int | None = None
 
     batch = CallbackBatch if IS_COMPILED else RecordBatch
     write_callbacks = staticmethod(write_callbacks) if IS_COMPILED else None
@@ -252,6 +253,7 @@ class TransactionalProducer:
             await self._roll_back(producer)
             raise
         self._loop.answers.note(leaders)
+        self.held_from = produce.first_offset(producer, self._machine)
         if with_offsets:
             # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
             # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.

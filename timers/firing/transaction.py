@@ -216,6 +216,11 @@ class Transaction:
     # ---- begin, commit, close -------------------------------------------------------------------------------------
 
     @property
+    def held_from(self) -> int | None:
+        """First offset that the last transaction wrote to the log of the machine; None: it wrote nothing there."""
+        return self._producer.held_from
+
+    @property
     def has_old_witness(self) -> bool:
         """Whether the group should get a newer copy of the committed progress at the next quiet time [I8]."""
         return self._is_settled and self._witness.is_old(self._clock_s())

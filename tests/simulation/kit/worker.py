@@ -73,6 +73,9 @@ class SimRunner:
         observed: (``seq`` of the log at its append, tick) of each tick that the machine has observed.
         tick_s: second of the last tick.
         idle_too_long: whether progress is committed after the next step even if only time has passed.
+        held_end: where the log ended for committed readers while the transaction of the last step was open; None: it
+            wrote nothing there. A tick that comes next may have come meanwhile.
+        must_ask_end: whether the end of the log must be asked again.
     """
 
     def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, outbox: SimOutbox, *, indexed: bool) -> None:
@@ -86,6 +89,8 @@ class SimRunner:
         self.observed: list[tuple[int, Tick]] = []
         self.idle_too_long = False
         self.tick_s = -1
+        self.held_end: int | None = None
+        self.must_ask_end = False
 
     def tick(self, tick: Tick, seq: int, end: int | None) -> None:
         """Give the machine a tick, and the end of the log at that time."""
@@ -95,7 +100,10 @@ class SimRunner:
 
     def step(self) -> None:
         """Do one step, and read requests again if the loop asks for it."""
+        before = self.outbox.producer.transactions
         outcome = self.loop.step()
+        self.must_ask_end = outcome.must_ask_end
+        self.held_end = self.outbox.producer.held_from if self.outbox.producer.transactions > before else None
         if outcome.settled and self.idle_too_long:
             self.machine.commit_progress(even_if_idle=True)
             self.idle_too_long = False
@@ -481,7 +489,8 @@ class SimWorker:
         """Deliver a tick to all machines."""
         self._last_tick = (seq, tick)
         for name, runner in self.runners.items():
-            runner.tick(tick, seq, self.end_of(name))
+            end = self.end_of(name)
+            runner.tick(tick, seq, end if runner.held_end is None else min(end, runner.held_end))
 
     def end_of(self, machine: TopicPartition) -> int:
         """The end of a log for committed readers."""
@@ -527,7 +536,7 @@ class SimWorker:
             if fetched is not None and fetched.to_offset > fetched.from_offset:
                 runner.loop.add_fetch(fetched)
             self.step(machine)
-            if runner.loop.idle:
+            if runner.loop.idle and not runner.must_ask_end:
                 break
 
     def fire_unread(self, machine: TopicPartition) -> None:
@@ -553,7 +562,10 @@ class SimWorker:
             self.compare_logs()
             if machine not in self.runners:
                 return
-        self._do(machine, self.runners[machine].step)
+        runner = self.runners[machine]
+        if runner.must_ask_end:
+            runner.tick(runner.observed[-1][1], runner.observed[-1][0], self.end_of(machine))
+        self._do(machine, runner.step)
 
     def level_to_raise_to(self, allowed: int, supported: Iterable[int]) -> int:
         """The level that machines may be raised to."""

@@ -139,12 +139,16 @@ class _Handler(sender.SendProduceReqHandler):
 
 
 def _note_answer(sending: Any, response: Any) -> None:
-    """Note for how long the broker throttles, and which partitions have too few replicas in sync."""
+    """Note for how long the broker throttles, which partitions have too few replicas in sync, and the first offset in
+    each partition."""
     short: set[tuple[str, int]] = getattr(sending, "short_of_replicas", set())
-    sending.short_of_replicas = short
+    first: dict[tuple[str, int], int] = getattr(sending, "first_offsets", {})
+    sending.short_of_replicas, sending.first_offsets = short, first
     for topic, partitions in response.topics:
-        for partition, code, *_ in partitions:
+        for partition, code, offset, *_ in partitions:
             (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
+            if not code:
+                first.setdefault((topic, partition), offset)
     throttled_ms = getattr(response, "throttle_time_ms", 0)
     if throttled_ms > 0:
         until = monotonic() + throttled_ms / 1000
@@ -170,6 +174,13 @@ def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
 def begin(producer: AIOKafkaProducer) -> None:
     """Begin a transaction."""
     producer._txn_manager.begin_transaction()
+    producer._sender.first_offsets = {}
+
+
+def first_offset(producer: AIOKafkaProducer, place: Place) -> int | None:
+    """The first offset that the present transaction has in a partition; None: it has none."""
+    offsets: dict[Place, int] = getattr(producer._sender, "first_offsets", {})
+    return offsets.get(place)
 
 
 async def deliver(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic
@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 
 from timers.core.timer import Tick, TopicPartition
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.wire.topics import partition_name
 from timers.worker.machines.failures import BROKERS, Waiting
 from timers.worker.machines.runner import Runner
 
@@ -21,6 +22,9 @@ TIMEOUT_S = 5.0
 
 
 logger = logging.getLogger(__name__)
+
+AGAIN_S = 0.01
+"""Seconds until an end is asked again that the machine's own transaction held back: brokers write the marker."""
 
 UNKNOWN_S = 10.0
 """A new leader is elected within this time: ``broker.session.timeout.ms`` is 9 s."""
@@ -86,19 +90,37 @@ class LogEndTicks:
         for leader in groups:
             self._repeat(leader, partial(self._ask, leader))
 
+    def ask_again(self, tp: TopicPartition) -> None:
+        """Give the newest tick to one machine again, with the end of its log as it is soon."""
+
+        async def again() -> None:
+            await asyncio.sleep(AGAIN_S)
+            leader = next((leader for leader, tps in self._led_by.items() if tp in tps), None)
+            tick, ends = self._tick, await self._ends(leader, [tp])
+            if tick is not None and tp in ends and tp in (runners := self._runners()):
+                runners[tp].tick(tick, ends[tp])
+
+        name = partition_name(*tp)
+        if (task := self._tasks.get(name)) is None or task.done():
+            self._tasks[name] = asyncio.create_task(again())
+
     async def _ask(self, leader: int | None, tick: Tick) -> None:
         # Read anew for each request: a slow leader's requests follow each other while machines open and leaders move.
         tps = self._led_by.get(leader, [])
-        ends: Mapping[TopicPartition, int] = {}
-        if tps and leader is not None:
-            with _logged(f"broker {leader} does not tell the ends of logs"):
-                ends = await self._client.last_stable_offsets(leader, tps)
-        runners = self._runners()
+        ends, runners = await self._ends(leader, tps), self._runners()
         for tp in ends:
             self._unknown_since.pop(tp, None)
         for tp in tps:
             if tp in runners:
                 runners[tp].tick(tick, ends.get(tp))
+
+    async def _ends(self, leader: int | None, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Returns the ends of logs with one leader, as far as it tells them."""
+        ends: Mapping[TopicPartition, int] = {}
+        if tps and leader is not None:
+            with _logged(f"broker {leader} does not tell the ends of logs"):
+                ends = await self._client.last_stable_offsets(leader, tps)
+        return ends
 
     async def close(self) -> None:
         """End the requests."""

@@ -442,6 +442,12 @@ class Pool:
         if tp is not None:
             self._lineage_watch.ask(tp, runner, leader)
 
+    def on_end_held_back(self, runner: Runner) -> None:
+        """Ask for the end of a log again: the machine's own transaction held it back [I17]."""
+        tp = self._partition_of(runner)
+        if tp is not None:
+            self._log_end_ticks.ask_again(tp)
+
     def on_recovered(self, runner: Runner, seconds: float) -> None:
         """Log what was recovered in so many seconds and, once all machines fire, that the worker is ready."""
         if self._partition_of(runner) is not None:

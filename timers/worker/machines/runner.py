@@ -310,6 +310,8 @@ class Runner:
             self._consumed_bytes += fetch_size
             self._report_recovery()
             self._rewind(outcome.read_again_from)
+        if outcome.must_ask_end:
+            self._post(self._pool.on_end_held_back, self)
         if outcome.committed:
             self._last_commit = monotonic()
         if outcome.settled:

@@ -1,0 +1,49 @@
+"""Seconds are released when the log before them is read, and an end that says nothing releases none [I17]."""
+
+from __future__ import annotations
+
+from tests.harness.list_outbox import ListOutbox
+from tests.harness.machines import BY_ID, LIMITS, MachineRig
+from timers.core.loop import Loop
+from timers.core.second_barrier import SecondBarrier
+from timers.core.timer import Tick
+from timers.wire import future
+from timers.wire.formats import future_by_id
+
+
+def test_an_end_that_an_own_transaction_held_back_releases_no_second() -> None:
+    barrier = SecondBarrier()
+    assert not barrier.tick(10, end=7, position=7, held_from=7)
+    assert barrier.through(10) is None
+    assert barrier.tick(10, end=9, position=8, held_from=7)
+    assert barrier.through(10) is None, "a cancel may be at offset 8"
+    barrier.read(9)
+    assert barrier.through(10) == 10
+
+
+def test_an_end_that_another_transaction_holds_back_releases_its_second() -> None:
+    """A producer's transaction may be open for 15 minutes, and must not delay the timers."""
+    barrier = SecondBarrier()
+    assert barrier.tick(10, end=5, position=5, held_from=7)
+    assert barrier.through(10) == 10
+
+
+def test_a_loop_says_that_an_end_must_be_asked_again() -> None:
+    """A cancel that was acknowledged before the second is read before the timer fires."""
+    outbox = ListOutbox()
+    rig = MachineRig(BY_ID, LIMITS, topic="ids", outbox=outbox)
+    rig.log.append("ids", b"a", future.encode("t", "k", b"v"), future_by_id.encode_headers(1000), partition=0)
+    rig.observe(999)
+    rig.read_all()
+    rig.log.append("ids", b"a", None, [], partition=0)
+    loop, outbox.held_from = Loop(rig.machine), 1
+    loop.add_tick(Tick(1_000_000), 1)
+    assert loop.step().must_ask_end
+    assert loop.step() == (False, None, False, False, False), "once for each tick"
+    assert outbox.fired == []
+    loop.add_tick(Tick(1_000_000), 2)
+    loop.add_fetch(rig.fetch())
+    while not loop.idle:
+        assert not loop.step().must_ask_end
+    assert outbox.fired == []
+    assert [each.verdict for each in outbox.verdicts] == ["cancelled"]

@@ -133,6 +133,26 @@ def finish(rig: Rig) -> None:
         rig.machine.commit_progress()
 
 
+def test_a_keep_alive_that_is_readable_after_its_message_was_delivered_again_has_no_effect() -> None:
+    rig = Rig()
+    rig.observe(0)
+    happen(rig, ("start", ("0/1", 2000)))
+    rig.read()
+    other = rig.log.begin("other", rig.log.new_epoch("other"))
+    rig.log.append(TOPIC, None, b"of another producer", partition=0, transaction=other)
+    happen(rig, ("keep alive", ("0/1", 60_000)))
+    rig.log.clock.now_ms += 5000
+    rig.observe(5)
+    rig.read()
+    rig.fire()
+    assert len(rig.outbox.redelivered) == 1
+    rig.log.finish(other, commit=False)
+    rig.read_all()
+    assert state(rig.machine, rig.store) == ([], {}) == recovered(rig, 1)
+    finish(rig)
+    assert len(rig.outbox.redelivered) == 1
+
+
 def leases_over(rig: Rig) -> dict[bytes, int]:
     """Value of each message whose lease was over before a marker ended it -> the end of its lease, from the log alone.
 

@@ -212,6 +212,25 @@ def test_a_late_change_is_listed_until_the_log_begins_above_it(rig: Rig) -> None
     assert progress.at_least(after_a_cut).late_changes == (), "it is not known where the cut was"
 
 
+def test_absent_sets_an_id_once_although_the_requests_are_readable_late(rig: Rig) -> None:
+    """As those of POST with an `Idempotency-Key`: the request, and its repetition without an answer."""
+    other = rig.log.begin("other", rig.log.new_epoch("other"))
+    rig.log.append(rig.topic, b"x", None, [], 0, other)
+    for _ in range(2):
+        rig.write("a", BASE_S + 5, ABSENT)
+    rig.at(BASE_S + 6)
+    rig.observe(BASE_S + 6)
+    rig.read()
+    rig.fire()
+    assert rig.outbox.verdicts == [] == rig.outbox.fired
+    rig.log.finish(other, commit=False)
+    rig.write("a", BASE_S + 5, ABSENT)
+    rig.read_all()
+    assert [verdict.verdict for verdict in rig.outbox.verdicts] == ["set", "exists", "exists"]
+    assert rig.outbox.fired == [(BASE_S + 5, 1)]
+    assert rig.waiting == [] == rig.recovered
+
+
 def test_a_transaction_that_fails_lists_nothing(rig: Rig) -> None:
     source = rig.write("a", BASE_S + 5)
     rig.tick(BASE_S + 5)

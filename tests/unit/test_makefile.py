@@ -51,9 +51,33 @@ def checkout(tmp_path: Path) -> Path:
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
 
 
-def make_setup(checkout: Path, exit_code: int) -> subprocess.CompletedProcess[str]:
+def make_setup(checkout: Path, exit_code: int, uv: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**ENVIRONMENT, "EXIT_CODE": str(exit_code)}
-    return subprocess.run(["make", "setup"], cwd=checkout, env=environment, capture_output=True, text=True)
+    command = ["make", "setup", f"UV={uv or ''}"]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+UV = """#!/bin/bash
+echo "$@" >> uv.log
+printf 'Downloading lz4 (1.3MiB)\\n + lz4==4.4.5\\nerror: as uv says it\\n' >&2
+exit $EXIT_CODE
+"""
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_uv_is_taken_where_it_is_and_its_errors_are_shown(checkout: Path, exit_code: int) -> None:
+    uv = checkout / "uv"
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    done = make_setup(checkout, exit_code, uv)
+    assert (done.returncode == 0) == (exit_code == 0) == (checkout / ".venv" / ".run").exists()
+    assert "Downloading lz4 (1.3MiB)\nerror: as uv says it\n" in done.stdout
+    # The list of packages is left out; installations of the project itself are quiet with the real uv.
+    assert done.stdout.count("+ lz4") == (2 if exit_code == 0 else 0)
+    called = (checkout / "uv.log").read_text().splitlines()
+    assert len(called) == (4 if exit_code == 0 else 1)
+    assert all(line.startswith("pip install --python .venv/bin/python ") for line in called)
+    assert "--require-hashes -r .venv/requirements.txt" in called[0]
 
 
 def test_set_up_shows_what_it_downloads(checkout: Path) -> None:

@@ -324,6 +324,14 @@ def test_what_the_image_copies_is_not_ignored() -> None:
     assert all((ROOT / source).exists() for source in copied)
 
 
+def test_what_is_built_from_source_is_built_by_packages_of_the_lock() -> None:
+    """On arm64, which has no wheel of faust-streaming."""
+    lock = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    builders = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (DEPLOY / "build-requirements.txt").read_text(), re.MULTILINE))
+    assert builders.keys() == {"cython", "setuptools", "setuptools-scm", "wheel"}
+    assert {name: builders[name] for name in builders.keys() & lock.keys()}.items() <= lock.items()
+
+
 def test_the_worker_needs_no_java_runtime() -> None:
     removed = re.findall(r"pip uninstall --yes (.*?) \\", DOCKERFILE)[0].split()
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in removed)

@@ -57,8 +57,11 @@ def test_the_image_has_the_locked_packages_of_the_extra() -> None:
 def test_both_images_are_built_where_a_c_compiler_is() -> None:
     """Without one the modules that are compiled are installed as Python, and no step fails."""
     of_worker = (SPARK.parent / "Dockerfile").read_text()
-    bases = [re.findall(r"^FROM (.*) AS build$", text, re.MULTILINE) for text in (DOCKERFILE, of_worker)]
-    assert bases == [["python:3.11-bookworm"]] * 2
+    for text in (DOCKERFILE, of_worker):
+        assert re.findall(r"^FROM (.*) AS build$", text, re.MULTILINE) == ["${BUILD_BASE}"]
+        bases = dict(re.findall(r"^ARG (\w+_BASE)=(.*)$", text, re.MULTILINE))
+        assert bases == {"BUILD_BASE": "python:3.11.14-bookworm", "RUN_BASE": "python:3.11.14-slim-bookworm"}
+        assert re.findall(r'^ENTRYPOINT \["/usr/bin/tini", "--", ', text, re.MULTILINE), "it handles SIGTERM at once"
 
 
 def test_the_entrypoint_starts_commands_and_executors(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.harness.records import Request
 from tests.harness.scrape import get, scrape
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in, wait_until
+from tests.harness.worker import Worker
 from timers.client import TimersClient
 from timers.errors import AccessError, PublishError
 from timers.queue import Queue
@@ -103,17 +104,30 @@ def test_worker_client_and_commands_log_in_with_tokens_of_a_command(
     assert not re.findall(r"eyJ[\w-]{10}", worker.log), "the log shows no token"
 
 
-@pytest.mark.long
-def test_nothing_is_lost_while_no_token_comes_for_a_minute(
-    system: System, broker: OAuthBroker, server: OAuthServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tokens of 20 s end while their server fails for a minute. Then everything goes on, without a restart."""
-    server.life_s = 20
-    target, jobs = system.target(), system.target()
+@pytest.fixture
+def working(
+    system: System, broker: OAuthBroker, server: OAuthServer, tmp_path: Path
+) -> Iterator[tuple[Worker, ConsoleProcess]]:
+    """A worker and a console with tokens of 20 s."""
+    server.life_s, server.fails = 20, False
     system.environment |= by_url(broker, server)
-    worker, console = system.worker(), ConsoleProcess(tmp_path / "console", system.environment, forked=True)
+    worker = system.worker()
+    asking = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
+    console = ConsoleProcess(tmp_path / "console", asking, forked=True)
     worker.start().ready()
     console.start()
+    yield worker, console
+    console.clean_up()
+    server.fails = False
+
+
+@pytest.mark.long
+def test_nothing_is_lost_while_no_token_comes_for_a_minute(
+    system: System, working: tuple[Worker, ConsoleProcess], server: OAuthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of 20 s end while their server fails for a minute. Then everything goes on, without a restart."""
+    worker, console = working
+    target, jobs = system.target(), system.target()
     set_environment(monkeypatch, system.environment)
     due_s = due_in(5)
     requests = system.send(*timers(target, 2400, due_s, 120))

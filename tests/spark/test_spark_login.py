@@ -40,7 +40,7 @@ def test_a_stream_outlives_its_tokens(spark: SparkSession, tmp_path: Path) -> No
                 "TIMERS_SASL_PASSWORD": SECRET,
             }
         )
-        frame = kafka.stream(spark, settings, [source]).select(F.col("value"))
+        frame = kafka.stream(spark, settings, [source], startingOffsets="earliest").select(F.col("value"))
         checkpoint = str(tmp_path / "checkpoint")
         options = {**kafka.client_options(settings), "topic": target, "checkpointLocation": checkpoint}
         query = frame.writeStream.format("kafka").options(**options).trigger(processingTime="1 second").start()

@@ -225,6 +225,13 @@ class ErrorReports:
         self._refusal = refusal
         self._is_by_token = refusal is not None and bool(login_tokens.troubles(self._settings))
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether the refusal is for want of a token, although there was one before: then waiting may help."""
+        if self.refusal is None or not self._is_by_token:
+            return False
+        return login_tokens.source_of(self._settings).left_s is not None
+
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
         reason = _short_reason(error.str())
@@ -356,7 +363,7 @@ def metadata(
             return found
         except KafkaException as error:
             client.poll(0)
-            if reports.refusal is not None:
+            if reports.refusal is not None and not reports.is_outage:
                 raise reports.refusal from None
             if code_of(error) not in UNREACHABLE or monotonic() >= deadline:
                 raise

@@ -10,9 +10,11 @@ UNREACHABLE = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._AUTHENTICATION,
     }
 )
-"""No broker answers."""
+"""No broker answers. Requests on their way have the last one if a login fails, as when no login token comes for a
+while; :class:`timers.kafka.connection.ErrorReports` knows whether brokers refuse the login."""
 
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """The topic or the partition does not exist."""

@@ -5,6 +5,7 @@ Each returns the outcomes of its input as words, so that a run can show that it 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -319,6 +320,18 @@ def dead_letters(draw: Draw) -> set[str]:
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def _as_java(error: UnicodeError) -> tuple[str, int]:
+    """Replace bytes that are not UTF-8 as Java's ``String`` does: also all bytes of a surrogate by one U+FFFD."""
+    assert isinstance(error, UnicodeDecodeError)
+    data, end = error.object, error.end
+    if data[error.start] == 0xED and 0xA0 <= data[error.start + 1 : error.start + 2].ljust(1)[0] <= 0xBF:
+        end = error.start + (3 if 0x80 <= data[error.start + 2 : error.start + 3].ljust(1)[0] <= 0xBF else 2)
+    return "\ufffd", end
+
+
+codecs.register_error("as-java", _as_java)
+
+
 def record_batches(draw: Draw) -> set[str]:
     """Record batches of any producer: all records are read in order; header names are decoded as Java does."""
     data = b""
@@ -331,7 +344,7 @@ def record_batches(draw: Draw) -> set[str]:
             key, value = draw.pick([None, draw.blob(20)]), draw.pick([None, draw.blob(60)])
             named = draw.many(3, lambda draw: (draw.blob(8), draw.pick([None, draw.blob(8)])))
             builder.append(index, 1_800_000_000_000, key, value, [(header_name(name), data) for name, data in named])
-            shown = [(name.decode(errors="replace"), data) for name, data in named]
+            shown = [(name.decode(errors="as-java"), data) for name, data in named]
             broken = broken or any("\ufffd" in name for name, _ in shown)
             want.append((key, value, shown))
         built = bytearray(builder.build())

@@ -59,3 +59,21 @@ def test_a_clock_that_was_corrected_is_used_again(monkeypatch: pytest.MonkeyPatc
     assert time.record_ms() == at(1 - HOURS_MS)
     own[0] -= HOURS_MS / 1000
     assert time.record_ms() == 0
+
+
+def test_what_is_known_holds_while_there_is_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread asks meanwhile, and a look fails: else each would use the wrong clock of this machine."""
+    monkeypatch.setattr(brokers_time, "LOOK_S", 0.0)
+    seen = list[int]()
+    answers = iter([at(-HOURS_MS), at(1 - HOURS_MS)])
+
+    def ask() -> int | None:
+        if (found := next(answers, None)) is not None:
+            return found
+        seen.append(time._ahead_ms)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    time = BrokersTime(ask, lambda: OWN_S)
+    assert time.record_ms() == at(1 - HOURS_MS)
+    assert time.record_ms() == at(1 - HOURS_MS)
+    assert seen == [1 - HOURS_MS]

@@ -15,6 +15,7 @@ from tests.harness.queue_state import SIGNING
 from timers.client import PartlyPublishedError
 from timers.client.retry import ATTEMPT
 from timers.errors import InvalidTimerError, PublishError
+from timers.kafka.brokers_time import BrokersTime
 from timers.queue import records
 from timers.queue.metadata import Start
 from timers.queue.records import (
@@ -235,7 +236,13 @@ class Published:
         """Do nothing: there is no broker."""
 
     def submit_record(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, on_result: Callable[[Any], None]
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        on_result: Callable[[Any], None],
+        timestamp_ms: int,
     ) -> None:
         self.records.append((key, value, headers))
         on_result(PublishError("refused") if value in self._refused else f"{topic}/0/{len(self.records) - 1}")
@@ -244,6 +251,7 @@ class Published:
 def sender_of(published: Published) -> Sender:
     sender = Sender.__new__(Sender)
     sender._topic, sender._publisher, sender._kafka = "jobs", cast(Any, published), cast(Any, None)
+    sender._brokers_time = BrokersTime(lambda: None)
     return sender
 
 
@@ -279,8 +287,8 @@ def test_answers_that_come_after_a_long_reading_count() -> None:
     class Late(Published):
         timeout_s = 0.2
 
-        def submit_record(self, *record: Any) -> None:
-            threading.Timer(0.05, super().submit_record, record).start()
+        def submit_record(self, *record: Any, timestamp_ms: int) -> None:
+            threading.Timer(0.05, super().submit_record, (*record, timestamp_ms)).start()
 
     def slowly() -> Iterator[bytes]:
         for number in range(3):
@@ -293,11 +301,11 @@ def test_answers_that_come_after_a_long_reading_count() -> None:
 def test_messages_before_one_that_cannot_be_submitted_are_told() -> None:
     class TooLarge(Published):
         def submit_record(
-            self, topic: str, key: Any, value: Any, headers: Any, on_result: Callable[[Any], None]
+            self, topic: str, key: Any, value: Any, headers: Any, on_result: Callable[[Any], None], timestamp_ms: int
         ) -> None:
             if value == b"large":
                 raise PublishError("too large")
-            super().submit_record(topic, key, value, headers, on_result)
+            super().submit_record(topic, key, value, headers, on_result, timestamp_ms)
 
     published = TooLarge()
     with pytest.raises(PartlyPublishedError, match=r"^1 of 3 messages .*: too large$") as error:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from threading import Lock
 from time import monotonic, sleep
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -48,6 +49,7 @@ class BrokersTime:
         self._own_s = own_s or Clock().now_s
         self._ahead_ms = 0
         self._looked_s = float("-inf")
+        self._lock = Lock()
 
     @classmethod
     def of(cls, settings: Settings) -> BrokersTime:
@@ -57,17 +59,23 @@ class BrokersTime:
     def record_ms(self) -> int:
         """The time for a record that is written now, in epoch milliseconds; 0: the client's own."""
         if monotonic() >= self._looked_s + LOOK_S:
-            self._looked_s = monotonic()
-            known_ms, self._ahead_ms = self._ahead_ms, 0
-            with suppress(KafkaException):
-                self._ahead_ms = self._look()
-            if self._ahead_ms and not known_ms:
-                logger.warning(
-                    "the clock of this machine is %+.0f s off the brokers': records get the brokers' time. Correct it: "
-                    "delays are counted from it",
-                    -self._ahead_ms / 1000,
-                )
-        return self._own_ms() + self._ahead_ms if self._ahead_ms else 0
+            with self._lock:
+                if monotonic() >= self._looked_s + LOOK_S:
+                    self._look_again()
+        ahead_ms = self._ahead_ms
+        return self._own_ms() + ahead_ms if ahead_ms else 0
+
+    def _look_again(self) -> None:
+        known_ms = self._ahead_ms
+        with suppress(KafkaException):  # without an answer, what is known holds
+            self._ahead_ms = self._look()
+        self._looked_s = monotonic()
+        if self._ahead_ms and not known_ms:
+            logger.warning(
+                "the clock of this machine is %+.0f s off the brokers': records get the brokers' time. Correct it: "
+                "delays are counted from it",
+                -self._ahead_ms / 1000,
+            )
 
     def _look(self) -> int:
         """By how many milliseconds the brokers are ahead; 0 if the clocks agree, or are not known to differ."""
@@ -96,6 +104,6 @@ def _newest_ms(settings: Settings) -> int | None:
     listed = admin.list_offsets(places, request_timeout=_ANSWER_S) if places else {}
     times = []
     for future in listed.values():
-        with suppress(KafkaException):
+        with suppress(KafkaException, TimeoutError):
             times.append(int(future.result(_ANSWER_S).timestamp))
     return max((each for each in times if each > 0), default=None)

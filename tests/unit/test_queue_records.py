@@ -287,7 +287,7 @@ def test_answers_that_come_after_a_long_reading_count() -> None:
     class Late(Published):
         timeout_s = 0.2
 
-        def submit_record(self, *record: Any, timestamp_ms: int) -> None:
+        def submit_record(self, *record: Any, timestamp_ms: int) -> None:  # type: ignore[override]
             threading.Timer(0.05, super().submit_record, (*record, timestamp_ms)).start()
 
     def slowly() -> Iterator[bytes]:

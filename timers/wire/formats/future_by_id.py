@@ -178,10 +178,13 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value:
     Raises:
         InvalidRequestError: it is a request without its value, or its condition or its id cannot be read.
     """
-    lost_its_value = not _OF_REQUESTS.isdisjoint(name for name, _ in headers)
-    if lost_its_value and needs_value:
-        raise InvalidRequestError("value-missing", _VALUE_MISSING)
-    condition, offset, timestamp_s = decode_condition(record), record.offset, record.timestamp // 1000
+    lost_its_value, condition = False, None
+    if headers:  # most cancels have none
+        lost_its_value = not _OF_REQUESTS.isdisjoint(name for name, _ in headers)
+        if lost_its_value and needs_value:
+            raise InvalidRequestError("value-missing", _VALUE_MISSING)
+        condition = decode_condition(record)
+    offset, timestamp_s = record.offset, record.timestamp // 1000
     decode_id(record.key)
     decoded.operations.append((record.key, offset, None, timestamp_s))
     decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0

@@ -51,11 +51,10 @@ class Record(NamedTuple):
 class DiscardingOutbox:
     """An outbox that builds the record batches of each transaction and discards them."""
 
-    held_from = None
-
     def __init__(self) -> None:
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()
+        self.held_from: set[int] = set()
         self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
 
         self.begin = self._transaction.begin

@@ -20,10 +20,12 @@ class DiscardingProducer:
     """Implements :class:`timers.firing.ports.Producer`."""
 
     throttled_s = 0.0
-    held_from = None
     batch = TransactionalProducer.batch
     write_callbacks = vars(TransactionalProducer)["write_callbacks"]  # a static method, or None
     size_alone = staticmethod(size_alone)
+
+    def __init__(self) -> None:
+        self.held_from: set[int] = set()
 
     def open(self) -> None: ...
 

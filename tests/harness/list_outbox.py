@@ -23,7 +23,7 @@ class ListOutbox:
         failing: how many of the next commits fail.
         tick: tick of the last transaction.
         chunk: limits the next transaction.
-        held_from: first offset that the last transaction has in the log of the machine.
+        held_from: first offsets that transactions have in the log of the machine.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ListOutbox:
         self.failing = 0
         self.chunk = ChunkSize()
         self.tick: Tick | None = None
-        self.held_from: int | None = None
+        self.held_from: set[int] = set()
 
     @property
     def fired(self) -> list[tuple[int, int]]:

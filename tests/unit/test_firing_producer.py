@@ -6,6 +6,7 @@ import asyncio
 import gc
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import TopicPartition
@@ -260,6 +261,46 @@ async def test_a_transaction_is_one_request_to_add_its_partitions_and_one_to_eac
     number = brokers.asked.index(FIRST) + 1
     assert produce.first_offset(producer, ("t", 0)) == FIRST_OFFSET + number, "that of its first batch"
     assert produce.first_offset(producer, ("t", 2)) is None
+
+
+async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end of the log that an earlier one held back may be answered late."""
+    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
+    producer._machine, producer.held_from = ("t", 0), set()
+    producer._loop = SimpleNamespace(answers=SimpleNamespace(note=lambda leaders: None))
+    producer._check_leaders, producer._roll_back = AsyncMock(), AsyncMock()
+    producer._producer = sending = SimpleNamespace(_sender=SimpleNamespace())
+    monkeypatch.setattr(produce, "track_topics", lambda *_: None)
+    monkeypatch.setattr(produce, "commit", AsyncMock())
+
+    def begin(_: object) -> None:
+        sending._sender.first_offsets = {}
+
+    monkeypatch.setattr(produce, "begin", begin)
+
+    async def transact(first_offset: int | None, error: Exception | None = None) -> None:
+        async def deliver(*_: object) -> None:
+            if first_offset is not None:
+                sending._sender.first_offsets = {("t", 0): first_offset, ("u", 0): 1}
+            if error is not None:
+                raise error
+
+        producer._deliver = deliver
+        await producer._transact({("t", 0): []}, {})
+
+    await transact(40)
+    await transact(None)
+    assert producer.held_from == {40}, "the next one wrote nothing there"
+    await transact(50)
+    assert producer.held_from == {40, 50}
+    with pytest.raises(BatchesRefused):
+        await transact(60, BatchesRefused([]))
+    assert producer._roll_back.await_count == 1
+    await transact(None)
+    assert producer.held_from == {40, 50, 60}, "what was rolled back held the end back too"
+    monkeypatch.setattr(module, "MOST_STARTS", 3)
+    await transact(70)
+    assert producer.held_from == {50, 60, 70}
 
 
 async def test_what_a_leader_does_not_take_at_once_is_left_to_aiokafka_with_the_same_sequence_number() -> None:

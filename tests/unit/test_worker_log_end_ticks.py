@@ -145,3 +145,50 @@ async def test_an_end_is_asked_again_for_one_machine() -> None:
         ticks.ask_again(LED_BY_1)
         assert await runners[LED_BY_1].ticks.get() == (Tick(1000), 7)
     await ticks.close()
+
+
+async def test_an_end_is_asked_again_less_and_less_often_for_the_same_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator may write no marker for minutes."""
+    offsets: Any = SimOffsets()
+    offsets.last_stable_offsets = answer_all
+    runners: Any = {LED_BY_1: SimRunner()}
+    ticks = LogEndTicks(offsets, lambda: runners)
+    pauses_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses_s.append(seconds)
+
+    async with asyncio.timeout(30):
+        for second in (1, 2):
+            ticks.tick(Tick(second * 1000))
+            await runners[LED_BY_1].ticks.get()
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+            for _ in range(8 if second == 1 else 1):
+                ticks.ask_again(LED_BY_1)
+                await runners[LED_BY_1].ticks.get()
+                await asyncio.gather(*ticks._tasks.values())
+    assert pauses_s == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.01]
+    await ticks.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_runner_that_opened_after_the_ask_gets_no_end(again: bool) -> None:
+    """It does not know which transactions of the former one held back the end."""
+    offsets: Any = SimOffsets()
+    runners: Any = {LED_BY_1: SimRunner()}
+    ticks = LogEndTicks(offsets, lambda: runners)
+    async with asyncio.timeout(30):
+        if again:
+            offsets.answering[1].set()
+        ticks.tick(Tick(1000))
+        if again:
+            await runners[LED_BY_1].ticks.get()
+            offsets.answering[1].clear()
+            ticks.ask_again(LED_BY_1)
+        while len(offsets.asked) <= again:
+            await asyncio.sleep(0)
+        runners[LED_BY_1] = SimRunner()
+        offsets.answering[1].set()
+        await asyncio.gather(*ticks._tasks.values())
+    assert runners[LED_BY_1].ticks.empty()
+    await ticks.close()

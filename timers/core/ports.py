@@ -240,8 +240,9 @@ class Outbox(Protocol):
         """Begins a transaction with the time of a tick; drops one that was begun and not committed."""
 
     @property
-    def held_from(self) -> int | None:
-        """First offset that the last transaction wrote to the machine's own log; None: it wrote nothing there."""
+    def held_from(self) -> set[int]:
+        """First offsets that transactions have in the machine's own log, also of those that were rolled back. Who knows
+        an end of the log above them removes them."""
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Send ``output`` and ``progress``, make them visible, and tell :attr:`chunk` how long it took.

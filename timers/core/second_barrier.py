@@ -34,22 +34,25 @@ class SecondBarrier:
         """Returns the last second, up to ``second``, whose timers may fire; None: no timer may fire."""
         return None if self.second is None else min(second, self.second)
 
-    def tick(self, second: int, end: int, position: int, held_from: int | None = None) -> bool:
+    def tick(self, second: int, end: int, position: int, held_from: set[int] | None = None) -> bool:
         """Note that a second has begun.
 
         Args:
             second: the second.
             end: end of the log for committed readers, read after the second began.
             position: offset up to which the machine has read.
-            held_from: first offset that the machine's own newest transaction has in this log; None: it has none.
-                While it is open, the end is not above it. After its end, the end is above it.
+            held_from: first offsets that the machine's own transactions have in this log; those below an end that
+                counts are removed. While such a transaction is open, the end is not above it. After its end, the end is
+                above it. An end may come late: the machine may have begun other transactions after the answer.
 
         Returns:
-            False: this transaction held back the end, which must be asked again. A cancel behind it may have been
+            False: such a transaction held back the end, which must be asked again. A cancel behind it may have been
             acknowledged before the second began.
         """
-        if end == held_from:
-            return False
+        if held_from:
+            if end in held_from:
+                return False
+            held_from.difference_update([each for each in held_from if each < end])
         # A log that has lost its end does not reach the ends of before.
         self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
         self._newest = self._newest and (self._newest[0], min(self._newest[1], end))

@@ -162,7 +162,7 @@ class Policy:
         """Topic -> (until which second no callback without a key is sent there, why)."""
 
     @property
-    def held_from(self) -> int | None:
+    def held_from(self) -> set[int]:
         """As in :class:`timers.core.ports.Outbox`."""
         return self.transaction.held_from
 

@@ -105,8 +105,8 @@ class Producer(Protocol):
     """Sends the transactions of one machine."""
 
     @property
-    def held_from(self) -> int | None:
-        """First offset that the last transaction wrote to the machine's own partition; None: it wrote nothing there."""
+    def held_from(self) -> set[int]:
+        """As in :class:`timers.core.ports.Outbox`."""
 
     @property
     def throttled_s(self) -> float:

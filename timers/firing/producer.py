@@ -76,6 +76,10 @@ OPEN_TIMEOUT_S = 20.0
 QUOTA_LOG_S = 60.0
 """Seconds between two lines about a quota."""
 
+MOST_STARTS = 1_000
+"""Most first offsets in :attr:`TransactionalProducer.held_from`: more than a machine has transactions while an answer
+about the end of its log is on its way. A machine without such answers removes none."""
+
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
@@ -118,7 +122,7 @@ class TransactionalProducer:
         self._metrics = metrics
         self._quota_logged_s = -QUOTA_LOG_S
         self._producer: AIOKafkaProducer | None = None
-        self.held_from: int | None = None
+        self.held_from: set[int] = set()
 
     batch = CallbackBatch if IS_COMPILED else RecordBatch
     write_callbacks = staticmethod(write_callbacks) if IS_COMPILED else None
@@ -248,12 +252,14 @@ class TransactionalProducer:
         produce.begin(producer)
         try:
             if batches:
-                await self._deliver(producer, batches)
+                try:
+                    await self._deliver(producer, batches)
+                finally:  # what is rolled back held back the end of the log too
+                    self._note_start(produce.first_offset(producer, self._machine))
         except BatchesRefused:
             await self._roll_back(producer)
             raise
         self._loop.answers.note(leaders)
-        self.held_from = produce.first_offset(producer, self._machine)
         if with_offsets:
             # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
             # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
@@ -267,6 +273,12 @@ class TransactionalProducer:
                 offsets_sent.cancel()
         await produce.commit(producer)
         return with_offsets
+
+    def _note_start(self, first_offset: int | None) -> None:
+        if first_offset is not None:
+            self.held_from.add(first_offset)
+            if len(self.held_from) > MOST_STARTS:
+                self.held_from.remove(min(self.held_from))
 
     async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> set[int]:
         """Check before a transaction that the leaders of its partitions answer. Returns the leaders.

@@ -216,8 +216,8 @@ class Transaction:
     # ---- begin, commit, close -------------------------------------------------------------------------------------
 
     @property
-    def held_from(self) -> int | None:
-        """First offset that the last transaction wrote to the log of the machine; None: it wrote nothing there."""
+    def held_from(self) -> set[int]:
+        """As in :class:`timers.core.ports.Outbox`."""
         return self._producer.held_from
 
     @property

@@ -168,8 +168,10 @@ class SimKafka:
 
     # ---- sends ----------------------------------------------------------------------------------------------------
 
-    held_from = None
-    """A transaction ends before another record or tick is appended."""
+    @property
+    def held_from(self) -> set[int]:
+        """A transaction ends before another record or tick is appended."""
+        return set()
 
     def _do_nothing(self, *_: object, **__: object) -> None:
         """There is no former owner and no throttling broker, a topic exists or does not, and none fails."""

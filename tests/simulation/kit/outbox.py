@@ -175,7 +175,8 @@ class SimTransactions:
         self._settings = settings
         self._faults = faults
         self._machine = machine
-        self.held_from: int | None = None
+        self.held_from: set[int] = set()
+        self.newest_start: int | None = None
         self.transactions = 0
         self._needs_key_until_s: dict[str, int] = {}
         """Topic that has refused a callback without a key -> until which second it must get no other one."""
@@ -205,7 +206,7 @@ class SimTransactions:
         if self._faults.take(f.UNREACHABLE):
             raise Lost("no broker answers")
         self.producer.begin()
-        self.held_from = None
+        self.newest_start = None
         self.transactions += 1
         # A producer sends to partitions in any order, so the progress may be sent first.
         ordered = sorted(batches, key=lambda each: each[0] != self._settings.progress_topic)
@@ -253,8 +254,9 @@ class SimTransactions:
     def _produce(self, topic: str, partition: int, batch: SimBatch) -> list[Bad]:
         keeps_times = topic in self._settings.schedule_topics
         bad = []
-        if (topic, partition) == self._machine and self.held_from is None:
-            self.held_from = self._log.end(topic, partition)
+        if (topic, partition) == self._machine and self.newest_start is None:
+            self.newest_start = self._log.end(topic, partition)
+            self.held_from.add(self.newest_start)
         for place, (timestamp_ms, key, value, headers) in enumerate(batch.records):
             try:
                 self.producer.produce(topic, key, value, headers, partition, timestamp_ms if keeps_times else None)

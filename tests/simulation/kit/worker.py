@@ -103,7 +103,7 @@ class SimRunner:
         before = self.outbox.producer.transactions
         outcome = self.loop.step()
         self.must_ask_end = outcome.must_ask_end
-        self.held_end = self.outbox.producer.held_from if self.outbox.producer.transactions > before else None
+        self.held_end = self.outbox.producer.newest_start if self.outbox.producer.transactions > before else None
         if outcome.settled and self.idle_too_long:
             self.machine.commit_progress(even_if_idle=True)
             self.idle_too_long = False

@@ -23,8 +23,9 @@ TIMEOUT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 0.01
-"""Seconds until an end is asked again that the machine's own transaction held back: brokers write the marker."""
+AGAIN_S, LONGEST_AGAIN_S = 0.01, 0.5
+"""First and longest pause before an end is asked again that the machine's own transaction held back: brokers write the
+marker. For the same tick, each pause is twice the one before."""
 
 UNKNOWN_S = 10.0
 """A new leader is elected within this time: ``broker.session.timeout.ms`` is 9 s."""
@@ -45,6 +46,8 @@ class LogEndTicks:
         self._led_by: Mapping[int | None, list[TopicPartition]] = {}
         self._unknown_since: dict[TopicPartition, float] = {}
         """Machines with a tick without the end of their log -> time of the first such tick."""
+        self._pauses: dict[TopicPartition, tuple[Tick | None, float]] = {}
+        """Machine -> (tick that was given again last, pause before)."""
         self._tasks: dict[int | str | None, asyncio.Task[None]] = {}
 
     @property
@@ -94,11 +97,15 @@ class LogEndTicks:
         """Give the newest tick to one machine again, with the end of its log as it is soon."""
 
         async def again() -> None:
-            await asyncio.sleep(AGAIN_S)
+            last, pause_s = self._pauses.get(tp, (None, 0.0))
+            pause_s = min(2 * pause_s, LONGEST_AGAIN_S) if last == self._tick else AGAIN_S
+            self._pauses[tp] = self._tick, pause_s
+            await asyncio.sleep(pause_s)
             leader = next((leader for leader, tps in self._led_by.items() if tp in tps), None)
-            tick, ends = self._tick, await self._ends(leader, [tp])
-            if tick is not None and tp in ends and tp in (runners := self._runners()):
-                runners[tp].tick(tick, ends[tp])
+            tick, runner = self._tick, self._runners().get(tp)
+            ends = await self._ends(leader, [tp])
+            if tick is not None and runner is not None and tp in ends and self._runners().get(tp) is runner:
+                runner.tick(tick, ends[tp])
 
         name = partition_name(*tp)
         if (task := self._tasks.get(name)) is None or task.done():
@@ -107,11 +114,14 @@ class LogEndTicks:
     async def _ask(self, leader: int | None, tick: Tick) -> None:
         # Read anew for each request: a slow leader's requests follow each other while machines open and leaders move.
         tps = self._led_by.get(leader, [])
-        ends, runners = await self._ends(leader, tps), self._runners()
+        runners = dict(self._runners())
+        ends = await self._ends(leader, tps)
         for tp in ends:
             self._unknown_since.pop(tp, None)
+        # A machine that was opened meanwhile does not know which transactions held back the end.
+        runners_now = self._runners()
         for tp in tps:
-            if tp in runners:
+            if tp in runners and runners_now.get(tp) is runners[tp]:
                 runners[tp].tick(tick, ends.get(tp))
 
     async def _ends(self, leader: int | None, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -10,7 +10,7 @@ from tests.harness.machines import NativeRig
 from timers.core.passed_over import left, pass_over
 from timers.core.ports import Lost
 from timers.core.progress import PASSED_OVER, History, Progress, SettingChange
-from timers.core.timer import Rejected
+from timers.core.timer import Fetched, Rejected
 from timers.wire import dead_letter
 from timers.wire import progress as progress_record
 
@@ -29,6 +29,36 @@ def test_a_replay_leaves_out_what_was_passed_over_also_if_it_can_be_read_now() -
     rig.open(wipe=True)
     rig.machine.accept(rig.fetch())
     assert rig.state[1:] == (5, [(5, 0), (6, 1), (7, 4)])
+    assert rig.outbox.rejected == [(2, "batch-unreadable")]
+
+
+def test_a_batch_that_was_damaged_after_it_was_accepted_is_passed_over_in_the_replay() -> None:
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(5, 6, 7, 8, 9)
+    rig.observe(5)
+    rig.fire()
+    before = rig.outbox.progress
+    rig.open(wipe=True)
+    rig.machine.accept(rig.fetch(2))
+    assert rig.machine.recovering and not pass_over(rig.machine, LETTER, 4), "there is no tick yet"
+    rig.observe(5)
+    assert not rig.machine.commit_change(Progress.without_time), "other changes wait for the end of the replay"
+    for _ in range(2):
+        assert pass_over(rig.machine, LETTER, 4)
+    assert rig.outbox.rejected == [(2, "batch-unreadable")]
+    assert (rig.outbox.progress.next_offset, rig.outbox.progress.fired_through) == (5, before.fired_through)
+    rig.machine.accept(Fetched(2, 4, []))
+    rig.machine.accept(rig.fetch())
+    assert not rig.machine.recovering
+    assert rig.keys == [(6, 1), (9, 4)]
+    for wipe in (False, True):
+        rig.open(wipe=wipe)
+        rig.observe(5)
+        rig.read_all()
+        assert rig.keys[-2:] == [(6, 1), (9, 4)]
+    rig.observe(9)
+    rig.fire()
     assert rig.outbox.rejected == [(2, "batch-unreadable")]
 
 

@@ -75,6 +75,25 @@ def test_what_is_accepted_is_passed_over_at_the_level_that_knows_it() -> None:
     assert below.rig.outbox.rejected == []
 
 
+def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
+    """Also in a replay, in which the machine may wait for a tick."""
+    pool: Any = Pool(Progress.first(READABLE_LATE), "timer-request/0:0-99")
+    pool.rig.accept(5, 6)
+    pool.rig.machine.commit_progress()
+    pool.runners[TP].machine = pool.rig.open(wipe=True)
+    unreadable = Unreadable(pool)
+    unreadable.note(TP, batch())
+    assert not unreadable.sentences and not pool.rig.outbox.rejected
+    unreadable.note(TP, batch())
+    assert "It is passed over, as TIMERS_ACCEPT_LOSS says, once" in unreadable.sentences[TP]
+    pool.rig.observe(1)
+    unreadable.note(TP, batch())
+    assert pool.rig.outbox.rejected == [(0, "batch-unreadable")]
+    assert pool.rig.machine.progress.settings.passed_over == ((0, 10),)
+    unreadable.forget(TP)
+    assert not unreadable.sentences
+
+
 def test_a_history_has_a_limit() -> None:
     ranges = [SettingChange(PASSED_OVER, 10 * number, 10 * number + 1) for number in range(MAX_PASSED_OVER)]
     history = History([*Progress.first(READABLE_LATE).settings, *ranges])

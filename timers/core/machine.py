@@ -202,10 +202,8 @@ class Machine:
     @property
     def state(self) -> State:
         """What the machine does now: see :data:`STEPS`."""
-        if self.rescue_count:
-            return State.RESCUING
-        if self.recovering:
-            return State.RECOVERING
+        if self.rescue_count or self.recovering:
+            return State.RESCUING if self.rescue_count else State.RECOVERING
         if self._tick is None:
             return State.WAITING
         return State.CLOCK_BEHIND if self.clock_is_behind else State.ACCEPTING
@@ -295,8 +293,7 @@ class Machine:
         if fetched.to_offset <= position:
             return False
         recovering, released_s = self.recovering, self.released_s
-        self._passed = fetched.passed
-        self._told = fetched.to_offset, fetched.lineage
+        self._passed, self._told = fetched.passed, (fetched.to_offset, fetched.lineage)
         self.trust(self._leader_of(fetched))
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
@@ -599,16 +596,19 @@ class Machine:
         """Raise the feature level, as :meth:`commit_change`. It applies to records that are accepted from now on."""
         return self.progress.level >= level or self.commit_change(lambda now: now.with_setting(FEATURE_LEVEL, level))
 
-    def commit_change(self, change: Callable[[Progress], Progress], output: Output = NOTHING) -> bool:
+    def commit_change(
+        self, change: Callable[[Progress], Progress], output: Output = NOTHING, *, in_replay: bool = False
+    ) -> bool:
         """Commit a change of the progress, and what goes with it, in a transaction of its own.
 
         Returns:
-            Whether it is committed. If not, the machine recovers or has no tick yet: try again later.
+            Whether it is committed. If not, there is no tick yet, or (but ``in_replay``) it recovers: try again later.
 
         Raises:
             Lost: drop this machine and open it again.
         """
-        if self._tick is None or "commit_change" not in STEPS[self.state]:
+        may = "commit_change" in STEPS[self.state] or (in_replay and self.state is State.RECOVERING)
+        if self._tick is None or not may:
             return False
         self._outbox.begin(self._tick)
         self._commit(change(self.progress), output, len(output.rejected))

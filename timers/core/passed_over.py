@@ -8,6 +8,7 @@ also if a later version can read it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,26 @@ def pass_over(machine: Machine, letter: Rejected, end_offset: int) -> bool:
 
     Range and dead letter are committed in one transaction, so there is one dead letter, also if the worker is killed.
 
+    A replay can meet such a batch too: a disk of a broker has damaged it since it was accepted. The replay cannot end
+    without it, so the range is committed in the replay. This is no output of the replay [I15]: nobody wrote a dead
+    letter of this batch before, else the range would be in the progress.
+
     Returns:
-        Whether it is committed. If not, the machine recovers or has no tick yet: try again later.
+        Whether it is committed. If not, the machine has no tick yet, or rescues: try again later.
 
     Raises:
         Lost: drop this machine and open it again.
     """
     if machine.progress.settings.passes_over(letter.offset, end_offset):
         return True
-    change = partial(Progress.passing_over, from_offset=letter.offset, end_offset=end_offset)
-    return machine.commit_change(change, Output(rejected=[letter]))
+    change = partial(_passing, from_offset=letter.offset, end_offset=end_offset, again=machine.recovering)
+    return machine.commit_change(change, Output(rejected=[letter]), in_replay=True)
+
+
+def _passing(progress: Progress, from_offset: int, end_offset: int, again: bool) -> Progress:
+    after = progress.passing_over(from_offset, end_offset)
+    # The records were counted when they were accepted [I32], and are missing in each replay: counting begins anew.
+    return replace(after, lineage=after.lineage.uncounted()) if again else after
 
 
 def left(records: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 WITH_IDS = "its timers wait, because a cancel or an update of each of them may be there"
 WITHOUT_IDS = "timers that were accepted before it fire on"
+PASSING = "It is passed over, as TIMERS_ACCEPT_LOSS says, once this is committed, which needs a tick of the time"
 
 
 class Unreadable:
@@ -39,15 +40,17 @@ class Unreadable:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.sentences: Mapping[TopicPartition, str] = {}
+        self._asked: dict[TopicPartition, int] = {}
 
     def forget(self, tp: TopicPartition) -> None:
         """Note that a partition is read on, or is closed."""
+        self._asked.pop(tp, None)
         self.sentences = {each: sentence for each, sentence in self.sentences.items() if each != tp}
 
     def note(self, tp: TopicPartition, batch: UnreadableBatch) -> None:
         """Let the machine pass over a batch that cannot be read, if an operator has accepted that; else say what to do.
 
-        It is called again every two seconds until the batch is passed over.
+        It is called again every two seconds until the batch is passed over. So a second call says that it is not yet.
         """
         runner, settings = self._pool.runners.get(tp), self._pool.parts.settings
         if runner is None:
@@ -59,7 +62,9 @@ class Unreadable:
             asked: Future[bool] = runner.ask(partial(pass_over, letter=letter, end_offset=batch.end_offset))
             asked.add_done_callback(log_failure("a batch that cannot be read was not passed over", Ended, Lost))
             asked.add_done_callback(partial(_log_passed, letter.message))
-        elif self.sentences.get(tp) != sentence:
+            was_asked, self._asked[tp] = self._asked.get(tp) == batch.from_offset, batch.from_offset
+            sentence = f"{batch.args[0]}. {PASSING}" if was_asked else None
+        if sentence is not None and self.sentences.get(tp) != sentence:
             logger.critical("%s", sentence)
             self.sentences = {**self.sentences, tp: sentence}
 

@@ -286,6 +286,8 @@ class Trimmer:
         bound = deletable_before(progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
+                if progress.late_changes and progress.late_changes[0] < start:  # brokers delete by age too
+                    self._ask(known.runner, partial(_commit, self._clock, start))
                 known.deleted_to = start if start >= bound else 0
                 known.may_roll = start == end > known.rolled_to
                 if known.may_roll:
@@ -446,7 +448,7 @@ def _commit(clock: Clock, start: int, machine: Machine) -> _Committed | None:
     """Commit, to know that no other worker has taken the machine over. On the machine's thread.
 
     Args:
-        start: where the log begins before the deletion.
+        start: where the log begins, before any deletion that follows.
     """
     at_s = clock.boot_s()
     is_committed = machine.commit_change(lambda progress: progress.with_log_start(start))

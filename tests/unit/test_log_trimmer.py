@@ -373,6 +373,19 @@ def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial
     assert trial.brokers.rolled == 1
 
 
+def test_what_is_listed_below_a_start_that_brokers_have_moved_is_removed_once(made: Callable[..., Trial]) -> None:
+    trial = made()
+    trial.machine.progress = replace(trial.machine.progress, late_changes=(650, 800, 900))
+    trial.brokers.start, trial.brokers.end = 800, 1000
+    for _ in range(2):
+        trial.trim()
+        trial.now_s += AGAIN_S
+        trial.trimmer._known.clear()
+        assert trial.machine.committed.late_changes == (800, 900)
+        assert trial.machine.commits == 1
+    assert trial.brokers.deleted == []
+
+
 def test_without_trimming_nothing_is_asked(made: Callable[..., Trial]) -> None:
     trial = made(keep_s=math.inf, topics=frozenset())
     assert not trial.trimmer.is_due(TP, trial.runner)

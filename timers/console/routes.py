@@ -223,7 +223,12 @@ ROUTES: tuple[Route, ...] = (
         "the timer at the same moment, this one changes nothing (problem `changed`).",
         (
             Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
-            Answer(201, "by another broker's clock it had fired; it is set again (verdict already-fired)", "Verdict"),
+            Answer(
+                201,
+                "it had fired, and is set again (verdict already-fired): only below feature level 9, or if the "
+                "partition lists 1,000 late changes already",
+                "Verdict",
+            ),
             _UNDECIDED,
         ),
         (_OWN_ID, _WAIT),

@@ -10,7 +10,9 @@ index holds its key. A row of a former version is dropped when its second is sca
 ``fired_through`` belongs to a timer that has fired. A cancel always removes the entry, also if it came too late,
 because a replay cannot tell which came first.
 
-Only verdicts depend on what has fired. A verdict is given once: when the record is accepted as a new one.
+Only verdicts depend on what has fired. A verdict is given once: when the record is accepted as a new one. There is one
+exception, in :mod:`timers.core.only_if`: a conditional request is refused if it is readable only after the version that
+it names has fired. Its offset is listed in the progress, so a replay refuses it too.
 """
 
 from __future__ import annotations

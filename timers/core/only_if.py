@@ -145,6 +145,7 @@ class ConditionalIndex(Index):
         verdicts: list[Verdict] = []
         refused: set[int] = set()
         late = _LateChanges(progress)
+        listed: frozenset[int] = frozenset(progress.late_changes if fired_through is None else ())
         for operation in operations:
             id, offset, due_s, _ = operation
             time_s = max(time_s, append_s[offset])
@@ -154,7 +155,7 @@ class ConditionalIndex(Index):
             refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
             if refusal is None and condition is not None and former is not None:  # it names this version
                 if fired_through is None:
-                    is_late = offset in progress.late_changes
+                    is_late = offset in listed
                 else:
                     is_late = self._was_fired(former, fired_through) and late.takes(offset)
                 if is_late:

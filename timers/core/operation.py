@@ -130,7 +130,8 @@ class OperationResults(NamedTuple):
     late_changes: tuple[int, ...] = ()
     """Offsets to add to :attr:`timers.core.progress.Progress.late_changes`, in the transaction of the verdicts."""
     unlisted: int = 0
-    """Number of requests that count although their version has fired, because this list is full."""
+    """Number of requests that count although the version that they name has fired: the feature level does not allow the
+    list yet, or the list is full."""
 
 
 NO_RESULTS = OperationResults({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import pickle
 import shlex
@@ -374,3 +375,16 @@ def test_librdkafka_gets_no_error_in_place_of_a_token(monkeypatch: pytest.Monkey
     assert (text, subject, extensions) == ("none", "", {}) and 0 < ends_s - time.time() <= 5
     monkeypatch.setattr(source_of(settings), "failure", None)
     assert "ZeroDivisionError" in login_tokens.troubles(settings)[0], "as long as the client has none"
+
+
+def test_no_garbage_is_collected_in_a_thread_of_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could free a client that is part of a cycle, and librdkafka would end the process."""
+    seen: list[bool] = []
+
+    def token() -> tuple[str, float]:
+        seen.append(gc.isenabled())
+        return "opaque", time.time() + 60
+
+    assert gc.isenabled()
+    assert for_librdkafka(Settings.load(OAUTH | module(monkeypatch, token)), "")[0] == "opaque"
+    assert (seen, gc.isenabled()) == ([False], True)

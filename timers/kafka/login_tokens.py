@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import importlib
 import json
 import logging
@@ -272,9 +273,50 @@ def for_librdkafka(settings: Settings, _config: str = "") -> tuple[str, float, s
     a running process expects. Without a token the brokers refuse the login, which is handled, and
     :class:`timers.kafka.connection.ErrorReports` says why.
 
+    Meanwhile there is no garbage collection. It may free a client that is part of a cycle, such as that of an exception
+    and its traceback, and librdkafka ends the process if a thread of its own frees a client.
+
     Returns:
         Token, its end in epoch seconds, whom it names, and extensions.
     """
+    _uncollected.begin()
+    try:
+        return _for_librdkafka(settings)
+    finally:
+        _uncollected.end()
+
+
+class _Uncollected:
+    """Switches Python's garbage collection off while at least one call runs."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._was_on = True
+
+    def begin(self) -> None:
+        was_on = gc.isenabled()
+        gc.disable()  # before anything is made that garbage collection counts
+        with self._lock:
+            self._calls += 1
+            if self._calls == 1:
+                self._was_on = was_on
+
+    def end(self) -> None:
+        with self._lock:
+            self._calls -= 1
+            if not self._calls and self._was_on:
+                gc.enable()
+
+
+_uncollected = _Uncollected()
+
+
+def _for_librdkafka(settings: Settings) -> tuple[str, float, str, dict[str, str]]:
     source = source_of(settings)
     try:
         token = source.get()

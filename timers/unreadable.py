@@ -35,13 +35,19 @@ def refusal(
         consequence: what else happens if no record after the batch is read.
     """
     is_full, is_old = len(progress.settings.passed_over) >= MAX_PASSED_OVER, progress.level < READABLE_LATE
-    accepted = is_accepted(accept_loss, tp, batch)
+    accepted = batch.end_offset > batch.from_offset and is_accepted(accept_loss, tp, batch)
     if accepted and not (is_full or is_old):
         return None
     if is_full:
         way = (
             f"{MAX_PASSED_OVER} batches of this partition are passed over, and no more can be: move its timers to "
             f"another topic ({_MORE})"
+        )
+    elif batch.end_offset <= batch.from_offset:
+        way = (
+            "Let another broker lead the partition, if it has a sound replica. Where this batch ends is not known, "
+            "because its header is damaged too and no batch after it was fetched: after another request has arrived, "
+            f"this sentence names the range that can be passed over ({_MORE})"
         )
     else:
         name = f"{partition_name(*tp)}:{batch.from_offset}-{batch.end_offset - 1}"

@@ -82,8 +82,8 @@ def test_range_and_dead_letter_are_in_one_transaction() -> None:
 
 def test_a_range_covers_what_is_in_it() -> None:
     history = History([SettingChange(PASSED_OVER, 10, 20), SettingChange(PASSED_OVER, 30, 40)])
-    covered = {(10, 20), (12, 15), (30, 31)}
-    for asked in [*covered, (9, 20), (10, 21), (10, 40), (20, 30)]:
+    covered = {(10, 20), (12, 15), (30, 31), (10, 10), (19, 19)}
+    for asked in [*covered, (9, 20), (20, 20), (9, 9), (10, 21), (10, 40), (20, 30)]:
         assert history.passes_over(*asked) is (asked in covered), asked
     assert not History().passes_over(0, 1)
     records = [Rejected(offset, "", "", None, None, []) for offset in (5, 10, 19, 20, 29, 39, 40)]

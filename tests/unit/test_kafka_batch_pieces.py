@@ -332,6 +332,24 @@ def test_records_before_one_that_no_consumer_can_read_are_read(name: str) -> Non
     )
 
 
+def test_the_end_of_a_damaged_batch_is_not_taken_from_damaged_bytes() -> None:
+    header, data = packed(TEN)
+    whole = batch(header, data, "gzip")
+    after = (15).to_bytes(8, "big") + batch(header, data, "none")[8:]  # compaction has removed what was between
+    for at in (23, 26, 57, 60):  # the last offset, and the number of records
+        flipped = bytearray(whole)
+        flipped[at] ^= 0x40
+        for rest, end in ((after, 15), (after[:40], 15), (after[:16], 0), (b"", 0)):
+            found, damage = read_on(bytes(flipped) + rest)
+            assert damage is not None and not found
+            assert (damage.from_offset, damage.end_offset) == (0, end)
+            named = "with the offsets 0 to 14 (" if end else "at 0 ("
+            assert f"requests/0: the record batch {named}" in str(damage)
+    flipped = bytearray(whole)
+    flipped[-1] ^= 0x40  # the header is sound
+    assert read_on(bytes(flipped) + after)[1].end_offset == 10  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("is_passed_over", [True, False])
 def test_a_batch_that_cannot_be_read_is_passed_over_or_stops_the_fetch(is_passed_over: bool) -> None:
     asked: list[tuple[int, int]] = []

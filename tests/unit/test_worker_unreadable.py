@@ -94,6 +94,13 @@ def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
     assert not unreadable.sentences
 
 
+def test_no_range_is_offered_if_the_end_is_not_known() -> None:
+    pool = Pool(Progress.first(READABLE_LATE), "timer-request/0:0-99")
+    sentence = noted(pool, batch(5, 5))
+    assert "Where this batch ends is not known" in sentence and "TIMERS_ACCEPT_LOSS" not in sentence
+    assert pool.rig.outbox.rejected == []
+
+
 def test_a_history_has_a_limit() -> None:
     ranges = [SettingChange(PASSED_OVER, 10 * number, 10 * number + 1) for number in range(MAX_PASSED_OVER)]
     history = History([*Progress.first(READABLE_LATE).settings, *ranges])

@@ -193,8 +193,9 @@ class History(tuple[SettingChange, ...]):
     changed_at: int
 
     def passes_over(self, from_offset: int, end_offset: int) -> bool:
-        """Returns whether all offsets from one on up to, and without, another one are passed over."""
-        return any(low <= from_offset and end_offset <= high for low, high in self.passed_over)
+        """Returns whether all offsets from one on up to, and without, another one are passed over; of an empty range,
+        whether its offset is."""
+        return any(low <= from_offset < high and end_offset <= high for low, high in self.passed_over)
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,7 @@ class UnreadableBatch(CorruptRecordException):
 
     Attributes:
         from_offset: of its first record that cannot be read.
-        end_offset: the offset after its last record.
+        end_offset: the offset after its last record; ``from_offset`` if that is not known.
         raw: the batch.
     """
 
@@ -323,14 +323,40 @@ class UnreadableBatch(CorruptRecordException):
     raw: bytes
 
 
-def unreadable(tp: TopicPartition, batch: Any, raw: memoryview, next_offset: int, reason: str) -> UnreadableBatch:
-    """Returns the error of a batch of which all records below ``next_offset`` were read."""
+_MAX_GAP = 1 << 31
+"""The offsets of a batch differ by less."""
+
+
+def end_of_damaged(raw: memoryview, after: memoryview) -> int:
+    """Returns where a batch with a wrong checksum ends, by its header or the batch after it; 0 if that is not known.
+
+    The last offset in its header may be of the damaged bytes. It is trusted if the number of records agrees with it.
+    """
+    if len(raw) >= HEADER_BYTES and raw[_MAGIC_AT] == 2:
+        base, *_, last, _, _ = _HEADER.unpack_from(raw)
+        if last + 1 == _LENGTH.unpack_from(raw, _COUNT_AT)[0] > 0:
+            return int(base + last + 1)
+    if len(after) > _MAGIC_AT and after[_MAGIC_AT] == 2:  # a fetch may end inside a batch
+        base, following = (int.from_bytes(each[:8], "big") for each in (raw, after))
+        return following if following - base < _MAX_GAP else 0  # else its length is damaged: no batch begins there
+    return 0
+
+
+def unreadable(
+    tp: TopicPartition, batch: Any, raw: memoryview, next_offset: int, reason: str, end_offset: int | None = None
+) -> UnreadableBatch:
+    """Returns the error of a batch of which all records below ``next_offset`` were read.
+
+    Args:
+        end_offset: where it ends, if its header may be damaged; None: as its header says.
+    """
     codec = raw[_ATTRIBUTES_AT] & _CODEC_BITS
     name = CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else str(codec)
-    from_offset, end_offset = max(next_offset, batch.base_offset), batch.next_offset
+    from_offset = max(next_offset, batch.base_offset)
+    end_offset = max(from_offset, batch.next_offset if end_offset is None else end_offset)
+    offsets = f"with the offsets {from_offset} to {end_offset - 1}" if end_offset > from_offset else f"at {from_offset}"
     error = UnreadableBatch(
-        f"{partition_name(*tp)}: the record batch with the offsets {from_offset} to {end_offset - 1} (compression: "
-        f"{name}) cannot be read: {reason}"
+        f"{partition_name(*tp)}: the record batch {offsets} (compression: {name}) cannot be read: {reason}"
     )
     error.from_offset, error.end_offset, error.raw = from_offset, end_offset, bytes(raw)
     return error

@@ -24,6 +24,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import (
     PIECE_RECORDS,
     Piece,
     UnreadableBatch,
+    end_of_damaged,
     passed_batch,
     pieces,
     unreadable,
@@ -238,7 +239,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
             if self._in_pieces.on_unreadable is None:
                 raise damage
             if self._in_pieces.on_unreadable(self._tp, damage):
-                self.next_fetch_offset = damage.end_offset
+                self.next_fetch_offset = max(damage.end_offset, damage.from_offset + 1)
             else:
                 self.finished = True  # it is fetched again: another leader may have another copy
         return found
@@ -278,7 +279,8 @@ class UncopiedRecords(fetcher.PartitionRecords):
             self._end_of_batch = batch.next_offset
             if self._check_crcs and not batch.validate_crc():
                 reason = "its checksum is wrong: a disk of a broker, or the network, has damaged it"
-                raise unreadable(self._tp, batch, raw, self.next_fetch_offset, reason)
+                end_offset = end_of_damaged(raw, self._data)
+                raise unreadable(self._tp, batch, raw, self.next_fetch_offset, reason, end_offset)
             if self._in_pieces.on_batch is not None:
                 self._in_pieces.on_batch(self._tp, passed_batch(raw))
             if not self._is_left_out(batch):

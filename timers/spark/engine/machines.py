@@ -258,8 +258,9 @@ class MachineRun:
         Raises:
             LogMismatch: no operator has accepted that.
         """
-        position, end, lineage = machine.position, batch.end_offset, self._read.lineage
-        if not machine.progress.settings.passes_over(batch.from_offset, end):
+        position, lineage = machine.position, self._read.lineage
+        end = max(batch.end_offset, batch.from_offset + 1)
+        if not machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
             accept_loss = self._partitions.parts.settings.accept_loss
             sentence = refusal(accept_loss, self._tp, batch, machine.progress, "the engine ends")
             if sentence is not None:

@@ -26,7 +26,7 @@ def pass_over(machine: Machine, letter: Rejected, end_offset: int) -> bool:
     Range and dead letter are committed in one transaction, so there is one dead letter, also if the worker is killed.
 
     A replay can meet such a batch too: a disk of a broker has damaged it since it was accepted. The replay cannot end
-    without it, so the range is committed in the replay. This is no output of the replay [I15]: nobody wrote a dead
+    without it, so the range is committed in the replay. This is no output of the replay [I15]: no worker wrote a dead
     letter of this batch before, else the range would be in the progress.
 
     Returns:

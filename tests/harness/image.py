@@ -52,14 +52,15 @@ class Image:
         self._environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage)}
         self._make_base()
         bases = ["--build-arg", "BUILD_BASE=localhost/base", "--build-arg", "RUN_BASE=localhost/base"]
-        self._buildah("bud", "--layers", "--isolation", "chroot", *bases, "-f", "deploy/Dockerfile", "-t", NAME, ".")
+        self._buildah("bud", "--isolation", "chroot", *bases, "-f", "deploy/Dockerfile", "-t", NAME, ".")
         self._container = self._buildah("from", NAME)
         self._root = Path(self._buildah("mount", self._container))
         self.config: dict[str, Any] = json.loads(self._buildah("inspect", "--type", "image", NAME))["OCIv1"]["config"]
 
     def close(self) -> None:
-        """Give up what it was mounted for; base and layers stay for the next time."""
+        """Give up what it was mounted for; the base stays for the next time."""
         self._buildah("rm", self._container)
+        self._buildah("rmi", "--prune")  # each image is a whole copy: what a newer one replaces would stay
 
     def process(self, name: str, command: list[str], directory: Path, **settings: str) -> Process:
         """A command as process number 1 of a container, with the image's variables and ``settings``. Not started."""

@@ -60,7 +60,7 @@ class Fleet:
             return 0
 
     def set(self, id: str, due_s: int, value: bytes | None, target: str = "orders") -> None:
-        headers = future_by_id.encode_headers(due_s)
+        headers = [] if value is None else future_by_id.encode_headers(due_s)
         request = None if value is None else future.encode(target, f"key-{id}", value)
         self.by_id.producer.produce(ID_TOPIC, request, id.encode(), headers=[*headers])
         self.by_id.flush()

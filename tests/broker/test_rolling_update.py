@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.deploy.chart import last_rendered
 from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import due_in
@@ -16,8 +15,7 @@ from tests.harness.worker import Worker
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
-STATEFUL_SET = yaml.safe_load((KUBERNETES / "statefulset.yaml").read_text())["spec"]
+STATEFUL_SET = last_rendered("workers")["StatefulSet", "timers"]["spec"]
 POD = STATEFUL_SET["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 SECONDS, PER_S = 60, 40

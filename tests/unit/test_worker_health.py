@@ -39,7 +39,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 class SimMachine:
     """A machine that hangs while it fires, until ``go_on`` is set."""
 
-    clock_is_behind = recovering = False
+    clock_is_behind = recovering = must_ask_end = False
     rescue_count = 0
     may_accept = True
     oldest_due_s = released_s = None

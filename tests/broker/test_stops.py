@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -105,6 +106,22 @@ def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_e
         assert "was not told that this member leaves" not in worker.log
         joining.kill()
     finally:
+        system.close()
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refused", "silent"])
+def test_a_worker_that_has_not_reached_a_broker_ends_at_once(tmp_path: Path, is_silent: bool) -> None:
+    """It waits for brokers in threads that do not keep it alive: else it would end after 15 s, by its watchdog."""
+    with socket.socket() as nothing:
+        nothing.bind(("127.0.0.1", 0))
+        if is_silent:
+            nothing.listen()
+        system = System(f"127.0.0.1:{nothing.getsockname()[1]}", tmp_path)
+        worker = system.worker().start()
+        worker.wait_for("no broker answers yet")
+        worker.send(signal.SIGTERM)
+        assert worker.exit_code() == 0
+        assert "did not answer" not in worker.log
         system.close()
 
 

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from mode import Service
@@ -35,6 +35,7 @@ from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns
 from timers.snapshot_taker import LOOK_S, SnapshotTaker
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
+from timers.threads import call_in_thread
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
@@ -48,6 +49,9 @@ from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.ticks import TickJudge, TickReader
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 ENGINE_ANSWER_S = 3.0
 """So long a worker that starts asks whether an engine on Spark runs."""
@@ -207,10 +211,10 @@ class TimersApp(faust_internals.App):
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
         logger.info("timers %s: worker %s, data in %s", __version__, self.settings.worker_id, self.settings.data_dir)
         logger.info("%s", COMPILED if IS_COMPILED else NOT_COMPILED)
-        cluster = await asyncio.to_thread(topics.ensure, self.settings)
+        cluster = await _first_call(topics.ensure, self.settings)
         note_cluster(self.settings, cluster.cluster_id)
-        await asyncio.to_thread(self._wait_for_engine)
-        await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
+        await _first_call(self._wait_for_engine)
+        await _first_call(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         _tune_interpreter()
         self._make_parts(cluster)
 
@@ -370,6 +374,12 @@ class TimersApp(faust_internals.App):
             await self.status.consumer.end_suspension(checked.keys() - self.status.log_watch.suspended.keys())
         except Exception as error:
             self.end(error)
+
+
+async def _first_call(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """The result of a call to the brokers, for which a worker that is told to end while it starts does not wait: one
+    lasts up to 30 s without an answer, and Python ends only after the threads of the loop."""
+    return await asyncio.wrap_future(call_in_thread("timers-start", call, *args, **kwargs))
 
 
 def _data_dir(settings: Settings) -> Any:

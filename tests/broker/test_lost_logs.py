@@ -7,13 +7,11 @@ import os
 import signal
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import NewTopic
 
 from tests.harness.records import Request
 from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon, timers
-from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK
 from timers.core.lineage import Lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
@@ -21,20 +19,6 @@ from timers.kafka.log_lineage import TIMEOUT_S, LogLineages
 from timers.worker.consumer.requests import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
-
-
-def create_again(system: System, topic: str, partitions: int) -> None:
-    """Create a topic whose deletion may not be over yet."""
-
-    def made() -> bool:
-        new = NewTopic(topic, partitions, config={"message.timestamp.type": "LogAppendTime"})
-        try:
-            system.admin.create_topics([new])[topic].result(DEADLINE_S)
-        except KafkaException:
-            return False
-        return True
-
-    wait_until(made, f"{topic} can be created again")
 
 
 def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(system: System) -> None:
@@ -64,7 +48,7 @@ def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_begi
     worker.wait_for(f"topic {system.request_topic} was deleted")
     assert health(worker.port, "ready")[0] == 503
 
-    create_again(system, system.request_topic, PARTITIONS - 1)
+    system.create_anew(system.request_topic, PARTITIONS - 1)
     requests = soon(system.target(), 60)
     for index, request in enumerate(requests):
         request.partition = index % (PARTITIONS - 1)
@@ -86,8 +70,7 @@ def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_begi
 def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(system: System) -> None:
     """Both logs begin at offset 0. With the progress of the old log, all timers would fire again later."""
     worker = system.worker().start().ready()
-    system.delete_topic(system.request_topic)
-    create_again(system, system.request_topic, PARTITIONS)
+    system.create_anew(system.request_topic, PARTITIONS)
     (request,) = system.send(Request(system.target(), due_in(1), partition=0))
     reader = system.reader(request.target)
     reader.take(1)

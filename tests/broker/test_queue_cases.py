@@ -174,9 +174,7 @@ def test_a_topic_that_is_created_again_ends_the_queue_and_begins_anew(
         queue.send_many(numbers(5))
         receive(queue, 3, ack=True)
         queue.settle()
-        here.delete_topic(topic)
-        wait_until(lambda: topic not in here.cluster.topics(), "the deletion")
-        here.create_topic(topic)
+        here.create_anew(topic)
         with pytest.raises(QueueError, match=r"created again|was recreated"):
             wait_until(lambda: queue.receive(1, wait_s=0.5) is None, "the error", 2 * DEADLINE_S)
     with Queue(topic, **PATIENT) as queue:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from tests.harness.records import Request
 from tests.harness.scrape import health
@@ -24,20 +24,6 @@ def config_of(system: System, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
     return {name: entry.value for name, entry in found.items()}
-
-
-def create_again(system: System, topic: str, **config: str) -> None:
-    """Delete a topic and create it with another configuration."""
-    system.delete_topic(topic)
-
-    def made() -> bool:
-        try:
-            system.admin.create_topics([NewTopic(topic, PARTITIONS, config=config)])[topic].result(DEADLINE_S)
-        except KafkaException:
-            return False
-        return True
-
-    wait_until(made, f"{topic} can be created again")
 
 
 @pytest.fixture
@@ -76,7 +62,7 @@ def test_no_request_of_the_worker_creates_a_topic(tmp_path: Path) -> None:
 def test_an_oscillator_with_producers_times_is_corrected(system: System, worker: Worker) -> None:
     """Whether it is created again like that, or altered."""
     topic = system.settings.oscillator_topic
-    create_again(system, topic, **{"message.timestamp.type": "CreateTime"})
+    system.create_anew(topic, PARTITIONS, message_timestamp_type="CreateTime")
     worker.wait_for(f"set message.timestamp.type=LogAppendTime on topic {topic}")
     system.fired(system.send(*soon(system.target(), 20)))
     system.configure(topic, message_timestamp_type="CreateTime")
@@ -88,7 +74,7 @@ def test_a_request_topic_that_comes_back_compacted_is_not_used_until_it_is_corre
     system: System, worker: Worker
 ) -> None:
     topic = system.request_topic
-    create_again(system, topic, **{"cleanup.policy": "compact"})
+    system.create_anew(topic, PARTITIONS, cleanup_policy="compact")
     worker.wait_for(rf"topic '{topic}' has cleanup.policy=compact, which would lose timers; it must be exactly delete")
 
     def said() -> bool:

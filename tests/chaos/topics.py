@@ -25,13 +25,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
-    NewTopic,
     ResourceType,
 )
 
@@ -234,17 +232,6 @@ class Cell:
             SNAPSHOT: {**SNAPSHOTS},
         }[kind]
 
-    def create(self, partitions: int) -> None:
-        def made() -> bool:
-            new = NewTopic(self.topic, partitions, 1, config=self.config_of(self.kind))
-            try:
-                self.system.admin.create_topics([new], operation_timeout=10)[self.topic].result(20)
-            except KafkaException:
-                return False
-            return True
-
-        wait_until(made, f"{self.topic} can be created")
-
     def do(self) -> None:
         """Make the change."""
         if self.change == ADDED:
@@ -252,10 +239,10 @@ class Cell:
             asked[self.topic].result(20)
         elif self.change in CONFIGS:
             self.system.configure(self.topic, **{self.change.replace(".", "_"): CONFIGS[self.change]})
+        elif self.change == MORE:
+            self.system.cluster.create_anew(self.topic, 3 * self.count, self.config_of(self.kind))
         else:
             self.system.delete_topic(self.topic)
-            if self.change == MORE:
-                self.create(3 * self.count)
 
     def try_configs(self, drivers: dict[str, Driver]) -> dict[str, Any]:
         """Give all topics one setting after the other. Returns for each what the drivers and the health pages said."""
@@ -397,7 +384,7 @@ class Cell:
     def run(self) -> dict[str, Any]:
         """Run the cell, and return its row."""
         if self.change == FEWER:
-            self.create(3 * self.count)
+            self.system.cluster.create(self.topic, 3 * self.count, self.config_of(self.kind))
         if self.kind == PROGRESS:  # its partitions are chosen by those of the requests
             config = {name.replace(".", "_"): value for name, value in own_topics(self.settings)[0].config.items()}
             self.system.create_topic(self.settings.request_topic, 3 * PARTITIONS, **config)

@@ -10,11 +10,13 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.kafka.topic_admin import Identity, identity_of
 
 CLIENT = {"log_level": 0}
 """Librdkafka writes nothing to stderr, because the error of a call contains the reason."""
@@ -60,18 +62,48 @@ class Cluster:
     def create(self, topic: str, partitions: int, config: Mapping[str, str] = APPEND_TIME) -> None:
         """Create a topic, and wait until the brokers list it."""
         assert not self.partitions(topic), f"{topic} exists"
+        self._created(topic, partitions, config)  # False: a busy broker has asked its controller twice
+        wait_until(lambda: len(self.partitions(topic)) == partitions, f"the brokers list {topic}")
+
+    def create_anew(self, topic: str, partitions: int, config: Mapping[str, str] = APPEND_TIME) -> None:
+        """Delete a topic if it exists, and create it; also if a program under test creates it in between."""
+
+        def created() -> bool:
+            self.delete([topic] if self.partitions(topic) else [])
+            return self._created(topic, partitions, config)
+
+        wait_until(created, f"{topic} can be created")
+        wait_until(lambda: len(self.partitions(topic)) == partitions, f"the brokers list {topic}")
+
+    def _created(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
+        """Create a topic; False if it exists."""
         created = self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config))])[topic]
         try:
             created.result(DEADLINE_S)
-        except KafkaException as error:  # a busy broker has asked its controller twice
+        except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-        wait_until(lambda: len(self.partitions(topic)) == partitions, f"the brokers list {topic}")
+            return False
+        return True
 
     def delete(self, topics: Sequence[str]) -> None:
-        """Delete topics, so that they use no disk and time of the broker in later runs."""
+        """Delete topics, and wait until the broker that answers knows it: the controller answers before it does.
+
+        Topics that a program under test has created since then under these names are left.
+        """
+        former = self._identities(topics)
         for deleted in self.admin.delete_topics([*topics], operation_timeout=DEADLINE_S).values() if topics else ():
             deleted.result(DEADLINE_S)
+        ids = {identity.id for identity in former.values()}
+        wait_until(
+            lambda: ids.isdisjoint(identity.id for identity in self._identities(topics).values()),
+            f"the brokers list none of {', '.join(topics[:3])}",
+        )
+
+    def _identities(self, topics: Sequence[str]) -> dict[str, Identity]:
+        """The identity of each topic that exists."""
+        asked = self.admin.describe_topics(TopicCollection([*topics]), request_timeout=DEADLINE_S) if topics else {}
+        return {topic: found for topic, answer in asked.items() if (found := identity_of(answer)) is not None}
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the records of partitions before an offset; -1: all records."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ PARTITIONS = 4
 
 MAX_LAG_MS = 15_000
 """Largest lag of a punctual timer on a machine that is busy with other tests. Benchmarks measure the real lag."""
+
+
+def _config(named: Mapping[str, str]) -> dict[str, str]:
+    """The configuration of a topic, of names with ``_`` for a dot."""
+    return {**APPEND_TIME, **{name.replace("_", "."): value for name, value in named.items()}}
 
 
 class System:
@@ -79,9 +84,12 @@ class System:
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         """Create a topic; its records have append times unless ``config`` has another type."""
-        named = {key.replace("_", "."): value for key, value in config.items()}
-        self.cluster.create(name, partitions, {**APPEND_TIME, **named})
+        self.cluster.create(name, partitions, _config(config))
         return name
+
+    def create_anew(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Delete a topic if it exists, and create it as :meth:`create_topic`."""
+        self.cluster.create_anew(name, partitions, _config(config))
 
     def target(self, partitions: int = 1, **config: str) -> str:
         """Create a callback topic and return its name."""

@@ -218,8 +218,7 @@ def test_after_a_worker_there_is_nothing_to_find(spark: SparkSession, broker_add
     }
     assert sum(due.timers for due in findings.busiest) == 5
     # Of the same topics, the engine's side taken away: what fired is missing, and it is said of each timer.
-    system.delete_topic(target)
-    system.create_topic(target)
+    system.create_anew(target)
     lost = found_in(spark, system)
     assert lost.faults["lost"] == 300 + 20 + 30 + 1 and not lost.clean
     system.close()

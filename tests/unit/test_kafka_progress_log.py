@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, GroupCoordinatorNotAvailableError, NotLeaderForPartitionError
@@ -11,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from tests.harness.round_trips import RoundTrips
 from timers.config.settings import Settings
-from timers.core.progress import Progress
+from timers.core.progress import LOG_CUT, Progress
 from timers.errors import LogMismatch
 from timers.kafka import progress_log
 from timers.kafka.aiokafka_internals.leader_client import RawFetch
@@ -19,17 +21,17 @@ from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
 
-TP = ("timer-request", 0)
+TP, FAR = ("timer-request", 0), ("timer-request", 4)
 TOPIC_ID = b"0123456789abcdef"
 SETTINGS = Settings()
 FOUND = Progress(7, (900, 3))
 
 
-def record(progress: Progress) -> bytes:
+def record(progress: Progress, tp: tuple[str, int] = TP, topic_id: bytes = TOPIC_ID) -> bytes:
     """A batch of the progress topic, outside of a transaction."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 10**6)
-    value = progress_record.encode(progress, TOPIC_ID, progress_record.machine_name(SETTINGS.app_id, *TP))
-    builder.append(0, 1, progress_record.encode_key(*TP), value, [])
+    value = progress_record.encode(progress, topic_id, progress_record.machine_name(SETTINGS.app_id, *tp))
+    builder.append(0, 1, progress_record.encode_key(*tp), value, [])
     return bytes(builder.build())
 
 
@@ -47,6 +49,7 @@ class SimLeaders:
         group: what the group has, or the error of its coordinator.
         progress: the record of the progress topic, or None, at each question for its end; the last one stays.
         request_ends: of the request log, at each question; the last one stays.
+        elsewhere: partition of the progress topic -> its batch, in place of ``progress``.
     """
 
     def __init__(self, *_: object) -> None:
@@ -54,6 +57,7 @@ class SimLeaders:
         self.group: tuple[int, str] | Exception = copy_of(FOUND)
         self.progress: list[Progress | None] = [FOUND]
         self.request_ends = [(3, 9)]
+        self.elsewhere: dict[int, bytes] = {}
         self.round_trips = RoundTrips()
 
     async def connect(self, topics: object) -> None: ...
@@ -73,11 +77,15 @@ class SimLeaders:
         await self._answer()
         if tp[0] != SETTINGS.progress_topic:
             return self.request_ends.pop(0) if len(self.request_ends) > 1 else self.request_ends[0]
+        if self.elsewhere:
+            return 0, int(tp[1] in self.elsewhere)
         self._shown = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
         return 0, int(self._shown is not None)
 
     async def fetch(self, leader: int, tp: tuple[str, int], offset: int) -> RawFetch:
         await self._answer()
+        if self.elsewhere:
+            return RawFetch(0, 1, self.elsewhere[tp[1]])
         return RawFetch(0, 1, b"" if self._shown is None else record(self._shown))
 
     async def committed(self, group: str, tp: tuple[str, int]) -> tuple[int, str]:
@@ -175,3 +183,35 @@ def test_an_offset_that_another_program_has_committed_stops_no_machine(
 ) -> None:
     leaders.progress, leaders.group = [None], copy
     assert log.read_one(TP)[1] == Progress()
+
+
+STALE = Progress(5, (700, 3))
+CUT = replace(FOUND, next_offset=4).with_setting(LOG_CUT, 1)
+HOLE = FOUND.without_time()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "group", "newest"),
+    [
+        pytest.param(None, record(FOUND, FAR), FOUND, FOUND, id="there only"),
+        pytest.param(record(STALE, FAR), record(FOUND, FAR), FOUND, FOUND, id="here is one that was there before"),
+        pytest.param(record(FOUND, FAR), record(STALE, FAR), FOUND, FOUND, id="here"),
+        pytest.param(None, record(CUT, FAR), CUT, CUT, id="a log that was cut"),
+        pytest.param(record(FOUND, FAR), record(CUT, FAR), CUT, CUT, id="the cut took offsets back"),
+        pytest.param(record(FOUND, FAR), record(HOLE, FAR), HOLE, HOLE, id="the hole took the second back"),
+        pytest.param(
+            record(replace(FOUND, fired_through=(800, 3)), FAR), record(FOUND, FAR), FOUND, FOUND, id="the same offset"
+        ),
+        pytest.param(record(FOUND, FAR, b"former"), record(STALE, FAR), STALE, STALE, id="here of a former topic"),
+        pytest.param(record(STALE, FAR), record(FOUND, FAR, b"former"), STALE, STALE, id="there of a former topic"),
+    ],
+)
+def test_of_the_places_that_a_machine_had_the_newest_progress_counts(
+    leaders: SimLeaders, here: bytes | None, there: bytes, group: Progress, newest: Progress
+) -> None:
+    """Its topic had 2 partitions, then 3, and has 4 now: machine 4 wrote to partition 0, then to 1, and 0 again."""
+    cluster = Cluster("c", {FAR[0]: TOPIC_ID}, {FAR[0]: 5, SETTINGS.progress_topic: 4})
+    leaders.elsewhere = {1: there} if here is None else {0: here, 1: there}
+    leaders.group = copy_of(group)
+    with closing(ProgressLog(SETTINGS, cluster, timeout_s=1.0)) as log:
+        assert log.read_one(FAR)[1] == newest

@@ -306,18 +306,42 @@ class ProgressLog:
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
-        if record is None and not isinstance(copy, BaseException) and (copy[0] > 0 or copy[1]):
-            record = self._elsewhere(tp, partition, after_fence=after_fence)
+        if not isinstance(copy, BaseException) and self._is_behind(tp, record, copy):
+            record = self._with_elsewhere(tp, record, after_fence=after_fence)
         return record, copy, ends
 
-    def _elsewhere(self, tp: TopicPartition, place: int, *, after_fence: bool) -> bytes | None:
-        """Newest record of a machine in another partition than ``place``, where it would be now: partitions were added
-        to the topic since it was written."""
-        topic, key, found = self._settings.progress_topic, progress_record.encode_key(*tp), list[bytes]()
-        for partition in set(range(self._cluster.partitions[topic])) - {place}:
+    def _is_behind(self, tp: TopicPartition, record: bytes | None, copy: tuple[int, str]) -> bool:
+        """Whether the group knows more of a machine than the record in the partition where its newest one belongs."""
+        if record is None:
+            return copy[0] > 0 or bool(copy[1])
+        seen, topic_id = progress_record.decode_witness(copy[1]) or (None, b"")
+        known, known_id = progress_record.decode(record, ANY_LEVEL, partition_name(*tp))
+        if seen is None or topic_id != self._cluster.topic_ids[tp[0]]:
+            return False
+        return known_id != topic_id or known.is_behind(seen)
+
+    def _with_elsewhere(self, tp: TopicPartition, record: bytes | None, *, after_fence: bool) -> bytes | None:
+        """The newest of ``record`` and those in the partitions where the machine wrote before some were added to the
+        topic. Where it belongs now may be one that it wrote before it had another place."""
+        topic, key, found = self._settings.progress_topic, progress_record.encode_key(*tp), [record] if record else []
+        count = self._cluster.partitions[topic]
+        for partition in {tp[1] % former for former in range(1, count)} - {tp[1] % count}:
             ends = self.ends(topic, partition)
             found += self._newest(partition, ends, [key], after_fence=after_fence).values()
-        return max(found, key=lambda each: progress_record.decode(each, ANY_LEVEL)[0].next_offset, default=None)
+
+        def age(each: bytes) -> tuple[object, ...]:
+            """Of two records of one log, the later one has no smaller values; offsets count from a cut on only."""
+            known, topic_id = progress_record.decode(each, ANY_LEVEL, partition_name(*tp))
+            seen = known.witness
+            return (
+                topic_id == self._cluster.topic_ids[tp[0]],
+                seen.cut,
+                seen.next_offset,
+                seen.holes,
+                seen.fired_through,
+            )
+
+        return max(found, key=age, default=None)
 
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""

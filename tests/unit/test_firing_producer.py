@@ -263,6 +263,25 @@ async def test_a_transaction_is_one_request_to_add_its_partitions_and_one_to_eac
     assert produce.first_offset(producer, ("t", 2)) is None
 
 
+@pytest.mark.parametrize(
+    ("answers", "first"),
+    [
+        ([(0, 40), (0, 41)], 40),
+        ([(20, 40), (0, 40)], 40),  # its copies came too late
+        ([(7, 40), (46, -1)], 40),  # the leader waited too long for them, and then had it already
+        ([(87, -1), (0, 45)], 45),  # nothing of the first one is there
+        ([(6, -1)], None),
+    ],
+)
+def test_a_batch_has_a_first_offset_if_the_broker_names_one_also_with_an_error(
+    answers: list[tuple[int, int]], first: int | None
+) -> None:
+    producer: Any = SimpleNamespace(_sender=SimpleNamespace())
+    for code, offset in answers:
+        produce._note_answer(producer._sender, SimpleNamespace(topics=[("t", [(0, code, offset, -1)])]))
+    assert produce.first_offset(producer, ("t", 0)) == first
+
+
 async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """An end of the log that an earlier one held back may be answered late."""
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)

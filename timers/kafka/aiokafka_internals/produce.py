@@ -147,7 +147,7 @@ def _note_answer(sending: Any, response: Any) -> None:
     for topic, partitions in response.topics:
         for partition, code, offset, *_ in partitions:
             (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
-            if not code:
+            if offset >= 0:  # so says a broker that has appended the batch, also if its copies came too late
                 first.setdefault((topic, partition), offset)
     throttled_ms = getattr(response, "throttle_time_ms", 0)
     if throttled_ms > 0:

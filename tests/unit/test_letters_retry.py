@@ -17,10 +17,12 @@ from timers.console import history as letter_box
 from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
+from timers.core.ports import Lost
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import TimersError
-from timers.kafka import progress_log
+from timers.kafka import progress_log, request_reader
+from timers.kafka.request_reader import Deleted
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -310,3 +312,38 @@ def test_a_letter_in_a_partition_without_a_leader_is_not_called_missing(topics: 
     log = SimLetterLog(topics)
     with pytest.raises(TimersError, match="timer-request/0/2 cannot be read"):
         LetterLog.original(log, elsewhere)
+
+
+class SimRequestReader:
+    """Has one request, which librdkafka could not read."""
+
+    def __init__(self, settings: Settings, formats: Any, *, value_limit: Callable[[Any], int]) -> None:
+        assert value_limit(None) == settings.max_request_bytes
+        self.closed = False
+
+    def read(self, sources: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
+        assert keep_waiting()
+        if sources == ["timer-request/0/8"]:
+            raise Lost("timer-request/0 has no leader")
+        whole = RequestRecord(2, b"1", b"whole", [], 5)
+        known: dict[str, RequestRecord | Deleted] = {"timer-request/0/2": whole, "timer-request/0/4": Deleted(6)}
+        return {source: known[source] for source in sources if source in known}
+
+
+def test_the_request_of_a_cut_letter_is_read_as_workers_read_it(
+    topics: SimTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "RequestReader", SimRequestReader)
+    monkeypatch.setattr(SimLetterLog, "_bounds", lambda *_: ({0: 0}, {0: 100}))
+    log = SimLetterLog(topics)
+    log._request_reader, log._formats, log._check = None, {}, lambda: None
+
+    def original(offset: int) -> RequestRecord | None:
+        return LetterLog.original(log, replace(letter(0, offset), request=RequestRecord(offset, None, None, [], 0)))
+
+    found = original(2)
+    assert found is not None and found.value == b"whole"
+    assert original(4) is None, "it is deleted"
+    assert original(6) is None, "no record of a sender"
+    with pytest.raises(TimersError, match="'timer-request' cannot be read: timer-request/0 has no leader"):
+        original(8)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
 from tqdm import tqdm
 
 from timers.config.settings import Settings
 from timers.core import levels
+from timers.core.ports import Lost
 from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
@@ -32,6 +33,9 @@ from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
 from timers.wire.printable import hexdump, is_utf8, json_value, one_line, printable
 from timers.wire.query import format_due
+
+if TYPE_CHECKING:
+    from timers.kafka.request_reader import RequestReader
 
 
 @dataclass(frozen=True)
@@ -339,6 +343,7 @@ class LetterLog:
         self._reports = connection.ErrorReports(settings)
         self._consumer = span_reader(settings, self._reports)
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
+        self._request_reader: RequestReader | None = None
         try:
             with self._reports.explained(f"topic {self.topic!r} cannot be read"):
                 count = connection.partitions_of(self._consumer, self._reports, self.topic)
@@ -357,8 +362,9 @@ class LetterLog:
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
-        if self._request_consumer is not None:
-            self._request_consumer.close()
+        for reader in (self._request_consumer, self._request_reader):
+            if reader is not None:
+                reader.close()
 
     def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
         """First offsets and last stable offsets by partition; empty if the topic did not exist."""
@@ -478,7 +484,7 @@ class LetterLog:
     def original(self, letter: Letter) -> RequestRecord | None:
         """The request of a dead letter. If the letter has only a part of it, it is read from its source.
 
-        Returns None if it is gone. A value that is too large is not read: librdkafka unpacks whole batches in memory.
+        Returns None if it is gone, or its value is too large.
         """
         if letter.is_of_receiver:
             return None if letter.is_truncated else letter.request
@@ -494,11 +500,32 @@ class LetterLog:
         self._check_known(topic, partition, letter.decoded.source)
         if partition not in starts or not starts[partition] <= offset < ends[partition]:
             return None
-        if self._request_consumer is None:
-            self._request_consumer = span_reader(self._settings, self._reports)
-        for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
-            return records.request_of(message)
-        return None
+        return self._read_request(letter.decoded.source, topic, Span(partition, offset, offset + 1))
+
+    def _read_request(self, source: str, topic: str, span: Span) -> RequestRecord | None:
+        """A record of a request topic, as workers read it. Without their packages librdkafka reads it, which cannot
+        read each batch that they read."""
+        try:
+            from timers.kafka.request_reader import (
+                RequestReader,  # not at the top: a light installation has no aiokafka
+            )
+        except ImportError:
+            if self._request_consumer is None:
+                self._request_consumer = span_reader(self._settings, self._reports)
+            return next(map(records.request_of, self._read(self._request_consumer, topic, span)), None)
+
+        def keep_waiting() -> bool:
+            self._check()
+            return True
+
+        if self._request_reader is None:
+            limit = self._settings.max_request_bytes
+            self._request_reader = RequestReader(self._settings, self._formats, value_limit=lambda _: limit)
+        try:
+            found = self._request_reader.read([source], keep_waiting).get(source)
+        except Lost as error:
+            raise TimersError(f"topic {topic!r} cannot be read: {error}") from error
+        return found if isinstance(found, RequestRecord) else None
 
 
 WINDOW = 1000

@@ -253,13 +253,18 @@ class Trimmer:
         known = self._known.get(tp)
         if known is None or known.runner is not runner:
             known = self._known[tp] = _Known(runner)
-        if tp[0] not in self._settings.trimmed_topics or self._pool.parts.formats[tp[0]].topic_is_compacted:
+        if monotonic() < known.next_at or self._pool.parts.formats[tp[0]].topic_is_compacted:
             return False
-        may_delete = deletable_before(runner.machine.progress) > known.deleted_to
-        return monotonic() >= known.next_at and (may_delete or known.may_roll)
+        progress = runner.machine.progress
+        if tp[0] not in self._settings.trimmed_topics:
+            return bool(progress.late_changes)
+        return deletable_before(progress) > known.deleted_to or known.may_roll
 
     def trim(self, tp: TopicPartition, log: SnapshotLog, record_bytes: float, check: Callable[[], None]) -> None:
         """Delete what is old enough and not needed, unless something stands against it. Blocks.
+
+        What the progress lists only for records that the log has no more is removed, too; also in a topic that others
+        shorten: by age, by size, or by hand.
 
         Args:
             log: of the machine's snapshots.
@@ -281,13 +286,15 @@ class Trimmer:
             return
         start, end = logs.ends(tp)
         metrics.log_start = start
-        kept_from = logs.first_since(tp, int(1000 * (now_s - keep_s))) if keep_s else None
         progress = known.runner.machine.progress
+        if progress.late_changes and progress.late_changes[0] < start:
+            self._ask(known.runner, partial(_commit, self._clock, start))
+        if tp[0] not in self._settings.trimmed_topics:
+            return
+        kept_from = logs.first_since(tp, int(1000 * (now_s - keep_s))) if keep_s else None
         bound = deletable_before(progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
-                if progress.late_changes and progress.late_changes[0] < start:  # brokers delete by age too
-                    self._ask(known.runner, partial(_commit, self._clock, start))
                 known.deleted_to = start if start >= bound else 0
                 known.may_roll = start == end > known.rolled_to
                 if known.may_roll:

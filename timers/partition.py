@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from timers.config.settings import Settings
@@ -176,9 +176,8 @@ class PartitionSpec:
         return self.classes.barrier(CLEANING_S if self.limits.stale_after_s else None)
 
 
-@cache
 def _warn_of_full_list(place: str) -> None:
-    """Say once that a list in the progress is full. The metric ``timers_late_changes_unlisted_total`` says it again."""
+    """Say that a list in the progress is full, when it has become so; ``timers_late_changes_unlisted_total`` counts."""
     logger.warning(
         "%s: %d requests with timer-if were readable only after their timer had fired, and are refused. More cannot be "
         "noted, so the next ones count, and both versions fire: see docs/operations.md#timersrequestsheldback",

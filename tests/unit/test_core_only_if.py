@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit import SimRecord
-from timers import partition
 from timers.core import only_if
 from timers.core.keys import NEVER
 from timers.core.levels import BY_HEADERS_TRIMMED, READABLE_LATE
@@ -174,7 +174,6 @@ def test_a_late_change_counts_if_the_list_is_full(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rig: Rig
 ) -> None:
     monkeypatch.setattr(only_if, "MOST_LATE_CHANGES", 2)
-    partition._warn_of_full_list.cache_clear()
     sources = [rig.write(id, BASE_S + 5) for id in "abcd"]
     rig.tick(BASE_S + 5)
     rig.at(BASE_S + 4)
@@ -188,6 +187,25 @@ def test_a_late_change_counts_if_the_list_is_full(
     assert len(caplog.records) == 1
     assert "ids/0" in caplog.text
     assert rig.waiting == [(BASE_S + 50, 6), (BASE_S + 50, 7)] == rig.recovered
+
+
+def test_that_the_list_is_full_is_said_again_after_it_had_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rig: Rig
+) -> None:
+    monkeypatch.setattr(only_if, "MOST_LATE_CHANGES", 2)
+    sources = iter([rig.write(str(number), BASE_S + 5) for number in range(9)])
+    rig.tick(BASE_S + 5)
+    rig.at(BASE_S + 4)
+
+    def said_after(changes: int) -> int:
+        for source in islice(sources, changes):
+            rig.ask(source.rpartition("/")[2], BASE_S + 50, source)
+        return len(caplog.records)
+
+    assert [said_after(2), said_after(1), said_after(1)] == [0, 1, 1]
+    assert rig.machine.commit_change(lambda progress: progress.with_log_start(10))
+    assert rig.machine.committed.late_changes == (10,)
+    assert [said_after(1), said_after(1), said_after(1)] == [1, 2, 2]
 
 
 def test_a_late_change_of_a_late_request_in_its_batch(rig: Rig) -> None:

@@ -373,8 +373,15 @@ def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial
     assert trial.brokers.rolled == 1
 
 
-def test_what_is_listed_below_a_start_that_brokers_have_moved_is_removed_once(made: Callable[..., Trial]) -> None:
-    trial = made()
+@pytest.mark.parametrize(
+    ("given", "others"), [({}, []), ({}, ["group 'billing'"]), ({"keep_s": math.inf, "topics": frozenset()}, [])]
+)
+def test_what_is_listed_below_a_start_that_was_moved_is_removed_once(
+    made: Callable[..., Trial], given: dict[str, Any], others: list[str]
+) -> None:
+    """By age, by size or by hand: also where this worker may delete nothing, or does not want to."""
+    trial = made(**given)
+    trial.brokers.others = others
     trial.machine.progress = replace(trial.machine.progress, late_changes=(650, 800, 900))
     trial.brokers.start, trial.brokers.end = 800, 1000
     for _ in range(2):

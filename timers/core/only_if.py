@@ -92,7 +92,8 @@ class ConditionalIndex(Index):
 
     Args:
         place: ``<topic>/<partition>`` of the machine.
-        on_full: called when a request counts although its version has fired, because the list is full.
+        on_full: called when a request counts although its version has fired, because the list is full; once until the
+            list has taken another one.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ConditionalIndex(Index):
     ) -> None:
         super().__init__(store, retention_s, is_cold, holes)
         self._place, self._on_full = place, on_full
+        self._was_full = False
         self._retentions: list[tuple[int, int]] = []
         self._cuts: Cuts = ()
 
@@ -176,8 +178,9 @@ class ConditionalIndex(Index):
         entries[TIME_ID] = (time_s, 0, 0)
         cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
         decoded.drop(refused)
-        if late.is_full:
+        if late.is_full and (not self._was_full or late.offsets):
             self._on_full(self._place)
+        self._was_full = late.is_full or (self._was_full and not late.offsets)
         return OperationResults(entries, verdicts, (), len(refused) - cancels, tuple(late.offsets), late.unlisted)
 
     def _refusal(self, condition: str, former: Entry | None, append_s: int) -> VerdictName | None:

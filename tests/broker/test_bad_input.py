@@ -18,7 +18,7 @@ from tests.harness.letters import await_letters
 from tests.harness.records import Headers, Publisher, Reader, Record, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in
-from timers.wire import future, topics
+from timers.wire import future
 from timers.wire.dead_letter import CODES
 
 pytestmark = pytest.mark.broker
@@ -190,25 +190,6 @@ def test_a_callback_to_a_topic_of_the_engine_is_denied(
     letter = letters[sent[name].source]
     assert letter.text("timer-error") == "topic-denied"
     assert letter.value == sent[name].value
-
-
-def test_no_callback_is_written_where_only_workers_write(running: System) -> None:
-    other = f"other-{running.app_id}"
-    names = {pattern: pattern.replace("*", other) for pattern in topics.WORKERS_ONLY if "*" in pattern}
-    for name in names.values():
-        running.create_topic(name)
-    due_s = due_in(2)
-    forged = {name: running.send(*(Request(name, due_s, "forged") for _ in range(50))) for name in names.values()}
-    letters = await_letters(running, {each.source for sent in forged.values() for each in sent})
-    for pattern, name in names.items():
-        why = (
-            f"callBackTopic {name!r} is internal, as all names of the form {pattern!r} are: only its full name in "
-            f"TIMERS_CALLBACK_ALLOW allows it. '*,{name}' allows it beside all others"
-        )
-        of_name = [letters[each.source] for each in forged[name]]
-        said = {(letter.text("timer-error"), letter.text("timer-error-message")) for letter in of_name}
-        assert said == {("topic-denied", why)}
-        assert running.reader(name, committed=False).rest() == []
 
 
 def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_behind: dict[str, Record]) -> None:

@@ -100,16 +100,23 @@ def test_allow_and_deny_lists_are_checked_when_a_timer_fires(chained: System) ->
 
 
 def test_no_callback_is_written_where_only_workers_write(running: System) -> None:
-    """Of this app and of another one, without lists: each is a dead letter."""
-    settings, due_s = running.settings, due_in(2)
-    other = f"other-{running.app_id}"
-    foreign = [pattern.replace("*", other) for pattern in topics.WORKERS_ONLY if pattern != topics.OSCILLATOR]
-    for topic in foreign:
+    """Of this app and of another one, without lists: each is a dead letter, which says how to allow it."""
+    settings, due_s, other = running.settings, due_in(2), f"other-{running.app_id}"
+    foreign = {pattern: pattern.replace("*", other) for pattern in topics.WORKERS_ONLY if "*" in pattern}
+    for topic in foreign.values():
         running.create_topic(topic)
     own = [settings.progress_topic, settings.retry_topic, settings.oscillator_topic]
-    forged = running.send(*(Request(topic, due_s, "key", b"forged") for topic in [*foreign, *own] for _ in range(20)))
-    letters = await_letters(running, {request.source for request in forged})
-    assert {letters[request.source].text("timer-error") for request in forged} == {"topic-denied"}
-    assert [running.end(topic) for topic in foreign] == [0] * len(foreign)
+    forged = {
+        topic: running.send(*(Request(topic, due_s, "key", b"forged") for _ in range(20)))
+        for topic in [*foreign.values(), *own]
+    }
+    letters = await_letters(running, {each.source for sent in forged.values() for each in sent})
+    assert {letters[each.source].text("timer-error") for sent in forged.values() for each in sent} == {"topic-denied"}
+    for pattern, topic in foreign.items():
+        assert {letters[each.source].text("timer-error-message") for each in forged[topic]} == {
+            f"callBackTopic {topic!r} is internal, as all names of the form {pattern!r} are: only its full name in "
+            f"TIMERS_CALLBACK_ALLOW allows it. '*,{topic}' allows it beside all others"
+        }
+        assert running.end(topic) == 0
     for topic in own:
         assert b"forged" not in {record.value for record in running.reader(topic, append_time=False).rest()}

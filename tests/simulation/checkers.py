@@ -62,7 +62,7 @@ class Checkers:
         self.supported: Callable[[], Iterable[int]] = lambda: ()
         """Returns the feature level that each member of the group supports."""
         self.logs = {each: MachineLog.of(self._formats[each[0]]) for each in machines}
-        self.times = TimeChecks(log, self.logs)
+        self.times = TimeChecks(log, self.logs, settings.app_id)
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
-from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
+from tests.simulation.spark_simulator import SchedulingSpark, SimExecutor, SimRun, SimSpark
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.spark.engine.machines import Known, Opened, Read
+from timers.spark.engine.machines import Known, Opened, Producer, Read
 from timers.spark.engine.openings import Openings
 
 
@@ -48,6 +48,24 @@ class PromotesSeconds(SimRun):
         return tuple((second, 0) for second, _ in super()._later_seconds(released_s, position))
 
 
+class IgnoresLateMarkers(SimRun):
+    """Asks an end of the log again after a takeover only: the own last transaction may have held it back [I17]."""
+
+    def _ask_end_again(self, opened: Opened) -> None:
+        if self.known is not None:
+            self.known = self.known._replace(held_from=None)
+        super()._ask_end_again(opened)
+
+
+class BelievesTheEndBeforeATakeover(SimRun):
+    """Asks no end of the log again after a takeover: the former owner's transaction may have held it back [I17]."""
+
+    def _ask_end_again(self, opened: Opened) -> None:
+        if self.known is not None:
+            id, epoch = self.known.producer
+            super()._ask_end_again(opened._replace(producer=Producer(id, epoch + 1)))
+
+
 class EndsWithThePlan(SimSpark):
     """Takes the end of a micro-batch for the end of the log, although it may have no more requests [I17]."""
 
@@ -72,6 +90,8 @@ MUTATIONS: dict[str, Callable[[int], SimSpark]] = {
     "SkipsTheGap": partial(SimSpark, run=SkipsTheGap),
     "ForgetsARead": partial(SimSpark, run=ForgetsARead),
     "PromotesSeconds": partial(SimSpark, run=PromotesSeconds),
+    "IgnoresLateMarkers": partial(SchedulingSpark, run=IgnoresLateMarkers),
+    "BelievesTheEndBeforeATakeover": partial(SchedulingSpark, run=BelievesTheEndBeforeATakeover),
     "EndsWithThePlan": EndsWithThePlan,
     "AsksForRequestsFirst": AsksForRequestsFirst,
 }

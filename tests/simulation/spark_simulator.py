@@ -141,6 +141,10 @@ class SimPartitions(Openings):
         """No queries come."""
         return None
 
+    def log_end(self, tp: TopicPartition) -> int | None:
+        self._engine.happened["ends asked again"] += 1
+        return self._executor.end_of(tp)
+
     def asks(self, tp: TopicPartition) -> bool:
         return self._engine.asks()
 
@@ -175,6 +179,7 @@ class SimSpark:
         bucket: as these.
     """
 
+    schedule_topics: ClassVar[tuple[str, ...]] = ()
     checkers_of: ClassVar[type[Checkers]] = Checkers
     worker_of: ClassVar[type[SimWorker]] = SimWorker
 
@@ -186,12 +191,14 @@ class SimSpark:
         bucket: type[Bucket] = Bucket,
     ) -> None:
         self.random = random.Random(seed)
-        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes)
+        self.settings = Settings(
+            retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes, schedule_topics=self.schedule_topics
+        )
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
         self._run = run
         self._bucket = bucket
-        self._topics = [self.settings.request_topic, self.settings.id_topic]
+        self._topics = [self.settings.request_topic, self.settings.id_topic, *self.schedule_topics]
         self._requests = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
         retries = [(self.settings.retry_topic, number) for number in range(PARTITIONS)]
         self._workload = Workload(self.random, self.log, *self._topics, large=True, condition_random=self.random)
@@ -231,11 +238,15 @@ class SimSpark:
             (self._change_limit, 4),
             (self._start_again, 2),
             (self._step_back, 1),
+            *self._more_actions(),
         ]
         for _ in range(steps):
             self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
             self._check()
         self._settle()
+
+    def _more_actions(self) -> list[tuple[Callable[[], None], int]]:
+        return []
 
     def _settle(self) -> None:
         self.log.failing.clear()
@@ -485,10 +496,29 @@ class SimSpark:
         """What the first step of the engine makes of a range of requests."""
         found: list[Arrivals] = []
         rows = [
-            (*tp, each.offset, each.timestamp_ms, 1, each.key, each.value, each.headers)
+            (*tp, each.offset, each.timestamp, each.timestamp_type, each.key, each.value, each.headers)
             for each in self.log.fetch(*tp, start, ends[tp] - start).records
         ]
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(rows), size):
             found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], RECORD))))
         return found
+
+
+class SchedulingSpark(SimSpark):
+    """A run with schedules: their machines write to their own logs, and so hold back the ends of these [I17]."""
+
+    schedule_topics = ("schedules",)
+
+    def _more_actions(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._slow_markers, 5), (self.log.write_markers, 5)]
+
+    def _slow_markers(self) -> None:
+        """The markers of transactions in some logs come late from now on."""
+        logs = [tp for tp in self._requests if tp[0] in self.schedule_topics]
+        self.log.slow_markers = {tp for tp in logs if self.random.random() < 0.5}
+
+    def _settle(self) -> None:
+        self.log.slow_markers.clear()
+        self.log.write_markers()
+        super()._settle()

@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from tests.simulation import quick_seeds, spark_losses, spark_mutations, spark_snapshots
 from tests.simulation.spark_losses import LosingSpark
-from tests.simulation.spark_simulator import SimSpark
+from tests.simulation.spark_simulator import SchedulingSpark, SimSpark
 from tests.simulation.spark_snapshots import SnapshotSpark
 from timers.core.operation import CANCELLED, EXISTS, REPLACED, TOO_LATE
 
@@ -59,6 +59,19 @@ def test_the_runs_do_what_they_are_for() -> None:
         "limited",
     ):
         assert sum(run.happened[name] for run in runs), name
+
+
+def test_runs_whose_machines_hold_back_the_ends_of_their_logs() -> None:
+    runs = [run_of(SchedulingSpark, seed) for seed in range(2)]
+    assert sum(run.happened["ends asked again"] for run in runs) > 10
+    assert sum(run.checkers.counts["tombstones"] for run in runs) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(2, 322, 40))
+def test_later_runs_whose_machines_hold_back_the_ends_of_their_logs(first: int) -> None:
+    for seed in range(first, first + 40):
+        SchedulingSpark(seed).go()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -35,7 +35,7 @@ NOTHING: Any = None
 
 
 SECONDS, SWEPT = ((NOW_S, 0), (NOW_S + 1, 9)), Swept(b"id", 1000, 7, 5, 8)
-KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS)
+KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS, 6)
 
 
 TP = "r", 1
@@ -150,6 +150,27 @@ def test_a_released_second_waits_again_on_a_machine_whose_store_ends_below() -> 
     assert barrier.second == NOW_S
 
 
+@pytest.mark.parametrize(
+    ("known", "end", "epoch", "is_asked"),
+    [
+        (KNOWN, 7, 5, False),
+        (KNOWN, 6, 5, True),  # the marker of the last commit may not have been written
+        (KNOWN, 7, 6, True),  # another owner was between, and its transaction may have been open
+        (None, 7, 5, True),
+        (KNOWN, None, 6, False),  # timers without an id
+    ],
+)
+def test_an_end_that_own_transactions_may_have_held_back_is_asked_again(
+    known: Known | None, end: int | None, epoch: int, is_asked: bool
+) -> None:
+    """A cancel that was acknowledged in time may stand behind it [I17]."""
+    partitions: Any = SimpleNamespace(log_end=lambda _: 9)
+    run = MachineRun(TP, known, Read(7, end, Lineage(), 7), Tick(NOW_S * 1000), partitions)
+    opened: Any = SimpleNamespace(producer=Producer(3, epoch))
+    run._ask_end_again(opened)
+    assert run._read.log_end == (9 if is_asked else end)
+
+
 # ---- ids that are over ----------------------------------------------------------------------------------------------
 
 NAMED = NamedSnapshot(b"id", 7, 0, 1, 10**6, 10**6, 0, b"digest")
@@ -190,9 +211,12 @@ class SimPartitions:
         for call in calls:
             call()
 
+    def log_end(self, tp: TopicPartition) -> int:
+        return 9
+
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
         machine = self._rig.open()
-        transaction: Any = SimpleNamespace(has_old_witness=False)
+        transaction: Any = SimpleNamespace(has_old_witness=False, held_from=set())
         names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
 
         def answer(record_bytes: float | None) -> None:

@@ -138,6 +138,7 @@ class TransactionalProducer:
             self._wait(self._loop.submit(self._open()))
         finally:
             self._metrics.heartbeat.rest()
+        self.held_from.clear()
 
     async def _open(self) -> None:
         producer = AIOKafkaProducer(
@@ -164,6 +165,7 @@ class TransactionalProducer:
     def renew(self) -> None:
         """Open it again, over its connections if they work. No transaction may be open. Raises as :meth:`open`."""
         self._wait(self._loop.submit(self._renew()))
+        self.held_from.clear()
 
     async def _renew(self) -> None:
         producer, self._producer = self._producer, None

@@ -98,6 +98,19 @@ class LogLineages:
             found |= answers
         return found
 
+    async def stable_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns where logs end for committed readers, without those whose leader does not answer."""
+        found: dict[TopicPartition, int] = {}
+
+        async def ask(leader: int, some: Collection[TopicPartition]) -> None:
+            with contextlib.suppress(KafkaError):
+                found.update(await self.client.last_stable_offsets(leader, some))
+
+        with contextlib.suppress(KafkaError):
+            by_leader = await self.client.by_leader(tps)
+            await asyncio.gather(*(ask(leader, some) for leader, some in by_leader.items() if leader is not None))
+        return found
+
     async def extended(self, positions: Mapping[TopicPartition, tuple[Lineage, int]]) -> dict[TopicPartition, Lineage]:
         """Learn which logs a reader reads that sees no batches, such as Spark.
 

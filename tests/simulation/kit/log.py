@@ -139,6 +139,8 @@ class SimLog:
         max_message_bytes: topic with a limit -> size of its largest record.
         wrongly_compacted: topics that are compacted now and must not be.
         lost: partition -> records that it has lost in its middle.
+        slow_markers: partitions whose leader writes no marker of a commit before the producer begins, or is opened,
+            again: the coordinator answers a commit before the markers are written.
     """
 
     def __init__(self, clock: SimClock, partitions: int = 2) -> None:
@@ -161,7 +163,9 @@ class SimLog:
         self.restarts = 0
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
+        self.slow_markers: set[TopicPartition] = set()
         self._open: list[SimTransaction] = []
+        self._unmarked: list[tuple[SimTransaction, TopicPartition]] = []
         self._leader_epochs: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] = {}
 
@@ -225,6 +229,7 @@ class SimLog:
         self._epochs[transactional_id] = epoch
         for transaction in [t for t in self._open if t.transactional_id == transactional_id]:
             self.finish(transaction, commit=False)
+        self.write_markers(transactional_id)
         return epoch
 
     def epoch(self, transactional_id: str) -> int:
@@ -233,6 +238,7 @@ class SimLog:
 
     def begin(self, transactional_id: str, epoch: int) -> SimTransaction:
         self.check_epoch(transactional_id, epoch)
+        self.write_markers(transactional_id)
         transaction = SimTransaction(transactional_id, epoch)
         self._open.append(transaction)
         return transaction
@@ -243,15 +249,27 @@ class SimLog:
             raise Fenced(f"{transactional_id} was taken over by another worker")
 
     def finish(self, transaction: SimTransaction, *, commit: bool) -> None:
-        """Commit or abort a transaction, and write its markers."""
+        """Commit or abort a transaction, and write its markers, those of slow partitions later."""
         assert transaction.committed is None, "a transaction ends once"
         transaction.committed = commit
         self._open.remove(transaction)
-        for topic, partition in dict.fromkeys((record.topic, record.partition) for record in transaction.records):
-            self._append(topic, partition, None, None, (), transaction, marker=True)
+        for tp in dict.fromkeys((record.topic, record.partition) for record in transaction.records):
+            if commit and tp in self.slow_markers:
+                self._unmarked.append((transaction, tp))
+            else:
+                self._append(*tp, None, None, (), transaction, marker=True)
         if commit:
             self.committed.extend(transaction.records)
             self.group_offsets.update(transaction.offsets)
+
+    def write_markers(self, transactional_id: str | None = None) -> None:
+        """Write the late markers: those of a producer, or of all."""
+        late, self._unmarked = self._unmarked, []
+        for transaction, tp in late:
+            if transactional_id in (None, transaction.transactional_id):
+                self._append(*tp, None, None, (), transaction, marker=True)
+            else:
+                self._unmarked.append((transaction, tp))
 
     def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> list[SimRecord]:
         """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time.
@@ -366,10 +384,16 @@ class SimLog:
         """High watermark: the offset that the next record gets."""
         return len(self._logs.get((topic, partition), ()))
 
-    def last_stable(self, topic: str, partition: int) -> int:
-        """The last stable offset: the first offset of the oldest open transaction, or the end."""
+    def last_stable(self, topic: str, partition: int, without: str | None = None) -> int:
+        """The last stable offset: the first offset of the oldest open transaction, or the end.
+
+        Args:
+            without: as if the transactions whose ids begin with this had ended.
+        """
         end = self.end(topic, partition)
-        for transaction in self._open:
+        for transaction in (*self._open, *(each for each, tp in self._unmarked if tp == (topic, partition))):
+            if without is not None and transaction.transactional_id.startswith(without):
+                continue
             for record in transaction.records:
                 if record.partition == partition and record.topic == topic:
                     end = min(end, record.offset)

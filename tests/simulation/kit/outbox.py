@@ -183,6 +183,7 @@ class SimTransactions:
 
     def open(self) -> None:
         self.producer.init_transactions()
+        self.held_from.clear()
         self._faults.point("after fencing")
 
     def close(self) -> None:

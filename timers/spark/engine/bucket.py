@@ -29,7 +29,7 @@ from timers.wire.formats import RequestRecord
 if TYPE_CHECKING:
     from timers.spark.engine.openings import Openings
 
-FORMAT = 10
+FORMAT = 11
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 ANCHORS = 32

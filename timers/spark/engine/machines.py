@@ -71,6 +71,8 @@ class Known(NamedTuple):
     seconds: tuple[tuple[int, int], ...]
     """(second, end of the log) for the second barrier [I17]: the last released one, the earliest and the newest that
     wait. The next machine gets them again."""
+    held_from: int | None = None
+    """First offset in its own log of the newest transaction that wrote there since the opening; None: none did."""
 
     def has_work(self, read_to: int, second: int) -> bool:
         """Whether the machine must run at ``second``, after requests up to ``read_to`` were read."""
@@ -79,6 +81,14 @@ class Known(NamedTuple):
             or (self.oldest_due_s is not None and self.oldest_due_s <= second)
             or self.is_idle(second)
         )
+
+    def may_be_held(self, end: int, opening: Producer) -> bool:
+        """Whether a transaction of the machine may have held back an end of its log that was asked before an opening.
+
+        Brokers answer a commit before they write its markers, and a former owner's transaction is open until the next
+        opening ends it. After an opening, all markers of the transactions before are written.
+        """
+        return end == self.held_from or not self.producer.is_followed_by(opening)
 
     def is_idle(self, second: int) -> bool:
         """Whether the progress must be committed at ``second``, although only time has passed."""
@@ -189,6 +199,7 @@ class MachineRun:
         if self._only_asked and self._look():
             return
         opened = self._partitions.open(self._tp, self.known)
+        self._ask_end_again(opened)
         before, until = opened.metrics.counters.numbers(), monotonic() + LONGEST_S
         while True:
             try:
@@ -201,6 +212,12 @@ class MachineRun:
             except Lost as error:
                 opened = self._partitions.reopen(self._tp, error)
         self.done = Done(subtracted(after, before), is_complete, answers, snapshot)
+
+    def _ask_end_again(self, opened: Opened) -> None:
+        """Ask for the end of the log again, if a cancel that was acknowledged in time may stand behind it [I17]."""
+        known, end = self.known, self._read.log_end
+        if end is not None and (known is None or known.may_be_held(end, opened.producer)):
+            self._read = self._read._replace(log_end=self._partitions.log_end(self._tp))
 
     def _look(self) -> bool:
         """Only answer questions. Returns whether that was possible."""
@@ -295,6 +312,7 @@ class MachineRun:
             machine.pending,
             machine.oldest_due_s,
             self._later_seconds(machine.released_s, machine.position),
+            max(opened.transaction.held_from, default=None),
         )
 
     def _later_seconds(self, released_s: int | None, position: int) -> tuple[tuple[int, int], ...]:

@@ -39,7 +39,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.clients import asking_admin
-from timers.kafka.log_lineage import TIMEOUT_S, AskLog, LogLineages
+from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -209,6 +209,12 @@ class Openings:
                 if (opened := self._open_known(tp, known, known.producer)) is not None:
                     self.snapshots.runner(tp, opened.loop.machine)
                     return opened
+        return None
+
+    def log_end(self, tp: TopicPartition) -> int | None:
+        """Where a log ends for committed readers now; None: its leader does not answer."""
+        with suppress(TimeoutError):
+            return self.parts.producers.submit(self.lineages.stable_ends([tp])).result(2 * WAIT_S).get(tp)
         return None
 
     def asks(self, tp: TopicPartition) -> bool:

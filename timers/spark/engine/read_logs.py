@@ -6,14 +6,11 @@ the tasks commit the answer with the progress.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
-
-from aiokafka.errors import KafkaError
 
 from timers.core.lineage import Lineage, Parted
 from timers.core.ports import Lost
@@ -112,19 +109,7 @@ class ReadLogs:
         """Returns where logs end for committed readers, without those whose leaders do not answer. Blocks."""
         found: dict[TopicPartition, int] = {}
         with suppress(TimeoutError):
-            found = self._submit(self._ask_ends(tps)).result(2 * WAIT_S)
-        return found
-
-    async def _ask_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        client, found = self._lineages.client, dict[TopicPartition, int]()
-
-        async def ask(leader: int, some: Collection[TopicPartition]) -> None:
-            with suppress(KafkaError):
-                found.update(await client.last_stable_offsets(leader, some))
-
-        with suppress(KafkaError):
-            by_leader = await client.by_leader(tps)
-            await asyncio.gather(*(ask(leader, some) for leader, some in by_leader.items() if leader is not None))
+            found = self._submit(self._lineages.stable_ends(tps)).result(2 * WAIT_S)
         return found
 
     def _known(self, tp: TopicPartition) -> Lineage:

@@ -209,22 +209,59 @@ bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and a
 	@$(BIN)/python -m bench.spark
 	@$(BIN)/python -m bench.spark_audit
 
+PIP_COMPILE_FILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 # --build-deps-for: setuptools is pinned, too, for the editable install without build isolation.
-PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
-	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
+PIP_COMPILE = $(PIP_COMPILE_FILE) --build-deps-for editable
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml, tests/kafka/*.toml and timers/spark/*.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
+	@$(PIP_COMPILE_FILE) -o deploy/release-requirements.txt deploy/release-requirements.in
 	@$(BIN)/python -m timers.broker.jars
 	@$(BIN)/python -m tests.harness.kafka_version
 	@$(BIN)/python -m timers.spark.jars
 
+RELEASE = build/release
+# What builds a package is pinned, too.
+RELEASED = PIP_CONSTRAINT=$(CURDIR)/deploy/build-requirements.txt PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH"
+
+dist: ## Build and check what a release has, as far as this machine can: source distribution, wheel for each system, compiled wheel for this one
+	@$(MAKE) --no-print-directory dist-source
+	@$(MAKE) --no-print-directory dist-compiled
+	@$(MAKE) --no-print-directory dist-check WHEELS=2
+
+$(RELEASE)/.tools: deploy/release-requirements.txt
+	@echo "setting up $(RELEASE) (packages of deploy/release-requirements.txt) ..."
+	@$(PYTHON) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/release-requirements.txt
+	@touch $@
+
+dist-source: $(RELEASE)/.tools ## The source distribution, and from it the wheel for each system
+	@rm -rf dist
+	@$(RELEASED) KAFKA_TIMERS_COMPILE=never $(RELEASE)/bin/python -m build --outdir dist . > $(RELEASE)/build.log || { cat $(RELEASE)/build.log; exit 1; }
+
+# Where the compiled modules need no newer C library, auditwheel gives the wheel a name that pip takes on other Linux systems.
+dist-compiled: $(RELEASE)/.tools ## From the source distribution, the wheel for this machine and this Python
+	@rm -rf $(RELEASE)/wheels
+	@$(RELEASED) KAFKA_TIMERS_COMPILE=always CFLAGS=-g0 $(RELEASE)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(RELEASE)/wheels dist/*.tar.gz
+	@if test "$$(uname)" = Linux; then $(RELEASED) auditwheel repair --wheel-dir dist $(RELEASE)/wheels/*.whl; else cp $(RELEASE)/wheels/*.whl dist; fi
+
+dist-matrix: $(RELEASE)/.tools ## From the source distribution, the wheels of [tool.cibuildwheel] for this machine; needs Docker on Linux
+	@$(RELEASE)/bin/python -m cibuildwheel --output-dir dist dist/*.tar.gz
+
+dist-check: $(RELEASE)/.tools ## Check the packages in dist/, of which WHEELS are wheels
+	@test $$(ls dist/*.whl | wc -l) = $(WHEELS) || { echo "these are not $(WHEELS) wheels:"; ls dist; exit 1; }
+	@$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
+	@$(RELEASE)/bin/python deploy/check_packages.py dist
+	@ls -l dist
+
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
-	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	rm -f $(COMPILED:.py=.*.so) $(COMPILED:.py=.c)
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run chart test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean
+.PHONY: help setup run dist dist-source dist-compiled dist-matrix dist-check chart test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

@@ -161,8 +161,8 @@ def test_each_value_is_used_and_each_use_has_a_value() -> None:
 
 def test_chart_and_project_have_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert chart["version"] == chart["appVersion"] == version
+    scm = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]
+    assert f"{chart['version']}.dev0" == f"{chart['appVersion']}.dev0" == scm["fallback_version"]
 
 
 # ---- sizes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""docs/design.md draws the states of a machine as :data:`timers.core.machine.STEPS` has them."""
+"""docs/design.md draws the states of a machine as :data:`timers.core.steps.STEPS` has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from timers.core.machine import STEPS, State
+from timers.core.steps import STEPS, State
 
 DESIGN = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
 

@@ -1,4 +1,4 @@
-"""Simulated machines make the transitions of :data:`timers.core.machine.STEPS`, and no others."""
+"""Simulated machines make the transitions of :data:`timers.core.steps.STEPS`, and no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.simulation.kit import Parts
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
-from timers.core.machine import STEPS, Machine, State
+from timers.core.machine import Machine
+from timers.core.steps import STEPS, State
 
 Transition: TypeAlias = tuple[State, str, State]
 

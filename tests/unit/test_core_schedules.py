@@ -9,10 +9,11 @@ import pytest
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
 from tests.simulation.kit import SimClock, SimLog
-from timers.core.machine import Machine, State
+from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.core.steps import State
 from timers.core.store_validity import StoreTooOld
 from timers.store.memory import MemoryStore
 from timers.wire.formats import schedule

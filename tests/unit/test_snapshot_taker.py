@@ -16,10 +16,10 @@ from tests.harness.memory_store import MemoryStore
 from timers import snapshot_taker
 from timers.core.index import Sweeper, Swept
 from timers.core.levels import SNAPSHOTS
-from timers.core.machine import State
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
+from timers.core.steps import State
 from timers.kafka.snapshot_log import Unwritten
 from timers.partition_metrics import PartitionMetrics
 from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker

@@ -16,9 +16,9 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.core.levels import SNAPSHOTS
-from timers.core.machine import State
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.steps import State
 from timers.core.timer import Row
 from timers.errors import Fenced
 from timers.partition_metrics import PartitionMetrics

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from timers.core.levels import FIRST, SNAPSHOTS
-from timers.core.machine import State
 from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.steps import State
 from timers.core.timer import TopicPartition
 from timers.queries.answers import LocalSource, Queries
 from timers.queries.reading import Place, Turns

@@ -13,9 +13,8 @@ one invariant each, and must find every mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 from timers.core.counters import Accepted, Counters
@@ -29,6 +28,7 @@ from timers.core.passed_over import left
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
+from timers.core.steps import STEPS, State
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
     Decoded,
@@ -44,53 +44,6 @@ from timers.core.variant import Variant
 
 RUN_BYTES = 256 * 1024
 """Stored groups are looked up in the index together up to this size."""
-
-
-class State(Enum):
-    """What a machine does now. It follows from the progress, the store and the last tick."""
-
-    RESCUING = "rescuing"
-    """Its store holds timers that the log has lost: it writes their dead letters, and is then opened again [I28]."""
-    RECOVERING = "recovering"
-    """It reads accepted requests again, until its store has all of them [I15]."""
-    WAITING = "waiting for a tick"
-    """It does not know the time yet."""
-    CLOCK_BEHIND = "clock behind"
-    """The brokers' clock is behind what has fired: until it is not, nothing is accepted [I10]."""
-    ACCEPTING = "accepting"
-    """It accepts requests, and fires them."""
-
-
-STEPS: Mapping[State, Mapping[str, Sequence[State]]] = {
-    State.RESCUING: {
-        "observe": [State.RESCUING],
-        "rescue_chunk": [State.RESCUING],
-    },
-    State.RECOVERING: {
-        "observe": [State.RECOVERING],
-        "accept": [State.RECOVERING, State.WAITING, State.CLOCK_BEHIND, State.ACCEPTING],
-    },
-    State.WAITING: {
-        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
-    },
-    State.CLOCK_BEHIND: {
-        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
-        "commit_change": [State.CLOCK_BEHIND],
-        "commit_progress": [State.CLOCK_BEHIND],
-    },
-    State.ACCEPTING: {
-        "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
-        "accept": [State.ACCEPTING],
-        "fire_chunk": [State.ACCEPTING],
-        "commit_change": [State.ACCEPTING],
-        "commit_progress": [State.ACCEPTING],
-    },
-}
-"""State -> method that has an effect in it -> states that may follow. All other methods do nothing, or are not called.
-
-The table decides what the methods do, ``docs/design.md`` is drawn from it, and the simulator's machines make all of its
-transitions and no others.
-"""
 
 
 class ReadAgain(Exception):

@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from timers.core.keys import NEVER, OrderKey
 from timers.core.levels import SNAPSHOTS
-from timers.core.machine import Machine, State
+from timers.core.machine import Machine
 from timers.core.ports import Lost, Page, SnapshotStore, Store, View
 from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
+from timers.core.steps import State
 from timers.core.store_validity import catch_up
 
 CHUNK_BYTES = 512 * 1024

@@ -24,7 +24,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.passed_over import left
+from timers.core.passed_over import without
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
@@ -120,7 +120,8 @@ class Machine:
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s) if limits.catch_up_per_s else None
         self._tick: Tick | None = None
-        self.clock_is_behind = self.must_ask_end = False
+        self.clock_is_behind = False
+        self.must_ask_end = False
         sweeping = variant.index or variant.horizon
         self.sweeper = Sweeper(store) if sweeping is None else sweeping.sweeper
         self._reader = variant.reader
@@ -155,8 +156,10 @@ class Machine:
     @property
     def state(self) -> State:
         """What the machine does now: see :data:`STEPS`."""
-        if self.rescue_count or self.recovering:
-            return State.RESCUING if self.rescue_count else State.RECOVERING
+        if self.rescue_count:
+            return State.RESCUING
+        if self.recovering:
+            return State.RECOVERING
         if self._tick is None:
             return State.WAITING
         return State.CLOCK_BEHIND if self.clock_is_behind else State.ACCEPTING
@@ -206,6 +209,7 @@ class Machine:
         """Take the time from a tick. Old and duplicate ticks have no effect; a later tick also stands for missed ones.
 
         Args:
+            tick: the time.
             end: end of the log for committed readers, read after the tick was appended. Timers with ids fire only after
                 ticks with a known end; other machines do not use it.
 
@@ -246,13 +250,14 @@ class Machine:
         if fetched.to_offset <= position:
             return False
         recovering, released_s = self.recovering, self.released_s
-        self._passed, self._told = fetched.passed, (fetched.to_offset, fetched.lineage)
+        self._passed = fetched.passed
+        self._told = fetched.to_offset, fetched.lineage
         self.trust(self._leader_of(fetched))
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
         if passed_over := self.progress.settings.passed_over:
-            records = left(records, passed_over)
+            records = without(records, passed_over)
         end_of_replay = self.progress.next_offset
         if not recovering:
             self._in_pieces(self._accept_new, records, fetched.to_offset)
@@ -381,7 +386,8 @@ class Machine:
         """Commit the output of one batch."""
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
-        self.counters.transaction.late, self.counters.transaction.unlisted = bool(late), judged.unlisted
+        self.counters.transaction.late = bool(late)
+        self.counters.transaction.unlisted = judged.unlisted
         output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,
@@ -424,7 +430,8 @@ class Machine:
         max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
         fired: list[DueRows] = []
-        count, size, full = 0, 0, False
+        count = size = 0
+        full = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
         for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
             if full:

@@ -47,7 +47,7 @@ def _passing(progress: Progress, from_offset: int, end_offset: int, again: bool)
     return replace(after, lineage=after.lineage.uncounted()) if again else after
 
 
-def left(records: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
+def without(records: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
     """Returns the records that are in none of these ranges of offsets."""
     for low, high in ranges:
         if records and low <= records[-1].offset and records[0].offset < high:

@@ -36,7 +36,7 @@ from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import Decoded, TopicPartition
 from timers.core.variant import Variant
 from timers.counted import counted
-from timers.errors import LogMismatch
+from timers.kafka.accepted_loss import check_loss
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
@@ -232,20 +232,3 @@ def check_missing(accept_loss: str, tp: TopicPartition, missing: int, from_offse
         "compacted?). A store that was written before still holds what is pending of them: start its worker with its "
         "disk. If the log is whole again, start this worker with an empty disk",
     )
-
-
-def check_loss(accept_loss: str, tp: TopicPartition, sentence: str, way: str = "without them", kind: str = "") -> None:
-    """Log a loss of records that an operator has accepted.
-
-    Args:
-        accept_loss: the value of TIMERS_ACCEPT_LOSS.
-        kind: of the loss, if it has one; it stands there after the name of the partition.
-
-    Raises:
-        LogMismatch: with ``sentence``, if it is not accepted.
-    """
-    name = topics.partition_name(*tp) + kind
-    if name not in accept_loss.split(","):
-        names = f"{accept_loss},{name}" if accept_loss else name
-        raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={names}")
-    logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)

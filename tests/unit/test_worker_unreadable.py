@@ -14,8 +14,8 @@ from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.machine import Machine
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
 from timers.errors import SettingsError
+from timers.kafka.accepted_loss import is_accepted
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
-from timers.unreadable import is_accepted
 from timers.worker.machines.unreadable import Unreadable
 
 TP = ("timer-request", 0)

@@ -27,12 +27,12 @@ from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
+from timers.kafka.accepted_loss import check_loss
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.topics import Cluster
-from timers.partition import check_loss
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire import topics

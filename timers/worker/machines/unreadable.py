@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
+from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.threads import log_failure
-from timers.unreadable import letter_of, refusal
 from timers.worker.machines.runner import Ended
 
 if TYPE_CHECKING:

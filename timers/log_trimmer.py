@@ -20,7 +20,6 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.machine import Machine
@@ -37,7 +36,8 @@ from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machine_parts import Parts
-from timers.partition_metrics import PartitionMetrics
+from timers.process.clock import Clock
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.opening import store_path
 from timers.store.verifying import verify
 from timers.wire import topics
@@ -121,7 +121,7 @@ class _Committed(NamedTuple):
     """What a machine had committed at a time."""
 
     at_s: float
-    """By the clock of :meth:`timers.clock.Clock.boot_s`, before the commit began."""
+    """By the clock of :meth:`timers.process.clock.Clock.boot_s`, before the commit began."""
     progress: Progress
 
 

@@ -25,7 +25,7 @@ from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.partition import spec_of
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.opening import Stores
 from timers.store.rocks import RocksStore
 from timers.wire import plain_requests, snapshot_entries
@@ -37,7 +37,7 @@ IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
 BUILT = __version__, "yes" if IS_COMPILED else "no"
-"""The labels of :data:`timers.partition_metrics.BUILD`."""
+"""The labels of :data:`timers.process.partition_metrics.BUILD`."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from timers.broker import EmbeddedBroker, jars
 from timers.broker.embedded import DATA, NODE_ID, UNFINISHED, free_port
 from timers.broker.process import HOST, cluster_at
 from timers.errors import BrokerError
-from timers.jars import cache_dir
+from timers.process.jars import cache_dir
 
 pytestmark = pytest.mark.broker
 
@@ -266,7 +266,7 @@ def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypat
             shutil.copy(next(path for path in paths if path.name == broken.name), arrived)
             return arrived
 
-    monkeypatch.setattr("timers.jars.maven", lambda *_: Repository())
+    monkeypatch.setattr("timers.process.jars.maven", lambda *_: Repository())
     jars.KAFKA.ensure(None)
     assert asked == ["argparse4j"]
     jars.KAFKA.ensure(None)

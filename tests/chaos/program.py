@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from tests.harness import kafka_version
 from tests.harness.process import ROOT, stop_everything
 from timers.broker import EmbeddedBroker
-from timers.signals import on_signals, raise_interrupt
+from timers.process.signals import on_signals, raise_interrupt
 
 INTERRUPTED = 130
 

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from timers.metrics import Entry
+from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.spark.monitoring import SHARED

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from timers.metrics import Entry
+from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.wire.dead_letter import BATCH_UNREADABLE, CODES, LOST_FROM_LOG

@@ -17,7 +17,7 @@ from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 from timers.console.server import Server
-from timers.metrics import Entry
+from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.worker.metrics import METRICS as WORKER_METRICS

@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from tests.harness import kafka_version
-from timers import java
 from timers.broker import EmbeddedBroker, jars
-from timers.jars import cache_dir
+from timers.process import java
+from timers.process.jars import cache_dir
 
 # Brokers of tests live for minutes: what Java would spend on making their code faster costs more than it brings.
 OPTIONS = "-XX:TieredStopAtLevel=1"

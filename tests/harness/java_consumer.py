@@ -6,8 +6,8 @@ import os
 import subprocess
 
 from tests.harness.waiting import DEADLINE_S
-from timers import java
 from timers.broker import jars
+from timers.process import java
 
 _OFFSET, _SEPARATOR = "Offset:", "|"
 

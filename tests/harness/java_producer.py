@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from tests.harness import kafka_version
 from tests.harness.records import Request
 from tests.harness.waiting import DEADLINE_S
-from timers import java
 from timers.broker import jars
+from timers.process import java
 
 _SEPARATOR = "|"
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.harness.process import ROOT
 from timers.broker import jars
 from timers.errors import BrokerError
-from timers.jars import JarSet
+from timers.process.jars import JarSet
 
 _SHIPPED = jars.KAFKA
 _OTHERS = {

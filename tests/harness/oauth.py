@@ -31,7 +31,7 @@ from timers.broker import EmbeddedBroker, jars
 from timers.broker.embedded import NODE_ID, free_port
 from timers.broker.process import HOST
 from timers.errors import BrokerError
-from timers.jars import JarSet
+from timers.process.jars import JarSet
 
 UNSECURED, SIGNED, LASTING = "UNSECURED", "SIGNED", "LASTING"
 LISTENERS = (UNSECURED, SIGNED, LASTING)

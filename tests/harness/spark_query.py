@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.clock import Clock
 from timers.core.timer import TopicPartition
 from timers.kafka import topics
+from timers.process.clock import Clock
 from timers.spark.engine import query, start
 from timers.spark.engine.machines import Known, Opened
 from timers.spark.engine.openings import Openings, Places

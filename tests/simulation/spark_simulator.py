@@ -35,7 +35,7 @@ from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
 from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer, Read

@@ -18,8 +18,8 @@ import pytest
 
 from timers.client import AsyncTimersClient, PublishError, TimerRequest, TimersClient
 from timers.errors import NoVerdictError, TimersError
+from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
-from timers.threads import BoundedThreads, call_in_thread, result_of
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
 
 DUE_S = 1_800_000_000

@@ -17,7 +17,7 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
 from timers.console import call
 from timers.console.server import Server
-from timers.logs import make_safe
+from timers.process.logs import make_safe
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from timers.kafka.aiokafka_internals.produce import (
     RefusedRecord,
 )
 from timers.kafka.topic_admin import Listed
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from timers import jars, java
 from timers.broker.process import main_error
 from timers.config.settings import Settings
 from timers.errors import SettingsError, SparkError
+from timers.process import jars, java
 
 
 def runtime(home: Path, answer: str) -> Path:

@@ -19,7 +19,7 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
 from timers.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.verifying import Verified
 
 TP = ("requests", 1)

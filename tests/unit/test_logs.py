@@ -14,9 +14,9 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from tests.harness.machines import NativeRig
-from timers import logs
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
+from timers.process import logs
 from timers.worker import logs as worker_logs
 from timers.worker.machines import pool as pool_module
 

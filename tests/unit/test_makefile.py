@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from timers.java import BROKER_VERSION
+from timers.process.java import BROKER_VERSION
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from timers.errors import SettingsError
-from timers.metrics import encoder
 from timers.metrics_server import MetricsServer
+from timers.process.metrics import encoder
 
 HOST = b"Host: 127.0.0.1\r\n"
 

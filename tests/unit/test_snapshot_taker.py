@@ -21,7 +21,7 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
 from timers.core.steps import State
 from timers.kafka.snapshot_log import Unwritten
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
 from timers.store.failures import StoreDamaged
 

@@ -24,7 +24,7 @@ from timers.core.progress import Cuts, NamedSnapshot, Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, StoreInUse
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
 from timers.spark.engine.machines import Known, MachineRun, Opened, Producer, Read
 from timers.spark.engine.questions import Question

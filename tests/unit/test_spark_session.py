@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 
 from timers.cli.spark.jobs import jars as command
 from timers.errors import SettingsError, SparkError
-from timers.jars import JarSet
-from timers.signals import children_ignoring_sigterm
+from timers.process.jars import JarSet
+from timers.process.signals import children_ignoring_sigterm
 from timers.spark import jars, session
 from timers.spark.session import Launch
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.docs.markdown import ROOT
-from timers import process_limits
 from timers.core.progress import Progress
 from timers.open_connections import most_connections
-from timers.partition_metrics import PartitionMetrics
+from timers.process import limits as process_limits
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.opening import Opened
 from timers.worker.machines import openings
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
@@ -90,7 +90,7 @@ def test_limits_of_a_control_group_count(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
     program = (
-        "from timers.process_limits import raise_open_files as r; import resource; print(r(), resource.getrlimit(7))"
+        "from timers.process.limits import raise_open_files as r; import resource; print(r(), resource.getrlimit(7))"
     )
 
     def limit() -> None:

@@ -20,7 +20,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.kafka.own_topics import RED, WARNING, WrongConfig
-from timers.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
+from timers.process.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
 from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Waiting
@@ -206,7 +206,7 @@ def test_a_worker_that_was_ready_stays_ready_when_a_partition_turns_red() -> Non
 
 
 async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.partition_metrics.HEARTBEAT_PAUSE_S", 0.01)
+    monkeypatch.setattr("timers.process.partition_metrics.HEARTBEAT_PAUSE_S", 0.01)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(keep_heartbeat(heartbeat))
     while heartbeat.silent_s == 0 or stuck(PartitionMetrics(), heartbeat):

@@ -10,7 +10,7 @@ import pytest
 from timers.core.counters import Counters, Histogram
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import bytes_of_snapshot
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.worker import metrics as module
 
 

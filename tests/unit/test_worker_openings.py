@@ -12,7 +12,7 @@ from timers.core.ports import Lost
 from timers.core.store_validity import StoreTooOld
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.worker.machines import openings
 from timers.worker.machines.openings import Openings
 from timers.worker.machines.runner import ReadAhead

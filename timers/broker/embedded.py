@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from timers import java
 from timers.broker import jars, process
 from timers.broker.process import HOST, cluster_at, is_port_free
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
-from timers.logs import rotate
-from timers.waiting import Waiting, exclusive
+from timers.process import java
+from timers.process.logs import rotate
+from timers.process.waiting import Waiting, exclusive
 
 KAFKA_PORT = 9092
 """The default port of Kafka clients."""

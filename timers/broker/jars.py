@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from timers.errors import BrokerError
-from timers.jars import JarSet
+from timers.process.jars import JarSet
 
 KAFKA = JarSet("Kafka's jars", Path(__file__).with_name("jgo.toml"), BrokerError)
 

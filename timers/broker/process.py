@@ -16,9 +16,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from timers import java
 from timers.errors import BrokerError
-from timers.signals import END_SIGNALS, on_signals
+from timers.process import java
+from timers.process.signals import END_SIGNALS, on_signals
 
 HOST = "127.0.0.1"
 

@@ -8,7 +8,7 @@ import click
 
 from timers.broker import EmbeddedBroker
 from timers.cli.output import Output, confirm, output_option, say
-from timers.signals import END_SIGNALS, on_signals, raise_interrupt
+from timers.process.signals import END_SIGNALS, on_signals, raise_interrupt
 
 NOT_RUNNING = 3
 """Exit code of ``status`` if no broker answers, as service managers expect it."""

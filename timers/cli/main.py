@@ -18,8 +18,8 @@ from timers import __version__
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import INTERRUPTED, flush, say_failure, say_usage
 from timers.errors import TimersError
-from timers.logs import make_safe
-from timers.process_limits import raise_open_files
+from timers.process.limits import raise_open_files
+from timers.process.logs import make_safe
 
 FAILED = 1
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
-from timers.hosts import in_url
+from timers.process.hosts import in_url
 from timers.wire.printable import printable
 
 INTERRUPTED = 130

@@ -36,9 +36,9 @@ from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
 from timers.counted import counted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
-from timers.logs import make_safe
-from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
-from timers.signals import on_signals
+from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
+from timers.process.logs import make_safe
+from timers.process.signals import on_signals
 from timers.wire import topics
 from timers.wire.printable import json_value, one_line, quoted
 

@@ -21,7 +21,7 @@ from timers.config import variables
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
 from timers.errors import TimersError
-from timers.threads import call_in_thread
+from timers.process.threads import call_in_thread
 
 WAIT_S = 1.5
 """Time for a broker to take a connection. With the start of Python a command says within 3 s that none does."""

@@ -26,7 +26,7 @@ from timers.cli.reach import check_brokers, names_brokers, say_brokers
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError, UnacknowledgedError, UnreachableError
-from timers.signals import END_SIGNALS, on_signals
+from timers.process.signals import END_SIGNALS, on_signals
 from timers.wire import headers, topics
 from timers.wire.printable import quoted
 from timers.worker.port import check_port

@@ -22,7 +22,7 @@ from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
 from timers.core.operation import ABSENT
 from timers.errors import PublishError
-from timers.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
+from timers.process.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")

@@ -33,7 +33,7 @@ from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_reques
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
 from timers.kafka.connection import partitions_of
 from timers.key_partition import partition_of
-from timers.threads import tell_of_forks
+from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header
 
 _COUNT_S = 5.0

@@ -20,7 +20,7 @@ from timers.config.declarations import SETTINGS, Declarations
 from timers.config.project import project_broker, project_dir
 from timers.config.variables import Setting
 from timers.errors import SettingsError
-from timers.hosts import EVERYWHERE, in_url, reached_here
+from timers.process.hosts import EVERYWHERE, in_url, reached_here
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from timers.errors import SettingsError
-from timers.hosts import without_brackets
+from timers.process.hosts import without_brackets
 from timers.wire import topics
 from timers.wire.instants import parse_instant
 from timers.wire.printable import quoted

@@ -23,13 +23,13 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from timers import hosts
 from timers.config import variables
 from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER
 from timers.errors import SettingsError
-from timers.hosts import Hosts
+from timers.process import hosts
+from timers.process.hosts import Hosts
 from timers.renewed_tls import version_of
 from timers.slots import Slots
 from timers.wire.printable import quoted

@@ -34,8 +34,8 @@ from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
-from timers.hosts import reached_here
 from timers.open_connections import OpenConnections
+from timers.process.hosts import reached_here
 from timers.renewed_tls import RenewedContext
 from timers.web_site import limited
 from timers.wire.printable import quoted

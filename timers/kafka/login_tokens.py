@@ -37,7 +37,6 @@ from time import monotonic
 from typing import IO, Any
 from urllib.parse import quote_plus, urlencode
 
-from timers.clock import Clock
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 from timers.config.variables import (
@@ -52,7 +51,8 @@ from timers.config.variables import (
 )
 from timers.core.clock_guard import iso
 from timers.errors import AccessError, SettingsError
-from timers.threads import call_in_thread, tell_of_forks
+from timers.process.clock import Clock
+from timers.process.threads import call_in_thread, tell_of_forks
 from timers.wire.printable import printable, quoted
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from timers.core.ports import Lost
 from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
 from timers.kafka.aiokafka_internals import fetch, sessions
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.process.threads import LoopThread
 from timers.request_formats import NATIVE
-from timers.threads import LoopThread
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import parse_source, partition_name
 

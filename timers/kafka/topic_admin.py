@@ -22,7 +22,7 @@ from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NO_TOPIC, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from timers.threads import BoundedThreads, log_failure
+from timers.process.threads import BoundedThreads, log_failure
 
 logger = logging.getLogger(__name__)
 

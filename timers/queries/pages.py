@@ -14,7 +14,7 @@ from timers.config.settings import Settings
 from timers.config.variables import only_this_machine
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
-from timers.hosts import Hosts, why_cross_site
+from timers.process.hosts import Hosts, why_cross_site
 from timers.queries.answers import Answer, Queries
 from timers.slots import Slots
 from timers.wire import query as wire

@@ -25,14 +25,14 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError
-from timers.process_limits import MAX_CONCURRENCY
+from timers.process.limits import MAX_CONCURRENCY
+from timers.process.signals import END_SIGNALS
+from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue.inspection import QueueStats
 from timers.queue.message import Message
 from timers.queue.queue import Queue
 from timers.queue.running import check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
-from timers.signals import END_SIGNALS
-from timers.threads import BoundedThreads, call_in_thread, result_of
 
 _current: ContextVar[TaskRun | None] = ContextVar("queue_run", default=None)
 """The run of the handler that this code belongs to. Tasks that the handler starts inherit it."""

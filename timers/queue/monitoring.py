@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from timers.clock import Clock
 from timers.kafka import topic_admin
-from timers.metrics import Entry, Samples, registry
 from timers.metrics_server import MetricsServer
+from timers.process.clock import Clock
+from timers.process.metrics import Entry, Samples, registry
 from timers.queue.inspection import count_delayed
 from timers.queue.queue import Queue
 from timers.queue.state import Counters

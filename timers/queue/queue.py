@@ -18,7 +18,8 @@ from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.kafka import login_tokens
-from timers.process_limits import MAX_CONCURRENCY, MAX_PROCESSES
+from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
+from timers.process.threads import call_in_thread, tell_of_forks
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.receiver import Receiver
@@ -26,7 +27,6 @@ from timers.queue.running import Child, Handlers, check_count, check_handler, ha
 from timers.queue.sending import Guards, Sendable, Sender
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport
-from timers.threads import call_in_thread, tell_of_forks
 from timers.wire import topics
 from timers.wire.printable import quoted
 

@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.errors import QueueError, TimersError
+from timers.process.threads import call_in_thread
 from timers.queue import records
 from timers.queue.ledger import Ledger
 from timers.queue.new_partitions import NewPartitions, epoch_end, passed
@@ -26,7 +27,6 @@ from timers.queue.settling import Job, Partition, Plan
 from timers.queue.state import State
 from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport
-from timers.threads import call_in_thread
 from timers.wire import topics
 from timers.wire.dead_letter import REJECTED
 

@@ -12,8 +12,8 @@ from time import monotonic
 
 from timers.client import Backoff
 from timers.client.publish import forked
-from timers.clock import Clock
 from timers.errors import QueueError, TimersError
+from timers.process.clock import Clock
 from timers.queue import records
 from timers.queue.ledger import MAX_CRASHES, BrokersClock, Ledger
 from timers.queue.message import Message

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from timers.threads import call_in_thread
+from timers.process.threads import call_in_thread
 
 LOOK_S = 5.0
 """Seconds between two looks. After a rebalance there is one at once."""

@@ -24,10 +24,10 @@ from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partition_of
+from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
 from timers.queue.records import Kind, Record, due_key
 from timers.queue.settling import Commit, Job, Partition, Plan
-from timers.threads import call_in_thread
 from timers.wire.formats import future_by_id
 
 _log = logging.getLogger("timers.queue")

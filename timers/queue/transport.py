@@ -32,13 +32,13 @@ from timers.kafka.own_topics import (
     wrong_configs,
 )
 from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
+from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
 from timers.queue.new_partitions import NO_OFFSET
 from timers.queue.records import Signing
 from timers.queue.settling import Commit, Partition, Plan
 from timers.queue.strangers import Strangers
 from timers.queue.transactions import Outcome, Transactions, login, offsets
-from timers.threads import call_in_thread
 from timers.wire import topics
 
 ANSWER_S = 15.0

@@ -15,7 +15,7 @@ import signal
 import sys
 import zipimport
 
-from timers.process_limits import collect_garbage_seldom
+from timers.process.limits import collect_garbage_seldom
 
 
 def keep_archives() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from timers.errors import SparkError
-from timers.jars import JarSet
+from timers.process.jars import JarSet
 
 VERSIONS = ("4.0", "4.1", "4.2")
 """Supported versions of Spark; each has a lock."""

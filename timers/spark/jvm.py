@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.signals import children_ignoring_sigterm
+from timers.process.signals import children_ignoring_sigterm
 
 ERRORS = (PySparkException, Py4JError)
 """What a call into the JVM raises."""

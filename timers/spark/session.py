@@ -19,9 +19,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from timers import java
 from timers.errors import SparkError
-from timers.logs import rotate
+from timers.process import java
+from timers.process.logs import rotate
 from timers.spark import jars, jvm
 
 LOCAL = "local[*]"

@@ -13,7 +13,7 @@ from functools import partial
 from aiokafka.errors import KafkaError
 
 from timers.errors import TimersError
-from timers.logs import JsonFormatter, make_safe
+from timers.process.logs import JsonFormatter, make_safe
 
 JSON = "json"
 

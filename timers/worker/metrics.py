@@ -17,7 +17,6 @@ from itertools import product
 from time import monotonic
 from typing import Any
 
-from timers import partition_metrics
 from timers.core.counters import (
     MAX_CALLERS,
     MAX_TOPICS,
@@ -36,8 +35,9 @@ from timers.core.timer import TopicPartition
 from timers.kafka.login_tokens import present_source
 from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.machine_parts import BUILT
-from timers.metrics import Entry, Labels, Samples
-from timers.partition_metrics import PartitionMetrics
+from timers.process import partition_metrics
+from timers.process.metrics import Entry, Labels, Samples
+from timers.process.partition_metrics import PartitionMetrics
 from timers.queries.pages import KINDS, OUTCOMES
 from timers.store.opening import store_path
 from timers.wire.dead_letter import CODES

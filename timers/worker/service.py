@@ -19,8 +19,7 @@ from urllib.parse import quote
 from mode import Service
 from yarl import URL
 
-from timers import __version__, process_limits
-from timers.clock import Clock
+from timers import __version__
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
@@ -30,12 +29,14 @@ from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
+from timers.process import limits as process_limits
+from timers.process.clock import Clock
+from timers.process.threads import call_in_thread
 from timers.queries.answers import Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns
 from timers.snapshot_taker import LOOK_S, SnapshotTaker
 from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
-from timers.threads import call_in_thread
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web

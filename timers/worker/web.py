@@ -8,7 +8,7 @@ from itertools import starmap
 from typing import Any
 
 from timers.kafka.own_topics import NOTE, WARNING
-from timers.metrics import encoder, registry
+from timers.process.metrics import encoder, registry
 from timers.wire.topics import partition_name
 from timers.worker import health
 from timers.worker.health import WorkerStatus

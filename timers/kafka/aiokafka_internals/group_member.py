@@ -66,8 +66,8 @@ from timers.kafka.aiokafka_internals.group import (
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
+from timers.process.threads import LoopThread
 from timers.request_formats import enabled_formats
-from timers.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from aiokafka.errors import (
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from timers.kafka.aiokafka_internals import produce
-from timers.partition_metrics import Heartbeat, keep_heartbeat
-from timers.threads import LoopThread
+from timers.process.partition_metrics import Heartbeat, keep_heartbeat
+from timers.process.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from timers.firing.breaker import OpenCircuit
 from timers.firing.transaction import Transaction
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
 from timers.wire.formats import RequestRecord
 

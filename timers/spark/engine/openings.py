@@ -44,7 +44,7 @@ from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts, close_store
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots

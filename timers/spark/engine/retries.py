@@ -23,12 +23,12 @@ from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, R
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, SparkError, StoreInUse, TimersError
 from timers.kafka.topics import Cluster
+from timers.process.threads import BoundedThreads
 from timers.spark.engine.machines import Known, MachineRun, Read
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.questions import Questions
 from timers.spark.engine.read_logs import ReadLogs
-from timers.threads import BoundedThreads
 from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)

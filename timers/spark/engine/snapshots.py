@@ -28,10 +28,10 @@ from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import allowed_level
+from timers.process.threads import log_failure
 from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.store.failures import StoreWaits
 from timers.store.rocks import RocksStore
-from timers.threads import log_failure
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:

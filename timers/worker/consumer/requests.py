@@ -34,8 +34,8 @@ from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
-from timers.partition_metrics import Heartbeat, keep_heartbeat
-from timers.threads import LoopThread
+from timers.process.partition_metrics import Heartbeat, keep_heartbeat
+from timers.process.threads import LoopThread
 from timers.wire.topics import partition_name
 from timers.worker.machines.pool import Pool
 from timers.worker.periodic import every

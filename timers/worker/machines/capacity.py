@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from timers import process_limits
 from timers.core.ports import Lost
 from timers.open_connections import MOST
+from timers.process import limits as process_limits
 
 STORE_FILES = 7
 """Files of a store without tables: write-ahead log, manifest, log, lock, twice its directory; one more in a flush."""

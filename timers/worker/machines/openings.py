@@ -29,7 +29,7 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.topic_admin import Listed, listed
 from timers.kafka.topics import compacted_now
 from timers.machine_parts import Parts, close_store
-from timers.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
+from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.store.failures import forget_frames
 from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.wire.topics import apps_with_snapshots, partition_name

@@ -28,12 +28,12 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
+from timers.process.threads import log_failure
 from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import stored_partitions
-from timers.threads import log_failure
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting

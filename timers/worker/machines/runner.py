@@ -24,7 +24,7 @@ from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick
 from timers.firing.transaction import Transaction
-from timers.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import PartitionMetrics
 from timers.store.failures import forget_frames
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
-from timers.threads import log_failure
+from timers.process.threads import log_failure
 from timers.worker.machines.runner import Ended
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Finds a Java for the embedded broker, and for Spark.
 
-``python -m timers.java`` prints what Spark is missing. ``python -m timers.java broker`` ends with 0 if the machine has
+``python -m timers.process.java`` prints what Spark is missing. ``python -m timers.process.java broker`` ends with 0 if the machine has
 a Java for the broker.
 """
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from timers.errors import SettingsError, TimersError
-from timers.threads import BoundedThreads
-from timers.waiting import Waiting, exclusive
+from timers.process.threads import BoundedThreads
+from timers.process.waiting import Waiting, exclusive
 
 _MAX_CONCURRENT = 6
 _ATTEMPTS = 3

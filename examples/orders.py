@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from timers.client import AsyncTimersClient, MappingTokens, Timeouts
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 
 PAY_WITHIN_S = float(os.environ.get("PAY_WITHIN_S", "900"))
 PARTITIONS = 4

@@ -2,8 +2,8 @@
 
 import sys
 
-from timers.config.settings import Settings
 from timers.errors import TimersError
+from timers.process.config.settings import Settings
 from timers.wire.printable import printable
 from timers.worker.library_versions import check_library_versions
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from timers.config.settings import Settings
 from timers.errors import QueryError
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.wire.printable import decode_json
 from timers.wire.query import ANY_WORKER, MAX_ANSWER_BYTES, signed_headers
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.records import headers_of, read
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.process.config.settings import Settings
 from timers.wire import headers as h
 from timers.wire import topics as names
 from timers.wire.headers import Header

@@ -20,7 +20,6 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import View
@@ -37,6 +36,7 @@ from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machine_parts import Parts
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.store.opening import store_path
 from timers.store.verifying import verify

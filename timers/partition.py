@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.horizon import Horizon, needs_horizon
 from timers.core.index import Index, MarkerIndex, ScheduleIndex, nothing_is_cold
@@ -37,6 +36,7 @@ from timers.core.timer import Decoded, TopicPartition
 from timers.core.variant import Variant
 from timers.counted import counted
 from timers.kafka.accepted_loss import check_loss
+from timers.process.config.settings import Settings
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat

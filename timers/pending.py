@@ -43,7 +43,6 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import KafkaException
 
 from timers.client.timer_lines import data_of, parse_object
-from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.core.keys import NEVER
 from timers.core.machine import Machine
@@ -59,6 +58,7 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topics import Cluster
 from timers.key_partition import partition_of
 from timers.partition import spec_of
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, READABLE_LATE
+from timers.process.config.settings import Settings
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 

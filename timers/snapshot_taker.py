@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
-from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
@@ -26,6 +25,7 @@ from timers.kafka.snapshot_log import SnapshotLog, Unwritten
 from timers.kafka.topics import ids_of
 from timers.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.store.failures import StoreDamaged
 from timers.wire import topics
 

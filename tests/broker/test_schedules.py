@@ -21,9 +21,9 @@ from tests.harness.records import Headers
 from tests.harness.schedules import PARTITIONS, Schedules, id_of
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK
-from timers.config.settings import Settings
 from timers.errors import TopicConfigError
 from timers.kafka import topics
+from timers.process.config.settings import Settings
 from timers.wire.formats import schedule
 from timers.worker.machines.openings import LEAST_AHEAD
 

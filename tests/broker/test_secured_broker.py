@@ -50,13 +50,13 @@ from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.client import TimersClient
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.timer import Rejected
 from timers.errors import AccessError, LeaseLostError, TimersError
 from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
 from timers.kafka.progress_log import allowed_level
+from timers.process.config.settings import Settings
 from timers.queue import Queue
 from timers.wire import dead_letter, future
 

@@ -18,7 +18,6 @@ from tests.harness.memory_store import MemoryStore, MemoryView
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.config.settings import Settings
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress, SettingChange
@@ -28,6 +27,7 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
 from timers.kafka.topic_admin import configs
+from timers.process.config.settings import Settings
 from timers.wire import snapshot
 from timers.wire.progress import encode, encode_key, machine_name
 from timers.wire.topics import snapshots

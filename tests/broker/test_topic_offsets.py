@@ -14,9 +14,9 @@ from tests.harness.system import System
 from tests.harness.three_brokers import ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker.embedded import NODE_ID
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.process.config.settings import Settings
 
 pytestmark = pytest.mark.broker
 

@@ -36,12 +36,12 @@ from tests.deploy.chart import (
 )
 from tests.harness.go_tools import tool
 from timers.cli.topics import acls, create
-from timers.config import variables
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings
 from timers.console.web.page import runbooks
 from timers.kafka.own_topics import own_topics
 from timers.kafka.rights import CONSOLE, ENGINE, WORKER, rights
+from timers.process.config import variables
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings
 from timers.worker.machines.pool import HANDOVER_S
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,10 @@ from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
 from tests.deploy.chart import EXAMPLES, last_rendered
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings
 from timers.console.access import Users, check_settings
 from timers.console.routes import ROUTES
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings
 from timers.worker.machines.openings import CLOSE_TIMEOUT_S
 from timers.worker.machines.pool import HANDOVER_S
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timers.config.declarations import SETTINGS, Declarations
-from timers.config.variables import Setting
 from timers.errors import SettingsError
+from timers.process.config.declarations import SETTINGS, Declarations
+from timers.process.config.variables import Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -125,7 +125,7 @@ INTRODUCTION = """\
 
 This page is for operators: it has each setting, its default, and why you would change it.
 
-<!-- Written by `make docs` from timers/config: do not edit. -->
+<!-- Written by `make docs` from timers/process/config: do not edit. -->
 
 Each setting is an environment variable. `timers settings` shows the values in force and where each one came from. If a
 value is wrong, the worker or the command does not start: it prints one sentence that says what is expected.

@@ -4,8 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
-from timers.config.settings import Settings, describe
 from timers.console.web.page import meanings
+from timers.process.config.settings import Settings, describe
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES, RECEIVER_CODES
 from timers.worker.metrics import METRICS
 

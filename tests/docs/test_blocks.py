@@ -19,9 +19,9 @@ import pytest
 
 from tests.docs.markdown import ALL_BLOCKS, PAGES, ROOT, Block, name_of, without_blocks
 from timers.cli.main import cli
-from timers.config.declarations import SETTINGS
-from timers.config.variables import file
 from timers.errors import SettingsError
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.variables import file
 from timers.v1 import future_pb2
 from timers.wire import headers, topics
 

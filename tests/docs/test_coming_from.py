@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from timers.cli.main import _COMMANDS
-from timers.config.settings import Settings, describe
+from timers.process.config.settings import Settings, describe
 from timers.wire.formats import RequestRecord, countdown
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,9 +14,9 @@ from prometheus_client import generate_latest
 from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from tests.harness.sim_console import SimCluster
 from timers.cli.main import cli
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings
 from timers.console.server import Server
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings
 from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS

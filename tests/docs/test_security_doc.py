@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.harness.acls import worker_acls
 from timers.client import retry
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings
 from timers.queue import records
 from timers.wire import headers, topics
 from timers.wire.formats import countdown, schedule

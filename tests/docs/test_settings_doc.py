@@ -3,8 +3,8 @@
 import re
 
 from tests.docs.settings_page import DEFAULTS, GROUPS, PAGE, PAGES, allowed, page
-from timers.config.declarations import SETTINGS
 from timers.errors import SettingsError
+from timers.process.config.declarations import SETTINGS
 
 
 def test_each_setting_is_in_one_group() -> None:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.wire import topics
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE

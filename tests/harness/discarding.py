@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
@@ -14,6 +13,7 @@ from timers.firing.ports import Settings as FiringSettings
 from timers.firing.producer import TransactionalProducer
 from timers.firing.transaction import Transaction
 from timers.kafka.aiokafka_internals.record_batch import size_alone
+from timers.process.config.settings import Settings
 
 
 class DiscardingProducer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 
 PASSWORD = "pa55-w0rd-of-ada"
 PLAIN_PASSWORD = "pa55-w0rd-in-plain"

@@ -12,7 +12,6 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
-from timers.config.settings import Settings
 from timers.console.history import FoundLetters, History, Ranges, RetryResult
 from timers.console.kafka_cluster import (
     FoundGroup,
@@ -27,6 +26,7 @@ from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, 
 from timers.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.errors import QueryError, QueueError, TimersError
 from timers.fired import CallbackRecord, PastFirings
+from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
 from timers.wire.printable import json_value

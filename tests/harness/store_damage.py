@@ -24,7 +24,6 @@ from typing import Any
 
 from tests.harness.list_outbox import ListOutbox
 from tests.simulation.kit import SimClock, SimLog
-from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
 from timers.core.loop import Loop
@@ -32,6 +31,7 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Tick, TopicPartition
 from timers.partition import PartitionSpec
+from timers.process.config.settings import Settings
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer
 from tests.harness import kafka_version
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import jars
-from timers.config.settings import Settings
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import STABLE
+from timers.process.config.settings import Settings
 from timers.process.java import for_broker
 
 CLASSIC, KIP_848 = "classic", "consumer"

@@ -17,8 +17,8 @@ from tests.harness.judge import Callbacks, judge
 from tests.harness.records import Publisher, Reader, Record, Request
 from tests.harness.waiting import DEADLINE_S, due_in
 from tests.harness.worker import Worker
-from timers.config.settings import Settings
 from timers.kafka import topics
+from timers.process.config.settings import Settings
 
 PARTITIONS = 4
 

@@ -22,12 +22,12 @@ from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import NO_WITNESS, MachineLog
 from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
-from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.firing.policy import CallbackRules
+from timers.process.config.settings import Settings
 from timers.v1.future_pb2 import Future
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h

@@ -14,10 +14,10 @@ from tests.simulation.kit.worker import Parts, SimWorker
 from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
 from tests.simulation.workload import Workload
-from timers.config.settings import Settings
 from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire.topics import ID_REQUEST

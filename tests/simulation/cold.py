@@ -11,11 +11,11 @@ from random import Random
 
 from tests.simulation.id_oracle import Request
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
-from timers.config.settings import Settings
 from timers.core.horizon import is_far
 from timers.core.keys import OrderKey
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import TopicPartition
+from timers.process.config.settings import Settings
 from timers.wire import cold, topics
 from timers.wire.formats import RequestFormat
 

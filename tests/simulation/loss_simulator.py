@@ -16,11 +16,11 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
-from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import LOG_CUT, Progress, reached
 from timers.core.timer import TopicPartition, id_bytes
+from timers.process.config.settings import Settings
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire.dead_letter import LOST_FROM_LOG

@@ -20,11 +20,11 @@ from tests.simulation.kit.worker import REAL, Parts, SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.simulator import Simulator
 from tests.simulation.workload import FAR_S
-from timers.config.settings import Settings
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, TopicPartition
+from timers.process.config.settings import Settings
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 

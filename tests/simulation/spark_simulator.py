@@ -27,7 +27,6 @@ from tests.simulation.kit.worker import SimRunner
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint
 from tests.simulation.workload import Workload
-from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.progress import Cuts, Progress
@@ -35,6 +34,7 @@ from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.firing.breaker import OpenCircuit
 from timers.partition import PartitionSpec
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
 from timers.spark.engine.bucket import Bucket, BucketState

@@ -13,7 +13,6 @@ from tests.simulation.kit.outbox import RefusingOutbox
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.schedules import ScheduleLog
-from timers.config.settings import Settings
 from timers.core.index import is_over
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
@@ -21,6 +20,7 @@ from timers.core.operation import key_of, offset_of
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange, reached
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
+from timers.process.config.settings import Settings
 from timers.store.layout import packer
 from timers.store.memory import MemoryStore
 from timers.wire.formats import RequestFormat

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit.log import SimRecord
-from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.kafka import connection
 from timers.kafka.records import Record
 from timers.kafka.topic_offsets import Offsets
+from timers.process.config.settings import Settings
 from timers.spark.cold import cold_sources
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import KafkaPort, Logs

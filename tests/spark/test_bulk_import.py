@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.records import Record
 from tests.harness.system import System
-from timers.config.settings import Settings
 from timers.key_partition import partitions_of
+from timers.process.config.settings import Settings
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported

@@ -7,11 +7,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
 from timers.spark.audit import reading

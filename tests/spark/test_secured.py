@@ -15,9 +15,9 @@ from tests.harness.records import Publisher
 from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
-from timers.config.settings import Settings
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
+from timers.process.config.settings import Settings
 from timers.spark import kafka
 from timers.spark.engine.openings import Openings, Places
 

@@ -15,7 +15,7 @@ from tests.harness.records import Publisher
 from tests.harness.secure import Certificates
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.spark import kafka
 
 pytestmark = [pytest.mark.spark]

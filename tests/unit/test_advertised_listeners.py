@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError
 
 from tests.harness.advertising import bootstrap_server
 from timers.client import AsyncTimersClient, TimerRequest, TimersClient
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.process.config.settings import Settings
 from timers.queue import Queue
 
 TOPIC = "timer-request"

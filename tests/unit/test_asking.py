@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from timers import asking
-from timers.config.settings import Settings
 from timers.errors import QueryError
+from timers.process.config.settings import Settings
 
 
 class SimBody:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.unsafe_text import HOSTILE, SHOWN, assert_safe
 from timers.cli.output import Output
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced

@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.cli.main import main
 from timers.cli.run import faust_command, last_error
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import topic_admin
+from timers.process.config.settings import Settings
 from timers.wire.topics import REQUEST
 
 

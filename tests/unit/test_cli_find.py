@@ -12,10 +12,10 @@ import pytest
 from timers.cli import timers as command
 from timers.cli.main import main
 from timers.client import AsyncTimersClient
-from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.timer import Origin, Row
 from timers.errors import PublishError
+from timers.process.config.settings import Settings
 from timers.testing import SimTimers
 from timers.wire import query as wire
 from timers.wire.verdict import VerdictMessage

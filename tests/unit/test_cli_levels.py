@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from timers.cli import partitions as command
-from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.errors import TimersError
 from timers.kafka import progress_log, topic_offsets
+from timers.process.config.settings import Settings
 
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
 KNOWN = replace(

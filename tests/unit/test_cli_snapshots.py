@@ -11,10 +11,10 @@ import pytest
 
 from timers.cli import partitions as command
 from timers.cli.partitions import _Looks
-from timers.config.settings import Settings
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka import progress_log, snapshot_log
+from timers.process.config.settings import Settings
 
 NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")
 

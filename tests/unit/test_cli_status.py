@@ -10,8 +10,8 @@ import pytest
 from tests.harness.console_pages import ANSWERS, LOST
 from timers.cli import main as program
 from timers.cli import partitions
-from timers.config.settings import Settings
 from timers.console.figures import judged
+from timers.process.config.settings import Settings
 
 OWNER: dict[str, Any] = {
     **ANSWERS,

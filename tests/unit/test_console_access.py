@@ -15,7 +15,6 @@ from aiohttp.test_utils import unused_port
 
 from tests.harness.console_users import QUICK, USERS, basic, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.config.settings import Settings
 from timers.console import access
 from timers.console import server as server_module
 from timers.console.access import Rates, ScryptHash, Users, check_settings
@@ -23,6 +22,7 @@ from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
 from timers.console.server import Server, tls_context
 from timers.errors import SettingsError
 from timers.fired import CallbackRecord, PastFirings
+from timers.process.config.settings import Settings
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster
 from timers.errors import UnacknowledgedError
+from timers.process.config.settings import Settings
 
 
 class SimLog:

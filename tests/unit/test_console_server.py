@@ -14,9 +14,9 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.config.settings import Settings
 from timers.console import call
 from timers.console.server import Server
+from timers.process.config.settings import Settings
 from timers.process.logs import make_safe
 
 

@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 from tests.harness.console_users import USERS, basic
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
-from timers.config.settings import Settings
 from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads
 from timers.console.kafka_cluster import FoundGroup, KafkaCluster
@@ -25,6 +24,7 @@ from timers.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
+from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER
 
 SETTINGS = Settings.load({"TIMERS_BROKERS": "nowhere:1"})

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.config.settings import Settings
 from timers.console import kafka_cluster
 from timers.console import server as server_module
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
@@ -24,6 +23,7 @@ from timers.errors import (
     UnacknowledgedError,
     UnreachableError,
 )
+from timers.process.config.settings import Settings
 from timers.wire import future
 from timers.wire.formats import RequestRecord
 

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from timers.broker.embedded import free_port
 from timers.client import by_id
 from timers.client.config import Connection
-from timers.config.settings import Settings
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
@@ -25,6 +24,7 @@ from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, topic_admin, topic_offsets
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.process.config.settings import Settings
 from timers.wire import query as wire
 
 NOT_LEADER = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))

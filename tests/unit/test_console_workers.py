@@ -11,12 +11,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.config.settings import Settings
 from timers.console import kafka_cluster, worker_pages
 from timers.console.figures import quantile
 from timers.console.kafka_cluster import KafkaCluster, may_be_asked
 from timers.errors import QueryError
 from timers.kafka import topic_admin
+from timers.process.config.settings import Settings
 
 READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
 

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers import fired
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.fired import PastFirings, read_past_firings
 from timers.kafka.topic_offsets import Offsets
+from timers.process.config.settings import Settings
 
 CALLBACK = [
     ("timer-id", b"timer-request/0/1"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.core.timer import Origin, Row
 from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import CallbackRules
+from timers.process.config.settings import Settings
 from timers.wire import future, topics
 from timers.wire.headers import Header
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.core.limits import ChunkSize
 from timers.core.ports import Output
 from timers.core.progress import Progress
@@ -22,6 +21,7 @@ from timers.firing.policy import (
     SchedulePolicy,
 )
 from timers.firing.transaction import Callbacks
+from timers.process.config.settings import Settings
 
 NOW_S, DUE_S = 1_000, 990
 SETTINGS = Settings(request_topic="requests", retry_attempts=2)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.config.settings import Settings
 from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
 from timers.core.progress import Progress
@@ -29,6 +28,7 @@ from timers.kafka.aiokafka_internals.produce import (
     RefusedRecord,
 )
 from timers.kafka.topic_admin import Listed
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.request_formats import NATIVE
 from timers.wire import progress as progress_record

@@ -9,8 +9,8 @@ import pytest
 
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from timers.cli.spark import bulk_import
-from timers.config.settings import Settings
 from timers.core.limits import Limits
+from timers.process.config.settings import Settings
 from timers.spark import rows
 from timers.spark.columns import record_batch
 from timers.wire import future

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from timers.broker.process import main_error
-from timers.config.settings import Settings
 from timers.errors import SettingsError, SparkError
 from timers.process import jars, java
+from timers.process.config.settings import Settings
 
 
 def runtime(home: Path, answer: str) -> Path:

@@ -16,7 +16,6 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
-from timers.config.settings import Settings
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
@@ -24,6 +23,7 @@ from timers.kafka.aiokafka_internals import group_member
 from timers.kafka.aiokafka_internals.group import is_sealed
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
+from timers.process.config.settings import Settings
 
 INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 23, 26, 30
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import RequestTimedOutError
 
-from timers.config.settings import Settings
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.process.config.settings import Settings
 
 
 class SimSilent:

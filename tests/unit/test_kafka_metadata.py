@@ -14,9 +14,9 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 from aiokafka.protocol.metadata import MetadataRequest
 
 from tests.harness.waiting import DEADLINE_S
-from timers.config.settings import Settings
 from timers.kafka import clients, connection
 from timers.kafka.aiokafka_internals import metadata
+from timers.process.config.settings import Settings
 
 METADATA = MetadataRequest.API_KEY
 

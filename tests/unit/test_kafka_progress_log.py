@@ -12,13 +12,13 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import KafkaException
 
 from tests.harness.round_trips import RoundTrips
-from timers.config.settings import Settings
 from timers.core.progress import LOG_CUT, Progress
 from timers.errors import LogMismatch
 from timers.kafka import progress_log
 from timers.kafka.aiokafka_internals.leader_client import RawFetch
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 
 TP, FAR = ("timer-request", 0), ("timer-request", 4)

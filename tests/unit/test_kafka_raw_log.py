@@ -11,10 +11,10 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from timers.config.settings import Settings
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.leader_client import NewestCommitted
 from timers.kafka.progress_log import ProgressLog
+from timers.process.config.settings import Settings
 from timers.wire import progress
 
 MINE, OTHER = 7, 8

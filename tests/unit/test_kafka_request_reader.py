@@ -9,9 +9,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Producer
 
-from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.kafka.request_reader import RequestReader
+from timers.process.config.settings import Settings
 from timers.request_formats import NATIVE
 from timers.wire.formats import RequestRecord
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import Footer, Place, Unreadable
 from timers.kafka import snapshot_log
 from timers.kafka.snapshot_log import SnapshotLog, _Sending
+from timers.process.config.settings import Settings
 from timers.wire import snapshot
 
 NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.config.settings import Settings
 from timers.errors import TimersError, TopicConfigError
 from timers.kafka import topic_admin, topics
 from timers.kafka.own_topics import (
@@ -26,6 +25,7 @@ from timers.kafka.own_topics import (
     wrong_configs,
     wrong_snapshots,
 )
+from timers.process.config.settings import Settings
 
 
 def test_a_missing_broker_is_said_long_before_the_worker_gives_up(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.config.settings import Settings
 from timers.console import history as letter_box
 from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
@@ -23,6 +22,7 @@ from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, 
 from timers.errors import TimersError
 from timers.kafka import progress_log, request_reader
 from timers.kafka.request_reader import Deleted
+from timers.process.config.settings import Settings
 from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark

@@ -19,10 +19,10 @@ import pytest
 
 from tests.harness.oauth import CLIENT, SECRET, OAuthServer, claims_of, jwt, oauth_server
 from tests.harness.secure import Certificates
-from timers.config.settings import Settings
 from timers.errors import AccessError
 from timers.kafka import login_tokens
 from timers.kafka.login_tokens import RENEW_AT, Token, TokenSource, for_librdkafka, source_of
+from timers.process.config.settings import Settings
 
 OAUTH = {
     "TIMERS_BROKERS": "a:1",

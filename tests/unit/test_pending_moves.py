@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from timers import pending
-from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.errors import TimersError
 from timers.pending import Moves, export
+from timers.process.config.settings import Settings
 
 TPS = [("timer-request", partition) for partition in range(3)]
 CLUSTER: Any = SimpleNamespace(topic_ids={"timer-request": b"0123456789abcdef"}, partitions={}, cluster_id="cluster")

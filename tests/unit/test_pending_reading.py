@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.kafka.progress_log import ProgressLog
 from timers.pending import PendingReader
+from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 
 TP = "timer-request", 1

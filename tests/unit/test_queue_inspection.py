@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from timers.config.settings import Settings
 from timers.errors import QueueError
+from timers.process.config.settings import Settings
 from timers.queue.inspection import Inspection
 from timers.queue.metadata import Saved, encode
 from timers.queue.settling import Commit, Partition

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.errors import QueueError, SettingsError
 from timers.kafka import topic_admin
+from timers.process.config.settings import Settings
 from timers.queue import Queue, monitoring
 from timers.queue.inspection import PartitionStats, partition_stats
 from timers.queue.ledger import Ledger

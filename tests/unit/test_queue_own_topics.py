@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.queue_state import SIGNING
-from timers.config.settings import Settings
 from timers.errors import QueueError
+from timers.process.config.settings import Settings
 from timers.queue import transport as module
 from timers.queue.transport import Transport
 

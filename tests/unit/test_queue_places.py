@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from timers.config.settings import Settings
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partitions_of
+from timers.process.config.settings import Settings
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.records import Kind, Record

@@ -8,8 +8,8 @@ import pytest
 
 from timers.cli import queue as module
 from timers.cli.main import main
-from timers.config.settings import Settings
 from timers.errors import LeaseLostError
+from timers.process.config.settings import Settings
 
 
 class SimMessage:

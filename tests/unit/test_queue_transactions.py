@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from tests.harness.waiting import wait_until
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.queue import transactions as module
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trustme
 
-from timers.config.settings import Settings
 from timers.console.server import tls_context
 from timers.kafka.connection import ssl_context
+from timers.process.config.settings import Settings
 
 
 def write(directory: Path, authority: trustme.CA) -> int:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from timers.cli.main import main
-from timers.config.settings import Settings, describe
+from timers.process.config.settings import Settings, describe
 from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 
 

@@ -20,11 +20,11 @@ from tests.harness.secure import Certificates
 from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
-from timers.config.settings import Settings
-from timers.config.variables import Secret
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import sessions
+from timers.process.config.settings import Settings
+from timers.process.config.variables import Secret
 from timers.worker.service import TimersApp
 
 PASSWORD = "pa55-w0rd"
@@ -142,7 +142,7 @@ def test_a_file_that_holds_no_password_is_refused(tmp_path: Path, content: str) 
 
 
 def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.config.settings.project_broker", lambda: "127.0.0.1:20001")
+    monkeypatch.setattr("timers.process.config.settings.project_broker", lambda: "127.0.0.1:20001")
     assert Settings.load({}).brokers == "127.0.0.1:20001"
     assert Settings.load(without(SASL, "TIMERS_BROKERS")).brokers == "127.0.0.1:9092"
 

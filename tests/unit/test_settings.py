@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings, default_worker_id, describe
-from timers.config.variables import Setting
 from timers.errors import SettingsError
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings, default_worker_id, describe
+from timers.process.config.variables import Setting
 from timers.wire.topics import ID_REQUEST
 
 ALL: list[Setting] = list(SETTINGS.values())

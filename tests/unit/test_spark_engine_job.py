@@ -12,11 +12,11 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from pyspark.errors import StreamingQueryException
 
-from timers.config.settings import Settings
 from timers.core.lineage import Batch, Lineage
 from timers.core.reopening import ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.firing.breaker import OpenCircuit
+from timers.process.config.settings import Settings
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
 from timers.spark.engine.bucket import Total

@@ -13,13 +13,13 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 from tests.simulation.kit import SimClock, SimLog
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.outbox import SimTopics, outbox_of
-from timers.config.settings import Settings
 from timers.core.index import Swept
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
+from timers.process.config.settings import Settings
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places

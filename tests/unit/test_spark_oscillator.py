@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
-from timers.config.settings import Settings
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.spark.engine.oscillator import Oscillator
 
 DAY_S = 86_400

@@ -14,11 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from tests.harness.waiting import wait_until
-from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch, StoreInUse
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.spark.engine import openings, retries
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.retries import Retries

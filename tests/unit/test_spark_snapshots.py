@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.steps import State
 from timers.core.timer import Row
 from timers.errors import Fenced
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.queries.reading import want_snapshot
 from timers.request_formats import enabled_formats

@@ -20,11 +20,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
-from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup, Member
+from timers.process.config.settings import Settings
 from timers.spark.engine import start
 from timers.spark.engine.bucket import FORMAT
 from timers.spark.engine.query import Plan

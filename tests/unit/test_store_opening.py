@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.levels import FIRST
 from timers.core.progress import Progress
@@ -23,6 +22,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import StoreError
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.store import opening
 from timers.store.database import Database
 from timers.store.failures import Condemnations, StoreWaits, forget_frames

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.harness.snapshots import Records, records_of
-from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.ports import Lost, Page
 from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
@@ -19,6 +18,7 @@ from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Row, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
+from timers.process.config.settings import Settings
 from timers.store import opening
 from timers.store.database import Database
 from timers.store.failures import Condemnations

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.harness.memory_store import MemoryStore
-from timers.config.settings import Settings
 from timers.core.lineage import Lineage, RecordCount
 from timers.core.machine import Machine
 from timers.core.operation import Entry
@@ -20,6 +19,7 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.core.timer import Origin, Row
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.store import layout, memory_limit, verifying
 from timers.store.failures import Condemnations

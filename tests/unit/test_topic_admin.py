@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.kafka import connection, topic_admin
+from timers.process.config.settings import Settings
 
 
 def test_create_if_missing_returns_when_the_brokers_show_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:

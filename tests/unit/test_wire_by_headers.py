@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import MachineRig, NativeRig
-from timers.config.settings import Settings
 from timers.core.levels import (
     BY_HEADERS,
     BY_HEADERS_TRIMMED,
@@ -26,6 +25,7 @@ from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Progress
 from timers.core.timer import Origin, Rejected
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
+from timers.process.config.settings import Settings
 from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord

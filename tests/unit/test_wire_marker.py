@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.discarding import UsableTopics, discarding
-from timers.config.settings import Settings
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
 from timers.firing.policy import MarkerPolicy, policy_of
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.wire.formats import RequestRecord, marker
 

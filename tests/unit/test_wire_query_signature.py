@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from timers.config.settings import Settings
 from timers.errors import SettingsError
+from timers.process.config.settings import Settings
 from timers.queries.pages import QueryPages
 from timers.wire.query import SIGNATURE, signed_headers, why_refused
 

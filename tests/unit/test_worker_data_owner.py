@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.worker.service import note_cluster
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
-from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.kafka.own_topics import RED, WARNING, WrongConfig
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions

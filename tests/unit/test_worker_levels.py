@@ -8,7 +8,7 @@ from typing import Any
 
 from mode import Service
 
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.worker.consumer.group_watch import GroupWatch
 
 

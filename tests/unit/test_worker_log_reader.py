@@ -21,10 +21,10 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
-from timers.config.settings import Settings
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.process.config.settings import Settings
 from timers.worker import topic_follower
 from timers.worker.consumer import requests
 from timers.worker.consumer.requests import LogReader

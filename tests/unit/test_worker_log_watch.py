@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka import topics
 from timers.kafka.own_topics import RED, WrongConfig, own_topics
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from timers.broker.embedded import free_port
-from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import store_path
 from timers.worker.machines import openings

@@ -16,11 +16,11 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.listing import START
 from timers.core.machine import Machine
 from timers.kafka.aiokafka_internals.group import Member
+from timers.process.config.settings import Settings
 from timers.queries.answers import Answer, LocalSource, Lookup, RemoteSource
 from timers.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
 from timers.queries.reading import START as WINDOW_START

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group_member import Deal
+from timers.process.config.settings import Settings
 from timers.worker.consumer.requests import PartitionConsumer
 
 MINE, OTHER = ("timer-request", 0), ("timer-request", 1)

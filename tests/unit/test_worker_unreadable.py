@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import NativeRig
-from timers.config.settings import Settings
 from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.machine import Machine
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
 from timers.errors import SettingsError
 from timers.kafka.accepted_loss import is_accepted
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.process.config.settings import Settings
 from timers.worker.machines.unreadable import Unreadable
 
 TP = ("timer-request", 0)

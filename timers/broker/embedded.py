@@ -18,9 +18,9 @@ from typing import TextIO
 
 from timers.broker import jars, process
 from timers.broker.process import HOST, cluster_at, is_port_free
-from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
 from timers.process import java
+from timers.process.config.project import ADDRESS_FILE, project_dir
 from timers.process.logs import rotate
 from timers.process.waiting import Waiting, exclusive
 

@@ -17,10 +17,10 @@ import click
 
 from timers.asking import ask
 from timers.cli.output import say
-from timers.config import variables
-from timers.config.project import project_broker, project_dir
-from timers.config.settings import Settings, describe
 from timers.errors import TimersError
+from timers.process.config import variables
+from timers.process.config.project import project_broker, project_dir
+from timers.process.config.settings import Settings, describe
 from timers.process.threads import call_in_thread
 
 WAIT_S = 1.5

@@ -7,7 +7,7 @@ import textwrap
 import click
 
 from timers.cli.output import Output, output_option, say
-from timers.config.settings import Settings, describe
+from timers.process.config.settings import Settings, describe
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from timers.client.request import is_number
-from timers.config import variables
-from timers.config.settings import Settings
 from timers.errors import (
     PublishError,
     SettingsError,
@@ -23,6 +21,8 @@ from timers.errors import (
 from timers.kafka import connection
 from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
+from timers.process.config import variables
+from timers.process.config.settings import Settings
 from timers.wire import topics
 from timers.wire.printable import quoted
 

@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from timers.config import variables
-from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER
 from timers.errors import SettingsError
 from timers.process import hosts
+from timers.process.config import variables
+from timers.process.config.settings import Settings
 from timers.process.hosts import Hosts
 from timers.renewed_tls import version_of
 from timers.slots import Slots

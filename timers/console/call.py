@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from timers.config.settings import Settings
 from timers.console.access import Access, Principal
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
@@ -26,6 +25,7 @@ from timers.console.routes import Route
 from timers.core.operation import ABSENT
 from timers.errors import SettingsError, TimersError
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.wire.printable import quoted
 from timers.wire.query import format_due
 from timers.wire.topics import parse_source

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
-from timers.config.settings import Settings
 from timers.console.problems import Problem
 from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
 from timers.dead_letters.retrying import Retrier, Retry
@@ -32,6 +31,7 @@ from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.key_partition import partition_of
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.slots import Slots
 from timers.wire import headers as h

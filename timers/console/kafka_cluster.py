@@ -24,7 +24,6 @@ from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
-from timers.config.settings import Settings
 from timers.console import history
 from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult, Threads, check
 from timers.console.problems import Problem
@@ -37,6 +36,7 @@ from timers.kafka import connection, login_tokens, topic_admin
 from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.queue.inspection import Inspection, QueueStats
 from timers.request_formats import enabled_formats
 from timers.wire import headers as h

@@ -17,7 +17,6 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from timers.client import timer_lines
-from timers.config.settings import Settings
 from timers.console import (
     event_pages,  # noqa: F401  # this import and those with this mark fill HANDLERS
     letter_pages,  # noqa: F401
@@ -35,6 +34,7 @@ from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.open_connections import OpenConnections
+from timers.process.config.settings import Settings
 from timers.process.hosts import reached_here
 from timers.renewed_tls import RenewedContext
 from timers.web_site import limited

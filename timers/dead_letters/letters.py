@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from confluent_kafka import Consumer, KafkaException
 from tqdm import tqdm
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.ports import Lost
 from timers.core.timer import key_bytes
@@ -26,6 +25,7 @@ from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.process.config.settings import Settings
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import BATCH_UNREADABLE, QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark

@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaException
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.grouping import groups
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
@@ -21,6 +20,7 @@ from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
+from timers.process.config.settings import Settings
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h

@@ -38,7 +38,6 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
-from timers.config.settings import Settings
 from timers.core.limits import LONG_S
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import TopicPartition as Machine
@@ -51,6 +50,7 @@ from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import topics
 

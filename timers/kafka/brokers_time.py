@@ -16,10 +16,10 @@ from time import monotonic, sleep
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer
 
-from timers.config.settings import Settings
 from timers.kafka import connection
+from timers.process.config.settings import Settings
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 if TYPE_CHECKING:

@@ -37,9 +37,12 @@ from time import monotonic
 from typing import IO, Any
 from urllib.parse import quote_plus, urlencode
 
-from timers.config.declarations import SETTINGS
-from timers.config.settings import Settings
-from timers.config.variables import (
+from timers.core.clock_guard import iso
+from timers.errors import AccessError, SettingsError
+from timers.process.clock import Clock
+from timers.process.config.declarations import SETTINGS
+from timers.process.config.settings import Settings
+from timers.process.config.variables import (
     MASK,
     OAUTHBEARER,
     TOKEN_COMMAND,
@@ -49,9 +52,6 @@ from timers.config.variables import (
     read_secret,
     uses_sasl,
 )
-from timers.core.clock_guard import iso
-from timers.errors import AccessError, SettingsError
-from timers.process.clock import Clock
 from timers.process.threads import call_in_thread, tell_of_forks
 from timers.wire.printable import printable, quoted
 

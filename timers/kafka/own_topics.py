@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AclOperation
 
-from timers.config.settings import Settings
 from timers.kafka.clients import max_message_bytes
+from timers.process.config.settings import Settings
 
 UNLIMITED = "-1"
 

@@ -18,7 +18,6 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.doubts import is_refused
 from timers.core.keys import NEVER
@@ -33,6 +32,7 @@ from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire import topics

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
+from timers.process.config.settings import Settings
 from timers.wire import topics
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header

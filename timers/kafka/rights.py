@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from timers.config.settings import Settings
 from timers.errors import AccessError
 from timers.kafka import connection
 from timers.kafka.clients import WATCH_GROUP, admin_client
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import own_topics
+from timers.process.config.settings import Settings
 from timers.wire import topics
 
 TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID

@@ -18,7 +18,6 @@ from time import monotonic, sleep
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from timers.config.settings import Settings
 from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
@@ -27,6 +26,7 @@ from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import identity
 from timers.kafka.topics import ensure_snapshots, topic_id
+from timers.process.config.settings import Settings
 from timers.wire import snapshot
 from timers.wire.topics import is_legal, partition_name
 

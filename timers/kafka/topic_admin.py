@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NO_TOPIC, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
+from timers.process.config.settings import Settings
 from timers.process.threads import BoundedThreads, log_failure
 
 logger = logging.getLogger(__name__)

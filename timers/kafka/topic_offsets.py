@@ -17,13 +17,13 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, span_reader
 from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs, identity
+from timers.process.config.settings import Settings
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.topics import partition_name
 

@@ -26,7 +26,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
@@ -49,6 +48,7 @@ from timers.kafka.own_topics import (
     wrong_snapshots,
 )
 from timers.kafka.topic_admin import configs, create, create_all, id_bytes
+from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from timers.config.settings import Settings
-from timers.config.variables import only_this_machine
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
+from timers.process.config.settings import Settings
+from timers.process.config.variables import only_this_machine
 from timers.process.hosts import Hosts, why_cross_site
 from timers.queries.answers import Answer, Queries
 from timers.slots import Slots

@@ -17,13 +17,13 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer, TopicPartition
 
 from timers.client.config import Connection
-from timers.config.settings import Settings
 from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.key_partition import partition_of
+from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
 from timers.queue.records import Kind, Record, due_key

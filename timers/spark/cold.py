@@ -21,9 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from timers.config.settings import Settings
 from timers.counted import counted
 from timers.kafka.topic_offsets import Offsets
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.spark.columns import digits, due_second, payload_bytes, schema
 from timers.spark.storage import Steps, table_at

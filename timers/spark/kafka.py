@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets
+from timers.process.config.settings import Settings
 from timers.spark.columns import RECORD, records
 
 _SOURCE = "kafka"

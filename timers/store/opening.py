@@ -16,7 +16,6 @@ from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
 
-from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, NamedSnapshot, Progress
 from timers.core.rescue import Cut, StoreUse, decide_use, held
 from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
@@ -27,6 +26,7 @@ from timers.kafka.log_lineage import Answer, AskLog
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.store.database import Database, alone
 from timers.store.failures import Condemnations, StoreDamaged, forget_frames
 from timers.store.memory_limit import RocksMemory

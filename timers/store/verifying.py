@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from timers.config.settings import Settings
 from timers.core.keys import NEVER, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
@@ -32,6 +31,7 @@ from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.request_reader import RequestReader
 from timers.partition import PartitionSpec, spec_of
+from timers.process.config.settings import Settings
 from timers.store import layout
 from timers.store.database import Database
 from timers.store.failures import Condemnations

@@ -37,7 +37,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.keys import NEVER
@@ -53,6 +52,7 @@ from timers.firing.policy import policy_of
 from timers.firing.ports import FirstRecord
 from timers.firing.transaction import Transaction
 from timers.partition import PartitionSpec
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.store.memory import MemoryStore
 from timers.wire import dead_letter, topics, verdict

@@ -11,9 +11,9 @@ from typing import Any
 import faust
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import NEXT_AFTER_S, TickJudge, TickSender, wait_until
 

@@ -20,7 +20,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from mode import Service
 
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 from timers.wire import future, headers
 from timers.wire.topics import parse_source
 from timers.worker.topic_follower import TopicFollower

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
-from timers.config.settings import Settings
 from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka import login_tokens
 from timers.kafka.own_topics import RED
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.queries.pages import QueryCounts
 from timers.wire.topics import partition_name
 from timers.worker.agents import TickScheduler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from timers.config.settings import Settings
 from timers.errors import SettingsError
+from timers.process.config.settings import Settings
 
 
 def check_port(settings: Settings) -> None:

@@ -20,7 +20,6 @@ from mode import Service
 from yarl import URL
 
 from timers import __version__
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import progress_log, topics
@@ -31,6 +30,7 @@ from timers.kafka.topics import Cluster
 from timers.machine_parts import IS_COMPILED
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
 from timers.queries.answers import Queries
 from timers.queries.pages import QueryPages

@@ -16,13 +16,13 @@ from aiokafka import TopicPartition
 from confluent_kafka import KafkaException
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard, Hold
 from timers.core.keys import NEVER
 from timers.core.ticking import TickPartitions
 from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.worker.machines.runner import Runner
 from timers.worker.periodic import every

@@ -15,11 +15,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
+from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.chaos.console.ledger import Ledger
 from tests.harness.cluster import client_settings
-from timers.config.settings import Settings
+from timers.process.config.settings import Settings
 
 REQUEST, VERDICT = "request", "verdict"
 """After which record a kill comes."""

@@ -23,9 +23,9 @@ from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.records import headers_of
+from timers.process.config.settings import Settings
 from timers.queue.inspection import Inspection
 from timers.queue.records import ERROR
 from timers.wire import headers as h

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.timer import Decoded, Row
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.wire import future
 from timers.wire.formats import RequestFormat

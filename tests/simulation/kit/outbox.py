@@ -13,7 +13,6 @@ from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Faults, Violation
 from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarge
 from tests.simulation.kit.next_level import LEVEL, formats_at
-from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost
@@ -22,6 +21,7 @@ from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import KEYLESS_S, Policy, policy_of
 from timers.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
 from timers.firing.transaction import Transaction
+from timers.process.config.settings import Settings
 from timers.testing.sim_timers import SimBatch
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h

@@ -29,7 +29,6 @@ from tests.simulation.kit.outbox import (
     outbox_of,
 )
 from tests.simulation.kit.store import SimDisk, SimStore
-from timers.config.settings import Settings
 from timers.core import doubts, levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
@@ -42,6 +41,7 @@ from timers.core.rescue import Cut, StoreUse, decide_use
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.partition import Classes, PartitionSpec
+from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 from timers.wire import topics
 

@@ -13,8 +13,8 @@ import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import say, say_metrics
-from timers.config.project import project_dir
 from timers.errors import SettingsError
+from timers.process.config.project import project_dir
 from timers.process.signals import on_signals
 from timers.wire.printable import quoted
 

@@ -14,8 +14,8 @@ from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, written
 from timers.client.request import parse_duration, parse_moment
-from timers.config.settings import Settings
-from timers.config.variables import topic_patterns
+from timers.process.config.settings import Settings
+from timers.process.config.variables import topic_patterns
 from timers.wire.printable import quoted
 
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")

@@ -7,7 +7,6 @@ from typing import Any
 from aiohttp import web
 
 from timers import __version__
-from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
@@ -28,6 +27,7 @@ from timers.console.web.page import (
     environment,
     serve,
 )
+from timers.process.config.settings import Settings
 
 _API = ("/v1/", "/metrics", "/static/", "/api/")
 

@@ -26,11 +26,11 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.group import HeartbeatRequest
 
-from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import DescribedGroup
+from timers.process.config.settings import Settings
 
 _T = TypeVar("_T")
 

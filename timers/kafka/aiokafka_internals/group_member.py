@@ -48,7 +48,6 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
-from timers.config.settings import Settings
 from timers.core.deals import URL, Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
@@ -66,6 +65,7 @@ from timers.kafka.aiokafka_internals.group import (
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
+from timers.process.config.settings import Settings
 from timers.process.threads import LoopThread
 from timers.request_formats import enabled_formats
 

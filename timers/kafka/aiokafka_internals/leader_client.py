@@ -43,10 +43,10 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 from aiokafka.record.memory_records import MemoryRecords
 
-from timers.config.settings import Settings
 from timers.core.lineage import EpochEnd
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, UNKNOWN_EPOCH, EpochRequest, by_topic
+from timers.process.config.settings import Settings
 from timers.wire.topics import partition_name
 
 UPDATE_PAUSE_S = 0.5

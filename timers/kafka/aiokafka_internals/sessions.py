@@ -33,10 +33,10 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
-from timers.config.settings import Settings
-from timers.config.variables import OAUTHBEARER, uses_sasl, uses_tls
 from timers.errors import AccessError
 from timers.kafka import connection, login_tokens
+from timers.process.config.settings import Settings
+from timers.process.config.variables import OAUTHBEARER, uses_sasl, uses_tls
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from timers.config.settings import Settings
 from timers.core.progress import MOVED_S, Progress
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
@@ -25,6 +24,7 @@ from timers.kafka.connection import ErrorReports
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.pending import PendingReader
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead

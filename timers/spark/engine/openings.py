@@ -22,7 +22,6 @@ from typing import ClassVar, TypeVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from timers.config.settings import Settings
 from timers.core.counters import Counters
 from timers.core.loop import Loop
 from timers.core.ports import Lost, TooMuch
@@ -44,6 +43,7 @@ from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts, close_store
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer

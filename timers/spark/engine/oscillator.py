@@ -10,12 +10,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
 from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 

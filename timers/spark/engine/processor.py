@@ -15,12 +15,12 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
 
-from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
 from timers.core.progress import Cuts
 from timers.core.timer import TopicPartition
 from timers.firing.breaker import OpenCircuit
 from timers.process.clock import Clock, boot_id
+from timers.process.config.settings import Settings
 from timers.spark.engine.bucket import Bucket, BucketState, Total
 from timers.spark.engine.machines import Failing, Read
 from timers.spark.engine.packing import Arrivals

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.kafka.topic_offsets import Offsets
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.request_formats import enabled_formats
 from timers.spark import jvm, kafka
 from timers.spark.engine import packing, processor

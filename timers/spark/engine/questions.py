@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aiohttp import ClientSession, web
 
-from timers.config.settings import Settings
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
@@ -29,6 +28,7 @@ from timers.core.timer import TopicPartition
 from timers.kafka.topics import Cluster
 from timers.open_connections import OpenConnections
 from timers.process.clock import Clock
+from timers.process.config.settings import Settings
 from timers.queries.answers import Asked, Pace, Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns

@@ -17,12 +17,12 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 
-from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, SparkError, StoreInUse, TimersError
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.process.threads import BoundedThreads
 from timers.spark.engine.machines import Known, MachineRun, Read
 from timers.spark.engine.openings import Openings, Places

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
@@ -21,6 +20,7 @@ from timers.kafka.connection import while_moving
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.spark.engine import checkpoints
 from timers.spark.engine.query import Plan, request_topics
 from timers.wire import progress as progress_record

@@ -18,7 +18,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.config.settings import Settings
 from timers.core.counters import added, dead_lettered_of
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
@@ -27,6 +26,7 @@ from timers.counted import per_second
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.connection import TIMEOUT_S
+from timers.process.config.settings import Settings
 from timers.spark.engine import query, start
 from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Said

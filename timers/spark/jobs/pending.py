@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition, key_bytes, origin_of
 from timers.kafka.topics import Cluster
 from timers.pending import PendingReader, exported_topics
+from timers.process.config.settings import Settings
 from timers.spark.columns import record_batch, schema
 from timers.spark.session import described
 from timers.spark.storage import Kept

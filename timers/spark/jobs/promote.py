@@ -27,7 +27,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.counted import counted
 from timers.errors import NameTakenError, SparkError
@@ -35,6 +34,7 @@ from timers.kafka import connection
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.process.config.settings import Settings
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text, headers_of, record_batch, schema

@@ -23,7 +23,6 @@ from typing import Any
 from confluent_kafka import KafkaException
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
@@ -32,6 +31,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import RUNBOOK, strangers_in, unowned_partitions
 from timers.kafka.progress_log import allowed_level
+from timers.process.config.settings import Settings
 from timers.wire.topics import partition_name
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool

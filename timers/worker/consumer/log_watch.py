@@ -24,13 +24,13 @@ from typing import Any
 from confluent_kafka import KafkaException
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import topics
 from timers.kafka.clients import asking_admin
 from timers.kafka.own_topics import log_new, own_topics
 from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 

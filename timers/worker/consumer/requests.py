@@ -22,7 +22,6 @@ from aiokafka import AIOKafkaConsumer, errors
 from aiokafka import TopicPartition as KafkaTopicPartition
 from mode import Service
 
-from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, deal, says_of_partitions
 from timers.core.lineage import PassedBatch
@@ -34,6 +33,7 @@ from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import Heartbeat, keep_heartbeat
 from timers.process.threads import LoopThread
 from timers.wire.topics import partition_name

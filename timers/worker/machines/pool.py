@@ -13,7 +13,6 @@ from itertools import starmap
 from time import monotonic
 from typing import Any, Protocol
 
-from timers.config.settings import Settings
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
@@ -28,6 +27,7 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.request_formats import enabled_formats

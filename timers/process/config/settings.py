@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timers.config import variables
-from timers.config.declarations import SETTINGS, Declarations
-from timers.config.project import project_broker, project_dir
-from timers.config.variables import Setting
 from timers.errors import SettingsError
+from timers.process.config import variables
+from timers.process.config.declarations import SETTINGS, Declarations
+from timers.process.config.project import project_broker, project_dir
+from timers.process.config.variables import Setting
 from timers.process.hosts import EVERYWHERE, in_url, reached_here
 from timers.wire import topics
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from timers.config import variables
-from timers.config.variables import Setting, number_setting, setting
+from timers.process.config import variables
+from timers.process.config.variables import Setting, number_setting, setting
 from timers.wire import topics
 
 _HEADER = variables.legal_text(re.compile(r"[A-Za-z0-9-]{1,100}").fullmatch, "the name of an HTTP header")

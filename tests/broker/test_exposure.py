@@ -16,7 +16,7 @@ from tests.harness.scrape import health
 from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, wait_until
 from tests.harness.worker import COMMAND
-from timers.open_connections import MOST
+from timers.process.http.open_connections import MOST
 
 pytestmark = pytest.mark.broker
 

@@ -19,10 +19,10 @@ from tests.harness.cluster import CLIENT
 from tests.harness.records import Publisher, Record
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import wait_until
-from timers import asking
 from timers.broker.embedded import free_port
 from timers.kafka import topics
 from timers.kafka.progress_log import ProgressLog
+from timers.process.http import asking
 from timers.request_formats import enabled_formats
 from timers.testing import SimTimers
 from timers.wire import progress

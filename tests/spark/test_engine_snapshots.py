@@ -12,12 +12,12 @@ from tests.harness.spark_query import SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY
-from timers.asking import ask
 from timers.broker.embedded import free_port
 from timers.core.progress import NamedSnapshot
 from timers.core.timer import TopicPartition
 from timers.kafka import progress_log, topics
 from timers.kafka.progress_log import allow_in_new_app
+from timers.process.http.asking import ask
 from timers.wire.query import SNAPSHOT_PATH
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from timers import asking
 from timers.errors import QueryError
 from timers.process.config.settings import Settings
+from timers.process.http import asking
 
 
 class SimBody:

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from timers.errors import SettingsError
-from timers.metrics_server import MetricsServer
+from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import encoder
 
 HOST = b"Host: 127.0.0.1\r\n"

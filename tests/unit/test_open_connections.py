@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
-from timers import open_connections
 from timers.broker.embedded import free_port
-from timers.metrics_server import MetricsServer
-from timers.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections
-from timers.web_site import LimitedSite, limited
+from timers.process.http import open_connections
+from timers.process.http.metrics_server import MetricsServer
+from timers.process.http.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections
+from timers.process.http.web_site import LimitedSite, limited
 
 WHOLE = b"GET /page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

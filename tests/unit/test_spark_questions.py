@@ -19,7 +19,6 @@ import pytest
 
 from tests.harness.machines import BY_ID
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.asking import ask
 from timers.console import kafka_cluster
 from timers.console.figures import DO_NOT_FIRE, FIRE
 from timers.console.kafka_cluster import FoundGroup, FoundWorker, KafkaCluster
@@ -32,6 +31,7 @@ from timers.errors import QueryError
 from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
+from timers.process.http.asking import ask
 from timers.process.threads import LoopThread
 from timers.queries.answers import LocalSource, Lookup
 from timers.queries.reading import Place, Turns

@@ -16,8 +16,8 @@ import pytest
 
 from tests.docs.markdown import ROOT
 from timers.core.progress import Progress
-from timers.open_connections import most_connections
 from timers.process import limits as process_limits
+from timers.process.http.open_connections import most_connections
 from timers.process.partition_metrics import PartitionMetrics
 from timers.store.opening import Opened
 from timers.worker.machines import openings

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from timers.process.http.slots import Slots
 from timers.queries.reading import BURST_S, BUSY_SHARE, END, IDLE_SHARE, SLICE_S, START, Turns
-from timers.slots import Slots
 
 NOW_S = 1_800_000_000
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from timers.asking import ask
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
@@ -21,6 +20,7 @@ from timers.core.keys import NEVER
 from timers.counted import counted
 from timers.errors import TimersError
 from timers.process.config.settings import Settings
+from timers.process.http.asking import ask
 from timers.wire.query import SNAPSHOT_PATH, format_due
 from timers.wire.topics import partition_name
 

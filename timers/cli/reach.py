@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from timers.asking import ask
 from timers.cli.output import say
 from timers.errors import TimersError
 from timers.process.config import variables
 from timers.process.config.project import project_broker, project_dir
 from timers.process.config.settings import Settings, describe
+from timers.process.http.asking import ask
 from timers.process.threads import call_in_thread
 
 WAIT_S = 1.5

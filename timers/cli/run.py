@@ -118,7 +118,7 @@ def _print_hash(new_token: bool) -> None:
 async def _serve(settings: Settings, url: str) -> None:
     from timers.console.kafka_cluster import KafkaCluster
     from timers.console.server import Server, tls_context
-    from timers.web_site import LimitedSite
+    from timers.process.http.web_site import LimitedSite
 
     cluster = KafkaCluster(settings)
     try:

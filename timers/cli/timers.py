@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from timers.asking import missing
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, worker_option
 from timers.client.request import from_now, parse_ahead, parse_due, parse_duration
@@ -23,6 +22,7 @@ from timers.core.operation import CHANGED, EXISTS, REFUSED
 from timers.counted import counted
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.process.config.settings import Settings
+from timers.process.http.asking import missing
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.printable import one_line, quoted

@@ -32,8 +32,8 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.key_partition import partition_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.http.slots import Slots
 from timers.request_formats import enabled_formats
-from timers.slots import Slots
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.dead_letter import Mark

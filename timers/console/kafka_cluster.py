@@ -19,7 +19,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as Place
 from yarl import URL
 
-from timers.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.client.clients import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
@@ -37,6 +36,7 @@ from timers.kafka.clients import reader
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.http.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.queue.inspection import Inspection, QueueStats
 from timers.request_formats import enabled_formats
 from timers.wire import headers as h

@@ -33,11 +33,11 @@ from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError, TimersError
-from timers.open_connections import OpenConnections
 from timers.process.config.settings import Settings
 from timers.process.hosts import reached_here
-from timers.renewed_tls import RenewedContext
-from timers.web_site import limited
+from timers.process.http.open_connections import OpenConnections
+from timers.process.http.renewed_tls import RenewedContext
+from timers.process.http.web_site import limited
 from timers.wire.printable import quoted
 from timers.wire.query import given_in
 

@@ -21,7 +21,6 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
-from timers.asking import read_answer
 from timers.core import machine as core
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
@@ -31,6 +30,7 @@ from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.http.asking import read_answer
 from timers.queries import reading
 from timers.queries.reading import Place, Turns
 from timers.wire import query as wire

@@ -17,7 +17,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from timers.asking import ask
 from timers.errors import QueryError, QueueError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, reader
@@ -25,6 +24,7 @@ from timers.kafka.error_codes import NO_GROUP, code_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.http.asking import ask
 from timers.queue import ledger_log
 from timers.queue.metadata import Saved, encode
 from timers.queue.new_partitions import saved_by

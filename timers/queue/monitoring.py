@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from timers.kafka import topic_admin
-from timers.metrics_server import MetricsServer
 from timers.process.clock import Clock
+from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, registry
 from timers.queue.inspection import count_delayed
 from timers.queue.queue import Queue

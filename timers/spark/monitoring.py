@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
 from timers.core.timer import TopicPartition
 from timers.machine_parts import BUILT
-from timers.metrics_server import MetricsServer
 from timers.process import partition_metrics
+from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, encoder, registry
 from timers.spark import jvm
 from timers.wire.dead_letter import CODES

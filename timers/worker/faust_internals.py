@@ -22,8 +22,8 @@ from faust.web.drivers import aiohttp as web_driver
 
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.metadata import start_patiently
-from timers.open_connections import OpenConnections
-from timers.web_site import LimitedSite, limited
+from timers.process.http.open_connections import OpenConnections
+from timers.process.http.web_site import LimitedSite, limited
 
 
 def hide_banner() -> None:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from timers import __version__
 from timers.counted import counted
-from timers.html_templates import html_templates
 from timers.process.config.settings import Settings
+from timers.process.http.html_templates import html_templates
 from timers.spark.audit import gaps
 from timers.spark.audit.findings import CLEAN, FAULTY, MAX_LISTED, Findings, Lag
 from timers.spark.audit.outcomes import DUPLICATE, EARLY, FAULTS, LOST, PENDING, STATUSES, UNDECIDED

@@ -26,16 +26,16 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.topics import Cluster
-from timers.open_connections import OpenConnections
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.http.open_connections import OpenConnections
+from timers.process.http.web_site import LimitedSite, limited
 from timers.queries.answers import Asked, Pace, Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns
 from timers.request_formats import enabled_formats
 from timers.spark.engine.snapshots import Snapshots
 from timers.spark.monitoring import Monitor, register
-from timers.web_site import LimitedSite, limited
 
 if TYPE_CHECKING:
     from timers.spark.engine.retries import Retries

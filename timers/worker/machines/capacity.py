@@ -10,8 +10,8 @@ import threading
 from typing import NamedTuple
 
 from timers.core.ports import Lost
-from timers.open_connections import MOST
 from timers.process import limits as process_limits
+from timers.process.http.open_connections import MOST
 
 STORE_FILES = 7
 """Files of a store without tables: write-ahead log, manifest, log, lock, twice its directory; one more in a flush."""

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from prometheus_client import CollectorRegistry
 
 from timers.errors import SettingsError
-from timers.open_connections import OpenConnections
 from timers.process.hosts import in_url, without_brackets
+from timers.process.http.open_connections import OpenConnections
 from timers.process.metrics import encoder
 
 _CLIENT_TIMEOUT_S = 10.0

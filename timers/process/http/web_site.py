@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from timers.open_connections import HEAD_S, OpenConnections
 from timers.process.hosts import in_url
+from timers.process.http.open_connections import HEAD_S, OpenConnections
 
 _BACKLOG = 1024
 """Connections that the kernel accepts before the process does."""

@@ -1,0 +1,1 @@
+"""Parts of HTTP servers, and questions to them."""

@@ -22,8 +22,8 @@ from timers.core.limits import ChunkSize, Limits
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.partition import PartitionSpec
-from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future

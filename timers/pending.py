@@ -55,11 +55,10 @@ from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.progress_log import APP_PARTITION, ProgressLog, commit_change
 from timers.kafka.records import Record, TransactionalWriter
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
-from timers.key_partition import partition_of
 from timers.partition import spec_of
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opened, Stores, may_restore, restore
@@ -70,6 +69,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import future_by_id
+from timers.wire.key_partition import partition_of
 from timers.wire.printable import json_value
 from timers.wire.topics import partition_name, source
 

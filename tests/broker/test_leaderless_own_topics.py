@@ -22,8 +22,8 @@ from timers.client import TimersClient
 from timers.core.timer import TopicPartition
 from timers.errors import NoVerdictError, PublishError
 from timers.kafka.own_topics import own_topics
-from timers.key_partition import partitions_of
 from timers.wire import topics
+from timers.wire.key_partition import partitions_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -20,9 +20,9 @@ from tests.harness.waiting import due_in
 from tests.harness.worker import Worker
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, TimerId, TimersClient
-from timers.key_partition import partition_of
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
+from timers.wire.key_partition import partition_of
 
 pytestmark = pytest.mark.broker
 

@@ -21,10 +21,10 @@ from tests.harness.system import MAX_LAG_MS, System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, Backoff, TimerRequest, TimersClient
-from timers.key_partition import partitions_of
-from timers.request_formats import NATIVE
+from timers.kafka.request_formats import NATIVE
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
+from timers.wire.key_partition import partitions_of
 
 pytestmark = pytest.mark.broker
 

@@ -15,7 +15,7 @@ from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import Worker
-from timers import key_partition
+from timers.wire import key_partition
 
 pytestmark = pytest.mark.broker
 

@@ -22,8 +22,8 @@ from tests.harness.waiting import wait_until
 from timers.broker.embedded import free_port
 from timers.kafka import topics
 from timers.kafka.progress_log import ProgressLog
+from timers.kafka.request_formats import enabled_formats
 from timers.process.http import asking
-from timers.request_formats import enabled_formats
 from timers.testing import SimTimers
 from timers.wire import progress
 from timers.wire.headers import Header

@@ -44,7 +44,7 @@ from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
-from timers.request_formats import REQUEST_FORMATS
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, dead_letter, future, headers, progress, snapshot, topics
 from timers.wire.dead_letter import CODES

@@ -15,8 +15,8 @@ from timers.core.machine import Machine, ReadAgain
 from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.partition import PartitionSpec
-from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
 from timers.wire.formats import RequestFormat

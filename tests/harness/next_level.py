@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from tests.simulation.kit.next_level import LEVEL, with_next_level
-from timers import request_formats
 from timers.core import levels
+from timers.kafka import request_formats
 
 
 def install() -> None:

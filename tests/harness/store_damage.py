@@ -30,9 +30,9 @@ from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Tick, TopicPartition
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.partition import PartitionSpec
 from timers.process.config.settings import Settings
-from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import Opening, Stores, store_path

@@ -17,8 +17,8 @@ from tests.simulation.workload import Workload
 from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire.topics import ID_REQUEST
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tests.harness.planted import Asked, ProductWriter
 from tests.harness.records import Headers
 from tests.spark.audit_world import AuditedSystem, World, found, world
-from timers.key_partition import partitions_of
 from timers.spark.audit import report
+from timers.wire.key_partition import partitions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.records import Record
 from tests.harness.system import System
-from timers.key_partition import partitions_of
 from timers.process.config.settings import Settings
 from timers.spark import rows
 from timers.spark.jobs import bulk_import
@@ -26,6 +25,7 @@ from timers.spark.rows import RowFiles
 from timers.spark.session import sentence_of
 from timers.spark.storage import BEGUN
 from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.key_partition import partitions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -11,8 +11,8 @@ from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
 from timers.spark.audit import reading
 from timers.wire import future

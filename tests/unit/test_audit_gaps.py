@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from timers.key_partition import partitions_of
 from timers.spark.audit import gaps
 from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
+from timers.wire.key_partition import partitions_of
 
 DUE = 1_700_000_000
 KEY = b"order-1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import ids
-from timers.request_formats import REQUEST_FORMATS
+from timers.kafka.request_formats import REQUEST_FORMATS
 
 TIMERS = 300
 FORMATS = {kind.request_format.name: kind.request_format for kind in REQUEST_FORMATS}

@@ -23,8 +23,8 @@ from timers.client import (
 )
 from timers.client.request import Encoder
 from timers.core.operation import VERDICTS
-from timers.key_partition import partitions_of
 from timers.wire import verdict
+from timers.wire.key_partition import partitions_of
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
 
 PARTITIONS = 4  # the mock cluster's own default

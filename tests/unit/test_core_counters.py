@@ -24,8 +24,8 @@ from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
+from timers.kafka.request_formats import NATIVE
 from timers.partition import PartitionSpec
-from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import future
 

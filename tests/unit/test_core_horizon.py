@@ -17,7 +17,7 @@ from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import Fetched, Tick
-from timers.request_formats import NATIVE
+from timers.kafka.request_formats import NATIVE
 from timers.wire import cold, future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id

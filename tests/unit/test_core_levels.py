@@ -9,7 +9,7 @@ from tests.simulation.kit.next_level import LEVEL, SHIFT, with_next_level
 from timers.core.levels import FIRST
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SettingChange
-from timers.request_formats import NATIVE
+from timers.kafka.request_formats import NATIVE
 from timers.wire import future
 
 

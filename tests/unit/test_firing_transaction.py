@@ -27,10 +27,10 @@ from timers.kafka.aiokafka_internals.produce import (
     RecordsRefused,
     RefusedRecord,
 )
+from timers.kafka.request_formats import NATIVE
 from timers.kafka.topic_admin import Listed
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.request_formats import NATIVE
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 

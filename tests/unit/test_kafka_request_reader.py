@@ -10,9 +10,9 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Producer
 
 from timers.core.ports import Lost
+from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import RequestReader
 from timers.process.config.settings import Settings
-from timers.request_formats import NATIVE
 from timers.wire.formats import RequestRecord
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from aiokafka.partitioner import murmur2
 
-from timers.key_partition import partition_of, partitions_for, partitions_of
+from timers.wire.key_partition import partition_of, partitions_for, partitions_of
 
 PARTITIONS = 7
 

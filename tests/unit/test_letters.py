@@ -17,9 +17,9 @@ from timers.dead_letters import letters, retrying
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
 from timers.dead_letters.retrying import decide
 from timers.errors import TimersError
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.process.config.settings import Settings
-from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord, schedule

@@ -21,9 +21,9 @@ from timers.core.timer import Rejected
 from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import TimersError
 from timers.kafka import progress_log, request_reader
+from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import Deleted
 from timers.process.config.settings import Settings
-from timers.request_formats import NATIVE
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord

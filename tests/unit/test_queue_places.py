@@ -12,13 +12,13 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
-from timers.key_partition import partitions_of
 from timers.process.config.settings import Settings
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.records import Kind, Record
 from timers.queue.settling import Job, Settler
 from timers.queue.transactions import Places
+from timers.wire.key_partition import partitions_of
 
 LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"
 

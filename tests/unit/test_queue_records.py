@@ -16,6 +16,7 @@ from timers.client import PartlyPublishedError
 from timers.client.retry import ATTEMPT
 from timers.errors import InvalidTimerError, PublishError
 from timers.kafka.brokers_time import BrokersTime
+from timers.kafka.request_formats import NATIVE
 from timers.queue import records
 from timers.queue.metadata import Start
 from timers.queue.records import (
@@ -29,7 +30,6 @@ from timers.queue.records import (
     returned_value,
 )
 from timers.queue.sending import Sender
-from timers.request_formats import NATIVE
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from timers.cli.main import main
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.process.config.settings import Settings, describe
-from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 
 
 def test_the_table_names_existing_settings() -> None:

@@ -15,7 +15,7 @@ from timers.client.request import Encoder, TimerRequest
 from timers.client.retry import Backoff, DeadLetterRecord, Received, plan
 from timers.core.timer import Origin
 from timers.errors import InvalidTimerError
-from timers.request_formats import REQUEST_FORMATS
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header

@@ -28,8 +28,8 @@ from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.firing.policy import Policy
 from timers.kafka.aiokafka_internals import callback_batch
+from timers.kafka.request_formats import NATIVE
 from timers.partition import PartitionSpec
-from timers.request_formats import NATIVE
 from timers.store.database import Database
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore

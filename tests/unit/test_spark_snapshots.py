@@ -20,10 +20,10 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.steps import State
 from timers.core.timer import Row
 from timers.errors import Fenced
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.queries.reading import want_snapshot
-from timers.request_formats import enabled_formats
 from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

@@ -18,9 +18,9 @@ from timers.core.ports import Lost, SnapshotStore
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.core.timer import Origin, Row
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.store import layout, memory_limit, verifying
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory

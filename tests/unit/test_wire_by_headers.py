@@ -25,8 +25,8 @@ from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Progress
 from timers.core.timer import Origin, Rejected
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timers.core.timer import Origin
-from timers.request_formats import REQUEST_FORMATS
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.store import layout
 from timers.wire import future
 from timers.wire.formats import RequestRecord, future_by_id

@@ -8,8 +8,8 @@ from tests.harness.discarding import UsableTopics, discarding
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
 from timers.firing.policy import MarkerPolicy, policy_of
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.wire.formats import RequestRecord, marker
 
 START = bytes.fromhex("1a05080110812420904e2a05717565756532026869")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from timers.core.timer import Origin, Row, id_bytes
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.wire import future
 from timers.wire.dead_letter import OVERDUE
 from timers.wire.formats import RequestRecord, schedule

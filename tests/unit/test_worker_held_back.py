@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from timers.core.timer import TopicPartition
+from timers.kafka.request_formats import NATIVE
 from timers.queries.answers import Queries
-from timers.request_formats import NATIVE
 from timers.worker.consumer.requests import HeldBack
 
 TP = ("timer-request", 3)

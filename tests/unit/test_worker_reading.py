@@ -21,11 +21,11 @@ from timers.core.levels import BY_HEADERS
 from timers.core.listing import START, NoAnswer
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
+from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import RequestReader
 from timers.queries import reading
 from timers.queries.answers import LocalSource, Lookup, Pace
 from timers.queries.reading import Place, Turns
-from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.wire import cold, future
 from timers.wire.formats import RequestRecord, future_by_id

@@ -13,9 +13,9 @@ from timers.core.levels import FIRST, SNAPSHOTS
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.steps import State
 from timers.core.timer import TopicPartition
+from timers.kafka.request_formats import NATIVE
 from timers.queries.answers import LocalSource, Queries
 from timers.queries.reading import Place, Turns
-from timers.request_formats import NATIVE
 
 TP = ("timer-request", 3)
 

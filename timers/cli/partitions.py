@@ -487,8 +487,8 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.core.ports import Lost
     from timers.core.snapshots import Unreadable
     from timers.kafka.progress_log import ProgressLog
+    from timers.kafka.request_formats import enabled_formats
     from timers.kafka.snapshot_log import SnapshotLog
-    from timers.request_formats import enabled_formats
     from timers.store.failures import Condemnations
     from timers.store.memory_limit import RocksMemory
     from timers.store.opening import Stores
@@ -534,7 +534,7 @@ def export(file: Path, move: bool, output: Output) -> None:
     settings = load_settings()
     with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported") as reports:
         from timers import pending
-        from timers.request_formats import enabled_formats
+        from timers.kafka.request_formats import enabled_formats
 
         cluster = existing(settings, reports)
 

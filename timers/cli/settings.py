@@ -7,8 +7,8 @@ import textwrap
 import click
 
 from timers.cli.output import Output, output_option, say
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.process.config.settings import Settings, describe
-from timers.request_formats import NATIVE, REQUEST_FORMATS
 
 
 @click.command()

@@ -38,10 +38,10 @@ from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
 from timers.kafka.records import headers_of
-from timers.key_partition import partition_of
 from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.headers import Header
+from timers.wire.key_partition import partition_of
 from timers.wire.verdict import VerdictMessage
 
 logger = logging.getLogger(__name__)

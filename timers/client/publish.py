@@ -32,9 +32,9 @@ from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_request
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
 from timers.kafka.connection import partitions_of
-from timers.key_partition import partition_of
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header
+from timers.wire.key_partition import partition_of
 
 _COUNT_S = 5.0
 """Seconds between two questions for the number of partitions of the request topic, with ``keep_order``."""

@@ -28,16 +28,16 @@ from timers.kafka import connection, records
 from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
-from timers.key_partition import partition_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.slots import Slots
-from timers.request_formats import enabled_formats
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestFormat
+from timers.wire.key_partition import partition_of
 
 MAX_WAIT_S = 5.0
 """How long a request waits for a thread before it is refused."""

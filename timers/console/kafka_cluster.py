@@ -33,12 +33,12 @@ from timers.errors import PublishError, QueryError, QueueError, TimersError
 from timers.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.kafka import connection, login_tokens, topic_admin
 from timers.kafka.clients import reader
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
 from timers.queue.inspection import Inspection, QueueStats
-from timers.request_formats import enabled_formats
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id

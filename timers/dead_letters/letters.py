@@ -24,9 +24,9 @@ from timers.kafka import connection, records, topic_offsets
 from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
-from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import BATCH_UNREADABLE, QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord

@@ -19,9 +19,9 @@ from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.kafka.records import Record, TransactionalWriter
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
 from timers.process.config.settings import Settings
-from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, OVERHEAD_BYTES, Mark

@@ -57,13 +57,13 @@ from timers.firing.ports import (
     Settings,
     Topics,
 )
-from timers.key_partition import partitions_for, partitions_of
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG
 from timers.wire.formats import marker, schedule
+from timers.wire.key_partition import partitions_for, partitions_of
 
 logger = logging.getLogger(__name__)
 

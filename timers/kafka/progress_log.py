@@ -31,9 +31,9 @@ from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClie
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.records import Record, TransactionalWriter, write
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
 from timers.wire import topics
 from timers.wire.progress import ANY_LEVEL

@@ -29,9 +29,9 @@ from timers.core.ports import Lost
 from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
 from timers.kafka.aiokafka_internals import fetch, sessions
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.kafka.request_formats import NATIVE
 from timers.process.config.settings import Settings
 from timers.process.threads import LoopThread
-from timers.request_formats import NATIVE
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import parse_source, partition_name
 

@@ -22,13 +22,13 @@ from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
-from timers.key_partition import partition_of
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
 from timers.queue.records import Kind, Record, due_key
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.wire.formats import future_by_id
+from timers.wire.key_partition import partition_of
 
 _log = logging.getLogger("timers.queue")
 

@@ -51,9 +51,9 @@ from timers.firing.breaker import DeliveryProblem
 from timers.firing.policy import policy_of
 from timers.firing.ports import FirstRecord
 from timers.firing.transaction import Transaction
+from timers.kafka.request_formats import enabled_formats
 from timers.partition import PartitionSpec
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.store.memory import MemoryStore
 from timers.wire import dead_letter, topics, verdict
 from timers.wire import headers as h

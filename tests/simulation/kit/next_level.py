@@ -11,8 +11,8 @@ from typing import Any
 
 from timers.core import levels
 from timers.core.timer import Decoded, Row
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.wire import future
 from timers.wire.formats import RequestFormat
 

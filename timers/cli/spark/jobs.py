@@ -277,8 +277,8 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
     with explained(settings, failed) as reports:
         cluster = existing(settings, reports)
 
+    from timers.kafka.request_formats import enabled_formats
     from timers.pending import exported_topics
-    from timers.request_formats import enabled_formats
     from timers.spark.jobs import pending as job
     from timers.spark.session import session
     from timers.spark.storage import check_shared

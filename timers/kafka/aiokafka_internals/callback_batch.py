@@ -317,7 +317,7 @@ def _copy(
 
 
 def murmur2(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.ulonglong:
-    """Return Kafka's hash of a key; see :mod:`timers.key_partition`."""
+    """Return Kafka's hash of a key; see :mod:`timers.wire.key_partition`."""
     multiplier: cython.ulonglong = 0x5BD1E995
     mask: cython.ulonglong = 0xFFFFFFFF
     mixed: cython.ulonglong

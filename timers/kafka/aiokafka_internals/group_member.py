@@ -65,9 +65,9 @@ from timers.kafka.aiokafka_internals.group import (
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
+from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
 from timers.process.threads import LoopThread
-from timers.request_formats import enabled_formats
 
 logger = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from pyspark.sql import functions as F
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
-from timers.key_partition import partitions_for
 from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNASKED, UNDECIDED, names_no_request
 from timers.spark.columns import batchwise
 from timers.spark.requests import TIMER
+from timers.wire.key_partition import partitions_for
 from timers.wire.topics import SOURCE_PATTERN, partition_name
 
 MARGIN_MS = 60_000

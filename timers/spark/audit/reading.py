@@ -21,11 +21,11 @@ from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
 from timers.kafka.clients import admin_client
 from timers.kafka.connection import ErrorReports
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.pending import PendingReader
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside

@@ -40,12 +40,12 @@ from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.clients import asking_admin
 from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
 from timers.kafka.progress_log import ProgressLog
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts, close_store
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.request_formats import enabled_formats
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots
 from timers.store.failures import Condemnations, forget_frames

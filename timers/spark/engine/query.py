@@ -14,10 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
-from timers.request_formats import enabled_formats
 from timers.spark import jvm, kafka
 from timers.spark.engine import packing, processor
 from timers.spark.engine.machines import Read

@@ -25,6 +25,7 @@ from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -33,7 +34,6 @@ from timers.process.http.web_site import LimitedSite, limited
 from timers.queries.answers import Asked, Pace, Queries
 from timers.queries.pages import QueryPages
 from timers.queries.reading import Turns
-from timers.request_formats import enabled_formats
 from timers.spark.engine.snapshots import Snapshots
 from timers.spark.monitoring import Monitor, register
 

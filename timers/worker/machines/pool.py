@@ -24,13 +24,13 @@ from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog, LogLineages
 from timers.kafka.progress_log import progress_partition
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machine_parts import Parts
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
-from timers.request_formats import enabled_formats
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.opening import stored_partitions

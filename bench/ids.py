@@ -23,9 +23,9 @@ from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.kafka.request_formats import REQUEST_FORMATS
-from timers.partition import PartitionSpec
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, countdown, future_by_id, schedule

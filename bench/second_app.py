@@ -17,8 +17,8 @@ from typing import Any
 from aiokafka.client import AIOKafkaClient
 
 from timers.core.timer import Tick
-from timers.firing.producer import TransactionalProducer
-from timers.firing.transaction import Transaction
+from timers.machines.firing.producer import TransactionalProducer
+from timers.machines.firing.transaction import Transaction
 from timers.wire.topics import transactional_id
 from timers.worker.machines.pool import Pool
 

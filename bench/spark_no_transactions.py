@@ -12,10 +12,10 @@ from typing import Any
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from timers import machine_parts
-from timers.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
 from timers.kafka.aiokafka_internals import produce, sessions
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.machines import machine_parts
+from timers.machines.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
 from timers.spark.daemon import keep_archives
 
 

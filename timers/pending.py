@@ -57,13 +57,13 @@ from timers.kafka.progress_log import APP_PARTITION, ProgressLog, commit_change
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
-from timers.partition import spec_of
+from timers.machines.partition import spec_of
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import Opened, Stores, may_restore, restore
+from timers.machines.store.rocks import RocksStore
+from timers.machines.store.verifying import replayed
 from timers.process.config.settings import Settings
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, Stores, may_restore, restore
-from timers.store.rocks import RocksStore
-from timers.store.verifying import replayed
 from timers.wire import checks, future, progress, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record

@@ -20,7 +20,7 @@ from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK, READY
 from timers.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
-from timers.log_trimmer import LogTrimmer
+from timers.machines.log_trimmer import LogTrimmer
 
 pytestmark = pytest.mark.broker
 

@@ -227,7 +227,7 @@ class TestInstalled:
         assert run(tmp_path, f"{installed}/timers", "--version").split()[-1] == "0.9.1"
         assert "Run the worker" in run(tmp_path, f"{installed}/timers", "worker", "--help")
         assert "timers run" in run(tmp_path, f"{installed}/python", "-m", "timers.cli.main", "--help")
-        code = "from timers.machine_parts import IS_COMPILED; print(IS_COMPILED)"
+        code = "from timers.machines.machine_parts import IS_COMPILED; print(IS_COMPILED)"
         is_compiled = run(tmp_path, f"{installed}/python", "-c", code).strip()
         assert is_compiled == str("interpreted" not in request.node.name)
 

@@ -9,15 +9,15 @@ from typing import Any
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
-from timers.firing.ports import Settings as FiringSettings
-from timers.firing.producer import TransactionalProducer
-from timers.firing.transaction import Transaction
 from timers.kafka.aiokafka_internals.record_batch import size_alone
+from timers.machines.firing.ports import Settings as FiringSettings
+from timers.machines.firing.producer import TransactionalProducer
+from timers.machines.firing.transaction import Transaction
 from timers.process.config.settings import Settings
 
 
 class DiscardingProducer:
-    """Implements :class:`timers.firing.ports.Producer`."""
+    """Implements :class:`timers.machines.firing.ports.Producer`."""
 
     throttled_s = 0.0
     batch = TransactionalProducer.batch
@@ -45,7 +45,7 @@ class DiscardingProducer:
 
 
 class UsableTopics:
-    """Implements :class:`timers.firing.ports.Topics`: each topic has some partitions, and takes all records."""
+    """Implements :class:`timers.machines.firing.ports.Topics`: each topic has some partitions, and takes all records."""
 
     def __init__(self, usable: Mapping[str, int]) -> None:
         self.usable = usable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from timers.core.keys import pack as pack_key
 from timers.core.ports import Page
 from timers.core.progress import SettingChange
-from timers.store import layout, memory
+from timers.machines.store import layout, memory
 
 
 @dataclass

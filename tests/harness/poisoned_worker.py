@@ -43,7 +43,7 @@ class PoisonedWorker(Worker):
 def install(poison: Path) -> None:
     """Let this process fail while ``poison`` exists."""
     from timers.core.reading import Reader
-    from timers.firing.transaction import Transaction
+    from timers.machines.firing.transaction import Transaction
 
     read, send = Reader.read, Transaction.send
 

@@ -4,8 +4,8 @@ A user's worker looks for changes of its topics every ten seconds, replaces the 
 seconds, and fires for up to thirty seconds while it ends. A test would wait for it.
 """
 
-from timers import log_trimmer, snapshot_taker
 from timers.core import snapshots
+from timers.machines import log_trimmer, snapshot_taker
 from timers.worker.consumer import log_watch
 from timers.worker.machines import pool
 

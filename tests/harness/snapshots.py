@@ -8,8 +8,8 @@ from timers.core.keys import OrderKey
 from timers.core.ports import View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import Place, footer_of
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import snapshot
 
 PLACE = Place("cluster", "app", b"t" * 16, 3, "future-by-id")

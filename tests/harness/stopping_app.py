@@ -9,7 +9,7 @@ import os
 import signal
 from typing import Any
 
-from timers.firing.producer import TransactionalProducer
+from timers.machines.firing.producer import TransactionalProducer
 
 _deliver = TransactionalProducer._deliver
 _waits = True

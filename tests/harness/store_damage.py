@@ -31,12 +31,12 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Tick, TopicPartition
 from timers.kafka.request_formats import REQUEST_FORMATS
-from timers.partition import PartitionSpec
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import Opening, Stores, store_path
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opening, Stores, store_path
-from timers.store.rocks import RocksStore
 from timers.wire import future
 
 TOPIC = "timer-request"

@@ -18,7 +18,7 @@ from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
 from timers.core.timer import Fetched
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire.formats import future_by_id
 from timers.wire.headers import TIMER_AGAIN

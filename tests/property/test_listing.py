@@ -19,11 +19,11 @@ from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.core.machine import Machine
 from timers.core.timer import Key, Origin, Row, RowsByDue, id_text
-from timers.queries import reading
-from timers.queries.reading import Place
-from timers.store import layout, rocks
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.queries import reading
+from timers.machines.queries.reading import Place
+from timers.machines.store import layout, rocks
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import query as wire
 
 POSITIONS = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 5))

@@ -17,8 +17,8 @@ from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Output
 from timers.core.timer import Fetched, Row
-from timers.partition import Classes
-from timers.store.memory import MemoryStore
+from timers.machines.partition import Classes
+from timers.machines.store.memory import MemoryStore
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 

@@ -16,7 +16,7 @@ from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, ALREADY_FIRED, REFUSED, REPLACED, SET, Entry
 from timers.core.progress import Progress
 from timers.core.timer import Fetched
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire.formats import future_by_id
 

@@ -19,9 +19,9 @@ from timers.core.lineage import Batch, RecordCount
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
 from timers.core.timer import Origin, Row, RowsByDue
-from timers.store import layout, memory_limit, rocks
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore, RocksView
+from timers.machines.store import layout, memory_limit, rocks
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore, RocksView
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 ALL_S = 10**11

@@ -26,7 +26,7 @@ from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
-from timers.firing.policy import CallbackRules
+from timers.machines.firing.policy import CallbackRules
 from timers.process.config.settings import Settings
 from timers.v1.future_pb2 import Future
 from timers.wire import dead_letter, future, topics

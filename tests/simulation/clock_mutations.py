@@ -13,7 +13,7 @@ from tests.simulation.edits import changed
 from tests.simulation.kit import SimStore, SimWorker
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.progress import History, Progress
-from timers.partition import PartitionSpec
+from timers.machines.partition import PartitionSpec
 
 
 class CountsAllTicks(ClockGuard):

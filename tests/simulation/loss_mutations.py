@@ -13,7 +13,7 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Fetched, TopicPartition
-from timers.partition import PartitionSpec
+from timers.machines.partition import PartitionSpec
 
 
 class ComparesNothing(SimWorker):

@@ -18,7 +18,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Row, Tick, TopicPartition
-from timers.partition import PartitionSpec
+from timers.machines.partition import PartitionSpec
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 

@@ -19,7 +19,7 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import LogMismatch
-from timers.store import layout
+from timers.machines.store import layout
 
 
 class NamesEarly(SnapshotWorker):

@@ -34,9 +34,9 @@ from timers.core.snapshots import (
     with_named,
 )
 from timers.core.timer import Fetched, TopicPartition
-from timers.partition import PartitionSpec
-from timers.store.verifying import Verified, compared, in_order, progress_at
-from timers.store.verifying import restored as restore_one
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.verifying import Verified, compared, in_order, progress_at
+from timers.machines.store.verifying import restored as restore_one
 
 CHUNK_ITEMS = 3
 
@@ -298,7 +298,7 @@ class SnapshotWorker(SimWorker):
         self._do(machine, lambda: self.trim(runner))
 
     def trim(self, runner: SimRunner) -> None:
-        """Delete what no named snapshot needs, as :mod:`timers.log_trimmer` does."""
+        """Delete what no named snapshot needs, as :mod:`timers.machines.log_trimmer` does."""
         machine, committed = runner.machine, runner.machine.committed
         if self.spec(runner.name).request_format.topic_is_compacted:
             return  # its store may be too old at any time, and needs the whole log then [I9]

@@ -32,8 +32,8 @@ from timers.core.limits import Limits
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
-from timers.firing.breaker import OpenCircuit
-from timers.partition import PartitionSpec
+from timers.machines.firing.breaker import OpenCircuit
+from timers.machines.partition import PartitionSpec
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch

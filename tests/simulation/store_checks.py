@@ -19,10 +19,10 @@ from timers.core.only_if import TIME_ID
 from timers.core.operation import key_of, offset_of
 from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange, reached
 from timers.core.timer import Fetched, Row, TopicPartition
-from timers.partition import PartitionSpec
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.layout import packer
+from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
-from timers.store.layout import packer
-from timers.store.memory import MemoryStore
 from timers.wire.formats import RequestFormat
 
 

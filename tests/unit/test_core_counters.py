@@ -25,8 +25,8 @@ from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.kafka.request_formats import NATIVE
-from timers.partition import PartitionSpec
-from timers.store.memory import MemoryStore
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 
 TOPIC = "timer-request"

@@ -15,7 +15,7 @@ from timers.core.doubts import Doubts, Leftovers, is_refused
 from timers.core.progress import HOT_HORIZON, Doubt, History, Progress
 from timers.errors import DoubtfulLog
 from timers.kafka.progress_log import ProgressLog
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 from timers.wire import progress as progress_record
 
 

@@ -12,7 +12,7 @@ from timers.core.operation import ALREADY_FIRED, UNKNOWN
 from timers.core.progress import Hole, Progress
 from timers.core.store_validity import catch_up
 from timers.core.timer import RowsByDue
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestFormat, future_by_id

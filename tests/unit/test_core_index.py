@@ -7,7 +7,7 @@ from itertools import pairwise
 from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper
 from timers.core.operation import Entry, offset_of
 from timers.core.progress import NamedSnapshot
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 
 COUNT = 40_000
 

@@ -19,8 +19,8 @@ from timers.core.progress import History, NamedSnapshot, Progress, SettingChange
 from timers.core.rescue import Cut, Held, StoreUse, cut_of, decide_use, held
 from timers.core.timer import Fetched, Origin, Row, Tick
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
-from timers.partition import PartitionSpec
-from timers.store.memory import MemoryStore
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.memory import MemoryStore
 
 BY_ID = REQUEST_FORMATS[1].request_format
 TICK = Tick(900_000)

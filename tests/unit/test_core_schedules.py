@@ -15,7 +15,7 @@ from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.steps import State
 from timers.core.store_validity import StoreTooOld
-from timers.store.memory import MemoryStore
+from timers.machines.store.memory import MemoryStore
 from timers.wire.formats import schedule
 
 TOPIC = "schedules"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.firing.breaker import FIRST_S, LONGEST_S, CircuitBreaker, DeliveryProblem
+from timers.machines.firing.breaker import FIRST_S, LONGEST_S, CircuitBreaker, DeliveryProblem
 
 
 class Clock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from timers.core.timer import Origin, Row
-from timers.firing.breaker import DeliveryProblem
-from timers.firing.policy import CallbackRules
+from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.policy import CallbackRules
 from timers.process.config.settings import Settings
 from timers.wire import future, topics
 from timers.wire.headers import Header

@@ -11,8 +11,8 @@ from timers.core.limits import ChunkSize
 from timers.core.ports import Output
 from timers.core.progress import Progress
 from timers.core.timer import DueRows, Origin, Rejected, Row, Tick
-from timers.firing.breaker import DeliveryProblem
-from timers.firing.policy import (
+from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.policy import (
     KEYLESS_S,
     CallbackRules,
     MarkerPolicy,
@@ -20,7 +20,7 @@ from timers.firing.policy import (
     RetryPolicy,
     SchedulePolicy,
 )
-from timers.firing.transaction import Callbacks
+from timers.machines.firing.transaction import Callbacks
 from timers.process.config.settings import Settings
 
 NOW_S, DUE_S = 1_000, 990

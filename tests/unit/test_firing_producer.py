@@ -26,13 +26,13 @@ from aiokafka.errors import (
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from timers.core.ports import BatchesRefused
-from timers.firing import producer as module
-from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.firing.producer import TransactionalProducer
 from timers.kafka.aiokafka_internals import produce, producer_loop
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
+from timers.machines.firing import producer as module
+from timers.machines.firing.ports import DeliveryFailed, NoAnswer
+from timers.machines.firing.producer import TransactionalProducer
 
 Place = tuple[str, int]
 FIRST_OFFSET = 40

@@ -13,14 +13,6 @@ from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
-from timers.firing import producer as producer_module
-from timers.firing import topics as targets_module
-from timers.firing import transaction as module
-from timers.firing.policy import Policy, policy_of
-from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.firing.producer import Batch, TransactionalProducer
-from timers.firing.topics import Targets
-from timers.firing.transaction import MAX_REFUSALS, QUIET_WITNESS_S, Transaction
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -29,6 +21,14 @@ from timers.kafka.aiokafka_internals.produce import (
 )
 from timers.kafka.request_formats import NATIVE
 from timers.kafka.topic_admin import Listed
+from timers.machines.firing import producer as producer_module
+from timers.machines.firing import topics as targets_module
+from timers.machines.firing import transaction as module
+from timers.machines.firing.policy import Policy, policy_of
+from timers.machines.firing.ports import DeliveryFailed, NoAnswer
+from timers.machines.firing.producer import Batch, TransactionalProducer
+from timers.machines.firing.topics import Targets
+from timers.machines.firing.transaction import MAX_REFUSALS, QUIET_WITNESS_S, Transaction
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import progress as progress_record

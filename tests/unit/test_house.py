@@ -217,7 +217,7 @@ def test_contributing_says_what_each_package_and_shared_file_is_for() -> None:
 def test_only_one_file_knows_the_kinds_of_entries_by_their_lengths() -> None:
     """Of the index of ids: :mod:`timers.core.operation` has a function for each field."""
     asks = re.compile(r"len\((entry|each|operation|former)\) [=!<>]=|\b(entry|operation|former)\[")
-    places = ("timers/core/", "timers/store/", "timers/worker/", "timers/wire/formats/")
+    places = ("timers/core/", "timers/machines/store/", "timers/worker/", "timers/wire/formats/")
     known = {name for name in CODE if name.startswith(places) and asks.search((ROOT / name).read_text())}
     assert known == {"timers/core/operation.py"}, "read entries and operations by the functions of this file"
 

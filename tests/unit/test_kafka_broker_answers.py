@@ -13,11 +13,11 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 
 from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import Lost
-from timers.firing import producer as module
-from timers.firing.ports import DeliveryFailed, NoAnswer
-from timers.firing.producer import TransactionalProducer
 from timers.kafka.aiokafka_internals import producer_loop
 from timers.kafka.aiokafka_internals.producer_loop import Absent, BrokerAnswers
+from timers.machines.firing import producer as module
+from timers.machines.firing.ports import DeliveryFailed, NoAnswer
+from timers.machines.firing.producer import TransactionalProducer
 
 GROUP = "timers"
 

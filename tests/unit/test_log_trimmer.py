@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers import log_trimmer
 from timers.core.levels import BY_HEADERS, READABLE_LATE, SNAPSHOTS, TRIMMING
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
-from timers.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
+from timers.machines import log_trimmer
+from timers.machines.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
+from timers.machines.store.verifying import Verified
 from timers.process.partition_metrics import PartitionMetrics
-from timers.store.verifying import Verified
 
 TP = ("requests", 1)
 SNAPSHOT_TOPIC = "app-snapshot-requests"

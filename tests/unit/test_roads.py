@@ -26,13 +26,13 @@ from timers.core.lineage import Batch
 from timers.core.loop import Loop
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
-from timers.firing.policy import Policy
 from timers.kafka.aiokafka_internals import callback_batch
 from timers.kafka.request_formats import NATIVE
-from timers.partition import PartitionSpec
-from timers.store.database import Database
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.firing.policy import Policy
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.database import Database
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire.formats import RequestRecord
 

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.memory_store import MemoryStore
-from timers import snapshot_taker
 from timers.core.index import Sweeper, Swept
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
@@ -21,9 +20,10 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
 from timers.core.steps import State
 from timers.kafka.snapshot_log import Unwritten
+from timers.machines import snapshot_taker
+from timers.machines.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
+from timers.machines.store.failures import StoreDamaged
 from timers.process.partition_metrics import PartitionMetrics
-from timers.snapshot_taker import BEHIND_S, FOOTER_S, SnapshotTaker
-from timers.store.failures import StoreDamaged
 
 TP = ("requests", 1)
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from timers.core.lineage import Batch, Lineage
 from timers.core.reopening import ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
-from timers.firing.breaker import OpenCircuit
+from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning

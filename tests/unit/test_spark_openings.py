@@ -18,7 +18,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
-from timers.machine_parts import Parts
+from timers.machines.machine_parts import Parts
 from timers.process.config.settings import Settings
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer

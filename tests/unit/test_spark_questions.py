@@ -30,17 +30,17 @@ from timers.core.ports import Lost
 from timers.errors import QueryError
 from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
+from timers.machines.queries.answers import LocalSource, Lookup
+from timers.machines.queries.reading import Place, Turns
+from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ask
 from timers.process.threads import LoopThread
-from timers.queries.answers import LocalSource, Lookup
-from timers.queries.reading import Place, Turns
 from timers.spark.engine import questions as engine_questions
 from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Told
 from timers.spark.engine.questions import ANSWERS_S, PACE, Answering, Questions, answering
 from timers.spark.monitoring import EngineCounts, Monitor
-from timers.store.memory import MemoryStore
 
 TP = ("timer-request", 1)
 PENDING = attrgetter("pending")

@@ -21,14 +21,14 @@ from timers.core.steps import State
 from timers.core.timer import Row
 from timers.errors import Fenced
 from timers.kafka.request_formats import enabled_formats
+from timers.machines.queries.reading import want_snapshot
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import Stores, store_path
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.queries.reading import want_snapshot
 from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Stores, store_path
-from timers.store.rocks import RocksStore
 
 TP = "timer-request", 3
 CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})

@@ -15,11 +15,11 @@ from timers.core.keys import NEVER
 from timers.core.ports import Lost
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.store import database, failures, memory_limit
-from timers.store.database import Database
-from timers.store.failures import Condemnations, StoreDamaged
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.store import database, failures, memory_limit
+from timers.machines.store.database import Database
+from timers.machines.store.failures import Condemnations, StoreDamaged
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 
 TIMERS = 20_000
 

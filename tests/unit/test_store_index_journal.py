@@ -7,7 +7,7 @@ import random
 import pytest
 
 from timers.core.operation import Entry
-from timers.store.memory_limit import ENTRY_BYTES, IndexJournal
+from timers.machines.store.memory_limit import ENTRY_BYTES, IndexJournal
 
 MAX_BYTES = 100_000
 

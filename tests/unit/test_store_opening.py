@@ -22,14 +22,14 @@ from timers.core.timer import TopicPartition
 from timers.errors import StoreError
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
+from timers.machines.store import opening
+from timers.machines.store.database import Database
+from timers.machines.store.failures import Condemnations, StoreWaits, forget_frames
+from timers.machines.store.layout import ROWS_END
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import Stores, _Restoring, open_partition, store_path, stored_partitions
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
-from timers.store import opening
-from timers.store.database import Database
-from timers.store.failures import Condemnations, StoreWaits, forget_frames
-from timers.store.layout import ROWS_END
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Stores, _Restoring, open_partition, store_path, stored_partitions
-from timers.store.rocks import RocksStore
 
 TP = ("timer-request-by-id", 0)
 

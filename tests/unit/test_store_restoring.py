@@ -18,13 +18,13 @@ from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Row, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
+from timers.machines.store import opening
+from timers.machines.store.database import Database
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import Opened, Stores, may_restore, restore, store_path
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
-from timers.store import opening
-from timers.store.database import Database
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import Opened, Stores, may_restore, restore, store_path
-from timers.store.rocks import RocksStore
 from timers.wire import snapshot
 from timers.wire.progress import encode
 

@@ -19,10 +19,10 @@ from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.store import failures, layout, memory_limit, rocks
-from timers.store.failures import Condemnations, StoreWaits
-from timers.store.memory_limit import IndexJournal, RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.store import failures, layout, memory_limit, rocks
+from timers.machines.store.failures import Condemnations, StoreWaits
+from timers.machines.store.memory_limit import IndexJournal, RocksMemory
+from timers.machines.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 

@@ -16,9 +16,9 @@ from timers.core.keys import NEVER
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Row
-from timers.store.failures import Condemnations, StoreDamaged
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.store.failures import Condemnations, StoreDamaged
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import snapshot
 
 TIMERS = 20_000

@@ -8,7 +8,7 @@ import pytest
 
 from timers.core.timer import Origin
 from timers.kafka.request_formats import REQUEST_FORMATS
-from timers.store import layout
+from timers.machines.store import layout
 from timers.wire import future
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.headers import TIMER_AGAIN, TIMER_DUE, TIMER_IF

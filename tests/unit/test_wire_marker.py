@@ -7,8 +7,8 @@ import pytest
 from tests.harness.discarding import UsableTopics, discarding
 from timers.core.timer import Origin, Row
 from timers.errors import SettingsError
-from timers.firing.policy import MarkerPolicy, policy_of
 from timers.kafka.request_formats import enabled_formats
+from timers.machines.firing.policy import MarkerPolicy, policy_of
 from timers.process.config.settings import Settings
 from timers.wire.formats import RequestRecord, marker
 

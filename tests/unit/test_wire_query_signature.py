@@ -11,8 +11,8 @@ import pytest
 from multidict import CIMultiDict
 
 from timers.errors import SettingsError
+from timers.machines.queries.pages import QueryPages
 from timers.process.config.settings import Settings
-from timers.queries.pages import QueryPages
 from timers.wire.query import SIGNATURE, signed_headers, why_refused
 
 SECRET = "0123456789abcdef0123456789abcdef"

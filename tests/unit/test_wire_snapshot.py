@@ -16,9 +16,9 @@ from timers.core.operation import Entry
 from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Origin, Row
-from timers.store import layout, memory_limit
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
+from timers.machines.store import layout, memory_limit
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import progress, snapshot
 from timers.wire.snapshot import Encoder, decode_footer, encode_footer, pages
 

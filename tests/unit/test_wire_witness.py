@@ -7,7 +7,7 @@ import pytest
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
 from timers.core.progress import FEATURE_LEVEL, LOG_CUT, WITNESS_S, Progress
-from timers.firing.transaction import QUIET_WITNESS_S, WitnessClock
+from timers.machines.firing.transaction import QUIET_WITNESS_S, WitnessClock
 from timers.wire.progress import decode_witness, encode_witness
 
 TOPIC_ID = bytes(range(16))

@@ -16,10 +16,10 @@ import pytest
 
 from tests.docs.markdown import ROOT
 from timers.core.progress import Progress
+from timers.machines.store.opening import Opened
 from timers.process import limits as process_limits
 from timers.process.http.open_connections import most_connections
 from timers.process.partition_metrics import PartitionMetrics
-from timers.store.opening import Opened
 from timers.worker.machines import openings
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
 from timers.worker.machines.openings import Opening, Openings

@@ -12,9 +12,9 @@ import pytest
 from timers.core.keys import OrderKey
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
-from timers.queries import answers
-from timers.queries.answers import IN_A_WORKER, Pace, Queries
-from timers.queries.reading import Turns
+from timers.machines.queries import answers
+from timers.machines.queries.answers import IN_A_WORKER, Pace, Queries
+from timers.machines.queries.reading import Turns
 from timers.wire import query as wire
 from timers.wire.query import Query
 

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.ports import Lost
 from timers.errors import AccessError, StoreError
-from timers.store.failures import StoreDamaged, StoreWaits
+from timers.machines.store.failures import StoreDamaged, StoreWaits
 from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Failures
 
 

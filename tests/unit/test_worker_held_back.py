@@ -11,7 +11,7 @@ import pytest
 
 from timers.core.timer import TopicPartition
 from timers.kafka.request_formats import NATIVE
-from timers.queries.answers import Queries
+from timers.machines.queries.answers import Queries
 from timers.worker.consumer.requests import HeldBack
 
 TP = ("timer-request", 3)

@@ -22,9 +22,9 @@ from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import store_path
 from timers.process.config.settings import Settings
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import store_path
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Pool, Recoveries

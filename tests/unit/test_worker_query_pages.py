@@ -21,12 +21,12 @@ from timers.core.listing import START
 from timers.core.machine import Machine
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_formats import NATIVE
+from timers.machines.queries.answers import Answer, LocalSource, Lookup, RemoteSource
+from timers.machines.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
+from timers.machines.queries.reading import START as WINDOW_START
+from timers.machines.queries.reading import Place, Turns
+from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
-from timers.queries.answers import Answer, LocalSource, Lookup, RemoteSource
-from timers.queries.pages import MAX_CONCURRENT, MAX_WAITING, QueryPages
-from timers.queries.reading import START as WINDOW_START
-from timers.queries.reading import Place, Turns
-from timers.store.memory import MemoryStore
 from timers.wire import query as wire
 from timers.wire.headers import id_shown
 from timers.wire.query import Query

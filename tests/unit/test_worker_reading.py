@@ -23,10 +23,10 @@ from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import RequestReader
-from timers.queries import reading
-from timers.queries.answers import LocalSource, Lookup, Pace
-from timers.queries.reading import Place, Turns
-from timers.store.memory import MemoryStore
+from timers.machines.queries import reading
+from timers.machines.queries.answers import LocalSource, Lookup, Pace
+from timers.machines.queries.reading import Place, Turns
+from timers.machines.store.memory import MemoryStore
 from timers.wire import cold, future
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.query import Query

@@ -14,8 +14,8 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.steps import State
 from timers.core.timer import TopicPartition
 from timers.kafka.request_formats import NATIVE
-from timers.queries.answers import LocalSource, Queries
-from timers.queries.reading import Place, Turns
+from timers.machines.queries.answers import LocalSource, Queries
+from timers.machines.queries.reading import Place, Turns
 
 TP = ("timer-request", 3)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
+    from timers.machines.store.verifying import Verified
     from timers.pending import Exported
-    from timers.store.verifying import Verified
 
 
 DO_NOT_FIRE_CODE, NOT_KNOWN_CODE = 3, 4
@@ -489,10 +489,10 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.kafka.progress_log import ProgressLog
     from timers.kafka.request_formats import enabled_formats
     from timers.kafka.snapshot_log import SnapshotLog
-    from timers.store.failures import Condemnations
-    from timers.store.memory_limit import RocksMemory
-    from timers.store.opening import Stores
-    from timers.store.verifying import verify as compare
+    from timers.machines.store.failures import Condemnations
+    from timers.machines.store.memory_limit import RocksMemory
+    from timers.machines.store.opening import Stores
+    from timers.machines.store.verifying import verify as compare
     from timers.wire import progress as record
     from timers.wire import topics
 

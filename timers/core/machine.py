@@ -8,7 +8,7 @@ The code keeps this sentence true even if the process dies between any two lines
 invariants in ``docs/design.md``. The simulator (``tests/simulation``) also runs mutations of this code, which break
 one invariant each, and must find every mutation.
 
-:mod:`timers.core.loop` decides the order of the steps. :mod:`timers.partition` makes a machine.
+:mod:`timers.core.loop` decides the order of the steps. :mod:`timers.machines.partition` makes a machine.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
 from timers.core.timer import TopicPartition
-from timers.machine_parts import BUILT
+from timers.machines.machine_parts import BUILT
 from timers.process import partition_metrics
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, encoder, registry
@@ -21,8 +21,8 @@ from timers.wire.dead_letter import CODES
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
-    from timers.log_trimmer import Runner
-    from timers.queries.answers import Machines
+    from timers.machines.log_trimmer import Runner
+    from timers.machines.queries.answers import Machines
     from timers.spark.engine.bucket import Total
     from timers.spark.engine.machines import Snapshot
 

@@ -47,14 +47,14 @@ from timers.core.operation import ABSENT, UNKNOWN
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition
 from timers.errors import InvalidTimerError
-from timers.firing.breaker import DeliveryProblem
-from timers.firing.policy import policy_of
-from timers.firing.ports import FirstRecord
-from timers.firing.transaction import Transaction
 from timers.kafka.request_formats import enabled_formats
-from timers.partition import PartitionSpec
+from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.policy import policy_of
+from timers.machines.firing.ports import FirstRecord
+from timers.machines.firing.transaction import Transaction
+from timers.machines.partition import PartitionSpec
+from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
-from timers.store.memory import MemoryStore
 from timers.wire import dead_letter, topics, verdict
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -99,7 +99,7 @@ class SimRecord(NamedTuple):
 
 
 class SimBatch:
-    """Implements :class:`timers.firing.ports.Batch`; it is never full.
+    """Implements :class:`timers.machines.firing.ports.Batch`; it is never full.
 
     Attributes:
         records: (timestamp ms, key, value, headers) of each record.
@@ -120,7 +120,7 @@ class SimBatch:
 class SimKafka:
     """Topics with one partition each. Each record is visible at once, since only one thread of one worker reads them.
 
-    Implements ``Producer``, ``Topics`` and ``Requests`` of :mod:`timers.firing.ports` for all machines.
+    Implements ``Producer``, ``Topics`` and ``Requests`` of :mod:`timers.machines.firing.ports` for all machines.
 
     Args:
         formats: request topic -> request format.

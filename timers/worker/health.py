@@ -18,9 +18,9 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka import login_tokens
 from timers.kafka.own_topics import RED
+from timers.machines.queries.pages import QueryCounts
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.queries.pages import QueryCounts
 from timers.wire.topics import partition_name
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary

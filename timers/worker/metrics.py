@@ -34,12 +34,12 @@ from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import TopicPartition
 from timers.kafka.login_tokens import present_source
 from timers.kafka.own_topics import NOTE, RED, WARNING
-from timers.machine_parts import BUILT
+from timers.machines.machine_parts import BUILT
+from timers.machines.queries.pages import KINDS, OUTCOMES
+from timers.machines.store.opening import store_path
 from timers.process import partition_metrics
 from timers.process.metrics import Entry, Labels, Samples
 from timers.process.partition_metrics import PartitionMetrics
-from timers.queries.pages import KINDS, OUTCOMES
-from timers.store.opening import store_path
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.canary import Observation

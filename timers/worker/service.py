@@ -27,16 +27,16 @@ from timers.kafka.aiokafka_internals import group_access, metadata, sessions
 from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
-from timers.machine_parts import IS_COMPILED
+from timers.machines.machine_parts import IS_COMPILED
+from timers.machines.queries.answers import Queries
+from timers.machines.queries.pages import QueryPages
+from timers.machines.queries.reading import Turns
+from timers.machines.snapshot_taker import LOOK_S, SnapshotTaker
+from timers.machines.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
-from timers.queries.answers import Queries
-from timers.queries.pages import QueryPages
-from timers.queries.reading import Turns
-from timers.snapshot_taker import LOOK_S, SnapshotTaker
-from timers.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web

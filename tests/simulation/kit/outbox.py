@@ -17,10 +17,10 @@ from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import Origin, Row, TopicPartition
-from timers.firing.breaker import DeliveryProblem
-from timers.firing.policy import KEYLESS_S, Policy, policy_of
-from timers.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
-from timers.firing.transaction import Transaction
+from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.policy import KEYLESS_S, Policy, policy_of
+from timers.machines.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
+from timers.machines.firing.transaction import Transaction
 from timers.process.config.settings import Settings
 from timers.testing.sim_timers import SimBatch
 from timers.wire import dead_letter, topics
@@ -41,7 +41,7 @@ class NoLeader(Exception):
 
 
 class SimTopics:
-    """Implements :class:`timers.firing.ports.Topics`; shared by the machines of a worker.
+    """Implements :class:`timers.machines.firing.ports.Topics`; shared by the machines of a worker.
 
     Attributes:
         chunks: how many timers brokers take in one transaction of each machine.
@@ -113,7 +113,7 @@ class SimTopics:
 
 
 class SimRequests:
-    """Implements :class:`timers.firing.ports.Requests`."""
+    """Implements :class:`timers.machines.firing.ports.Requests`."""
 
     def __init__(self, log: SimLog, formats: dict[str, RequestFormat]) -> None:
         self._log = log
@@ -162,7 +162,7 @@ class SimRefusal(Exception):
 
 
 class SimTransactions:
-    """Implements :class:`timers.firing.ports.Producer` on the simulated log, with faults."""
+    """Implements :class:`timers.machines.firing.ports.Producer` on the simulated log, with faults."""
 
     throttled_s = 0.0
     write_callbacks = None

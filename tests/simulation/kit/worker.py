@@ -40,7 +40,7 @@ from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.rescue import Cut, StoreUse, decide_use
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
-from timers.partition import Classes, PartitionSpec
+from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 from timers.wire import topics

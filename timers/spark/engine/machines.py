@@ -25,10 +25,10 @@ from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import LogMismatch
-from timers.firing.breaker import OpenCircuit
-from timers.firing.transaction import Transaction
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.machines.firing.breaker import OpenCircuit
+from timers.machines.firing.transaction import Transaction
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
 from timers.wire.formats import RequestRecord

@@ -30,10 +30,6 @@ from timers.core.reopening import AFTER_LOST, Reopening
 from timers.core.store_validity import catch_up
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, NameTakenError, StoreInUse
-from timers.firing.breaker import OpenCircuit
-from timers.firing.policy import Policy
-from timers.firing.producer import TransactionalProducer
-from timers.firing.topics import Targets
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
@@ -43,15 +39,19 @@ from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.machine_parts import Parts, close_store
+from timers.machines.firing.breaker import OpenCircuit
+from timers.machines.firing.policy import Policy
+from timers.machines.firing.producer import TransactionalProducer
+from timers.machines.firing.topics import Targets
+from timers.machines.machine_parts import Parts, close_store
+from timers.machines.store.failures import Condemnations, forget_frames
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import may_restore, open_partition, restore
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.spark.engine.snapshots import Snapshots
-from timers.store.failures import Condemnations, forget_frames
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import may_restore, open_partition, restore
-from timers.store.rocks import RocksStore
 from timers.wire import progress as progress_record
 from timers.wire.topics import apps_with_snapshots, partition_name
 

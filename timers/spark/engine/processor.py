@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from timers.core.clock_guard import ClockGuard
 from timers.core.progress import Cuts
 from timers.core.timer import TopicPartition
-from timers.firing.breaker import OpenCircuit
+from timers.machines.firing.breaker import OpenCircuit
 from timers.process.clock import Clock, boot_id
 from timers.process.config.settings import Settings
 from timers.spark.engine.bucket import Bucket, BucketState, Total

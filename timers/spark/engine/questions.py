@@ -1,4 +1,4 @@
-"""Answers queries about timers on the driver, by the code of a worker (:mod:`timers.queries`).
+"""Answers queries about timers on the driver, by the code of a worker (:mod:`timers.machines.queries`).
 
 A store is open in a task only. So a question about a machine on an executor goes with the next micro-batch, in a local
 property of its job, and the answer comes back in the row of its bucket. A tick is written for it, so that the next
@@ -27,13 +27,13 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
+from timers.machines.queries.answers import Asked, Pace, Queries
+from timers.machines.queries.pages import QueryPages
+from timers.machines.queries.reading import Turns
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.open_connections import OpenConnections
 from timers.process.http.web_site import LimitedSite, limited
-from timers.queries.answers import Asked, Pace, Queries
-from timers.queries.pages import QueryPages
-from timers.queries.reading import Turns
 from timers.spark.engine.snapshots import Snapshots
 from timers.spark.monitoring import Monitor, register
 
@@ -159,7 +159,7 @@ class _OnExecutors(NamedTuple):
 
 
 class EngineMachines:
-    """All machines of an engine, which its driver answers for. See :class:`timers.queries.answers.Machines`."""
+    """All machines of an engine, which its driver answers for. See :class:`timers.machines.queries.answers.Machines`."""
 
     def __init__(self, settings: Settings, cluster: Cluster, retries: Retries) -> None:
         self.formats = enabled_formats(settings)

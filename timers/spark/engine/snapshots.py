@@ -1,4 +1,4 @@
-"""Snapshots and trimming of the machines of one process, by the code of a worker (:mod:`timers.snapshot_taker`).
+"""Snapshots and trimming of the machines of one process, by the code of a worker (:mod:`timers.machines.snapshot_taker`).
 
 It runs in a thread of its own. In a process of Spark a machine is open for moments only, and not in each micro-batch.
 So a question waits until the machine is open there again and has nothing left to do. What a snapshot holds is a copy of
@@ -28,10 +28,10 @@ from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import allowed_level
+from timers.machines.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
+from timers.machines.store.failures import StoreWaits
+from timers.machines.store.rocks import RocksStore
 from timers.process.threads import log_failure
-from timers.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
-from timers.store.failures import StoreWaits
-from timers.store.rocks import RocksStore
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CopyView:
 
 
 class MomentaryRunner:
-    """A machine that is open for moments. See :class:`timers.log_trimmer.Runner`.
+    """A machine that is open for moments. See :class:`timers.machines.log_trimmer.Runner`.
 
     Args:
         copy: returns a copy of a store.
@@ -132,7 +132,7 @@ class MomentaryRunner:
 
 
 class Snapshots:
-    """The machines that this process opens, as :class:`timers.log_trimmer.Machines`, and the thread of their snapshots.
+    """The machines that this process opens, as :class:`timers.machines.log_trimmer.Machines`, and the thread of their snapshots.
 
     Args:
         openings: opens them.

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from timers.core.ports import Lost, TooMuch
 from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.errors import TimersError
-from timers.store.failures import StoreDamaged, StoreWaits
+from timers.machines.store.failures import StoreDamaged, StoreWaits
 from timers.worker.machines.capacity import NoRoom
 
 logger = logging.getLogger(__name__)

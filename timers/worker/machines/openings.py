@@ -28,10 +28,10 @@ from timers.kafka.leaders import TIMEOUT_S
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.topic_admin import Listed, listed
 from timers.kafka.topics import compacted_now
-from timers.machine_parts import Parts, close_store
+from timers.machines.machine_parts import Parts, close_store
+from timers.machines.store.failures import forget_frames
+from timers.machines.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
-from timers.store.failures import forget_frames
-from timers.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
 from timers.wire.topics import apps_with_snapshots, partition_name
 from timers.worker.machines.capacity import NoRoom
 from timers.worker.machines.failures import BROKERS, UNFORESEEN, Failures, Waiting

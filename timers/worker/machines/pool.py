@@ -18,7 +18,6 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.counted import per_second
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
-from timers.firing.topics import Targets
 from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
@@ -27,13 +26,14 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.machine_parts import Parts
+from timers.machines.firing.topics import Targets
+from timers.machines.machine_parts import Parts
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import stored_partitions
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
-from timers.store.failures import Condemnations
-from timers.store.memory_limit import RocksMemory
-from timers.store.opening import stored_partitions
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.failures import Waiting

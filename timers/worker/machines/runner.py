@@ -23,9 +23,9 @@ from timers.core.ports import Lost, View
 from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick
-from timers.firing.transaction import Transaction
+from timers.machines.firing.transaction import Transaction
+from timers.machines.store.failures import forget_frames
 from timers.process.partition_metrics import PartitionMetrics
-from timers.store.failures import forget_frames
 
 if TYPE_CHECKING:
     from timers.worker.machines.pool import Pool

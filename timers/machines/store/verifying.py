@@ -30,13 +30,13 @@ from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.request_reader import RequestReader
-from timers.partition import PartitionSpec, spec_of
+from timers.machines.partition import PartitionSpec, spec_of
+from timers.machines.store import layout
+from timers.machines.store.database import Database
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.opening import Stores
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
-from timers.store import layout
-from timers.store.database import Database
-from timers.store.failures import Condemnations
-from timers.store.opening import Stores
-from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
 
 CHECKED = 64

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from timers.core.ports import Lost, TooMuch
 from timers.core.timer import Origin, Row, TopicPartition
-from timers.firing.breaker import DeliveryProblem
+from timers.machines.firing.breaker import DeliveryProblem
 from timers.wire import headers as h
 from timers.wire.formats import RequestFormat, RequestRecord
 

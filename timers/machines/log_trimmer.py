@@ -34,12 +34,12 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
-from timers.machine_parts import Parts
+from timers.machines.machine_parts import Parts
+from timers.machines.store.opening import store_path
+from timers.machines.store.verifying import verify
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.store.opening import store_path
-from timers.store.verifying import verify
 from timers.wire import topics
 
 logger = logging.getLogger(__name__)

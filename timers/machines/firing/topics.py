@@ -28,12 +28,12 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaException
 
-from timers.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
-from timers.firing.ports import NoAnswer
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.error_codes import UNREACHABLE, code_of
 from timers.kafka.topic_admin import UNKNOWN_FOR_S, TopicCreator, largest_batch, listed, oldest_ms
+from timers.machines.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
+from timers.machines.firing.ports import NoAnswer
 from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Answer(NamedTuple):
 
 
 class Targets:
-    """The callback topics, as far as they are known. Implements :class:`timers.firing.ports.Topics`.
+    """The callback topics, as far as they are known. Implements :class:`timers.machines.firing.ports.Topics`.
 
     Only :meth:`wait` and :meth:`note_failed` wait for brokers.
 
@@ -151,7 +151,7 @@ class Targets:
     # ---- routes ---------------------------------------------------------------------------------------------------
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
-        """See :meth:`timers.firing.ports.Topics.route`. If the settings say so, a missing topic is created in the
+        """See :meth:`timers.machines.firing.ports.Topics.route`. If the settings say so, a missing topic is created in the
         background."""
         problem = self.circuit_breaker.problem(topic, retried=retried)
         if problem is not None:

@@ -1,7 +1,7 @@
 """Decides what happens to due timers: send, retry, dead letter, tombstone [I6].
 
 The policy decides once for all rows that go to one topic. It checks single rows only if the topic takes some rows and
-refuses others. Its decisions become records of a :class:`timers.firing.transaction.Transaction`. If brokers refuse some
+refuses others. Its decisions become records of a :class:`timers.machines.firing.transaction.Transaction`. If brokers refuse some
 of these, the policy notes their timers, and decides again.
 
 =========================  ==================================  =======================================
@@ -33,9 +33,9 @@ from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
-from timers.firing.breaker import DeliveryProblem
-from timers.firing.ports import GivenUp, Settings, Topics
-from timers.firing.transaction import Callbacks, Transaction
+from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.ports import GivenUp, Settings, Topics
+from timers.machines.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due

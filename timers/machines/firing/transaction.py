@@ -45,7 +45,7 @@ from timers.core.timer import (
     origin_of,
 )
 from timers.errors import AccessError, Fenced
-from timers.firing.ports import (
+from timers.machines.firing.ports import (
     Batch,
     DeliveryFailed,
     FirstRecord,

@@ -23,7 +23,7 @@ batch has higher offsets, so entries of one second do not overlap. Compared with
 is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
-:mod:`timers.store.memory_limit`). A version
+:mod:`timers.machines.store.memory_limit`). A version
 that is replaced or cancelled stays in its entry until its second is scanned: to write the entry again would take more
 time than it saves space.
 """

@@ -23,10 +23,10 @@ from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
 from timers.kafka.topics import ids_of
-from timers.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
+from timers.machines.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
+from timers.machines.store.failures import StoreDamaged
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.store.failures import StoreDamaged
 from timers.wire import topics
 
 logger = logging.getLogger(__name__)

@@ -42,7 +42,6 @@ from timers.core.limits import LONG_S
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
-from timers.firing.ports import DeliveryFailed, NoAnswer
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce, sessions
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
@@ -50,6 +49,7 @@ from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
+from timers.machines.firing.ports import DeliveryFailed, NoAnswer
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import topics
@@ -214,7 +214,7 @@ class TransactionalProducer:
             sleep(min(left_s, STOP_POLL_S))
 
     def transact(self, batches: Iterable[Batch], offsets: Mapping[Machine, tuple[int, str]]) -> bool:
-        """Send and commit: see :meth:`timers.firing.ports.Producer.transact`. Without the group's coordinator the
+        """Send and commit: see :meth:`timers.machines.firing.ports.Producer.transact`. Without the group's coordinator the
         transaction is committed without the offsets."""
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:

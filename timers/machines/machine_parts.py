@@ -15,19 +15,19 @@ from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
-from timers.firing.policy import Policy, policy_of
-from timers.firing.producer import TransactionalProducer
-from timers.firing.topics import Targets
-from timers.firing.transaction import Transaction
 from timers.kafka.aiokafka_internals import callback_batch, record_starts
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
-from timers.partition import spec_of
+from timers.machines.firing.policy import Policy, policy_of
+from timers.machines.firing.producer import TransactionalProducer
+from timers.machines.firing.topics import Targets
+from timers.machines.firing.transaction import Transaction
+from timers.machines.partition import spec_of
+from timers.machines.store.opening import Stores
+from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
-from timers.store.opening import Stores
-from timers.store.rocks import RocksStore
 from timers.wire import plain_requests, snapshot_entries
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Parts(Stores):
         metrics: PartitionMetrics,
         now_s: float | None = None,
     ) -> Machine:
-        """Returns the machine of a partition; see :meth:`timers.partition.PartitionSpec.machine`."""
+        """Returns the machine of a partition; see :meth:`timers.machines.partition.PartitionSpec.machine`."""
         topic, _ = tp
         spec = spec_of(
             self.settings,

@@ -1,9 +1,9 @@
-"""A store on RocksDB: one database for each machine. :mod:`timers.store.layout` describes its keys and values.
+"""A store on RocksDB: one database for each machine. :mod:`timers.machines.store.layout` describes its keys and values.
 
 After a crash the store may lack the last batches; then ``applied`` is lower too, and the requests from this offset on
 are read from the request log again.
 
-If a store cannot be read, no timer is lost: see :mod:`timers.store.database`.
+If a store cannot be read, no timer is lost: see :mod:`timers.machines.store.database`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from timers.core.ports import IndexPage, Lost, Page
 from timers.core.progress import SettingChange
 from timers.core.timer import DueRows, Row, RowsByDue
 from timers.errors import StoreError
-from timers.store import layout
-from timers.store.database import Database
-from timers.store.failures import INCOMPLETE, STALE, UNREADABLE, Condemnations, StoreDamaged, failure
-from timers.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
-from timers.store.memory_limit import IndexJournal, RocksMemory
+from timers.machines.store import layout
+from timers.machines.store.database import Database
+from timers.machines.store.failures import INCOMPLETE, STALE, UNREADABLE, Condemnations, StoreDamaged, failure
+from timers.machines.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
+from timers.machines.store.memory_limit import IndexJournal, RocksMemory
 
 SLICE_BYTES = 256 * 1024
 """Bytes that are read before :meth:`RocksView.close` of another thread may end the view."""

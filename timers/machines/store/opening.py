@@ -26,11 +26,11 @@ from timers.kafka.log_lineage import Answer, AskLog
 from timers.kafka.progress_log import SNAPSHOT, ProgressLog
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
+from timers.machines.store.database import Database, alone
+from timers.machines.store.failures import Condemnations, StoreDamaged, forget_frames
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
-from timers.store.database import Database, alone
-from timers.store.failures import Condemnations, StoreDamaged, forget_frames
-from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
 from timers.wire.progress import ANY_LEVEL, decode, topic_id_of
 from timers.wire.topics import partition_name, snapshots
@@ -291,7 +291,7 @@ def restore(
     apps: Collection[str] = (),
     now_s: Callable[[], float | None] = lambda: None,
 ) -> Opened:
-    """Returns what :func:`timers.store.opening.open_partition` did, with a store from which the log can be read on.
+    """Returns what :func:`timers.machines.store.opening.open_partition` did, with a store from which the log can be read on.
 
     It is restored beside the present one, which is deleted only after that. Blocks.
 

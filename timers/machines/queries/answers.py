@@ -28,11 +28,11 @@ from timers.core.ports import Lost
 from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
+from timers.machines.queries import reading
+from timers.machines.queries.reading import Place, Turns
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.asking import read_answer
-from timers.queries import reading
-from timers.queries.reading import Place, Turns
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat

@@ -12,11 +12,11 @@ from aiohttp import web
 
 from timers.core.counters import Histogram
 from timers.core.timer import id_bytes
+from timers.machines.queries.answers import Answer, Queries
 from timers.process.config.settings import Settings
 from timers.process.config.variables import only_this_machine
 from timers.process.hosts import Hosts, why_cross_site
 from timers.process.http.slots import Slots
-from timers.queries.answers import Answer, Queries
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.headers import id_shown

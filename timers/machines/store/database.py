@@ -31,8 +31,16 @@ from weakref import WeakSet
 from rocksdict import DbClosedError, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from timers.errors import StoreError
-from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreWaits, failure, refusal
-from timers.store.layout import IDENTITY, U64
+from timers.machines.store.failures import (
+    INCOMPLETE,
+    UNREADABLE,
+    WRITE_REFUSED,
+    Condemnations,
+    StoreWaits,
+    failure,
+    refusal,
+)
+from timers.machines.store.layout import IDENTITY, U64
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""All that runs a partition, for the worker and the engine on Spark."""

@@ -22,8 +22,8 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.core.timer import Rejected
-from timers.dead_letters.retrying import Retrier
 from timers.errors import NameTakenError
+from timers.offline.dead_letters.retrying import Retrier
 from timers.wire import dead_letter, future
 
 pytestmark = pytest.mark.broker
@@ -243,7 +243,7 @@ def test_a_retry_asks_first_and_publishes_the_unchanged_request_once(
 
 
 def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
-    from timers.dead_letters.letters import LetterFilter, LetterLog
+    from timers.offline.dead_letters.letters import LetterFilter, LetterLog
 
     before = len(running.reader(running.request_topic).rest())
     first = Retrier(running.settings)

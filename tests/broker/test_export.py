@@ -138,11 +138,11 @@ def test_a_move_that_was_interrupted_is_continued(sides: Sides, monkeypatch: pyt
         commit_change(*arguments)
         committed.append(arguments[2])
 
-    monkeypatch.setattr("timers.pending.commit_change", dies_after_the_first)
+    monkeypatch.setattr("timers.offline.pending.commit_change", dies_after_the_first)
     assert sides.run(sides.former, "export", str(sides.file), "--move").code == 130
     assert not sides.file.exists()
     assert len(committed) == 1
-    monkeypatch.setattr("timers.pending.commit_change", commit_change)
+    monkeypatch.setattr("timers.offline.pending.commit_change", commit_change)
     worker.stop()  # the rest of its timers must not fire before
     lines = sides.export("--move")
     assert sorted(int(line["value"]) for line in lines) == list(range(400))

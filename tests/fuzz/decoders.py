@@ -40,11 +40,11 @@ from timers.core.keys import NEVER
 from timers.core.progress import NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Place, Unreadable
 from timers.core.timer import Decoded, Origin, Tick
-from timers.dead_letters.letters import Letter
-from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 from timers.kafka.request_formats import REQUEST_FORMATS
+from timers.offline.dead_letters.letters import Letter
+from timers.offline.dead_letters.retrying import decide
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, dead_letter, future, headers, progress, snapshot, topics
 from timers.wire.dead_letter import CODES

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from timers.core.timer import Origin
-from timers.pending import Head, Writer
+from timers.offline.pending import Head, Writer
 from timers.wire.printable import printable
 
 UNSAFE = "a\x1b]0;t\x07\u202eb\u2066\u200fc\x9b\u2028d \u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f467"

@@ -9,8 +9,8 @@ from tests.harness.sim_console import SimCluster
 from timers.client.request import TimerRequest
 from timers.console.web.site import MENU
 from timers.core.timer import Rejected
-from timers.dead_letters.letters import Letter
-from timers.fired import CallbackRecord, PastFirings
+from timers.offline.dead_letters.letters import Letter
+from timers.offline.fired import CallbackRecord, PastFirings
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.topics import DEAD_LETTER

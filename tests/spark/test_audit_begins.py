@@ -12,9 +12,9 @@ from tests.harness.records import Publisher
 from tests.harness.system import System, timers
 from tests.harness.trimmed import trim
 from tests.harness.waiting import due_in
-from timers import pending
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
+from timers.offline import pending
 from timers.process.config.settings import Settings
 from timers.spark.audit import reading, report
 from timers.spark.audit.gaps import Scope

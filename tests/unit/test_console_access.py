@@ -21,7 +21,7 @@ from timers.console.access import Rates, ScryptHash, Users, check_settings
 from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
 from timers.console.server import Server, tls_context
 from timers.errors import SettingsError
-from timers.fired import CallbackRecord, PastFirings
+from timers.offline.fired import CallbackRecord, PastFirings
 from timers.process.config.settings import Settings
 
 

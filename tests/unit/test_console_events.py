@@ -20,7 +20,7 @@ from tests.harness.waiting import DEADLINE_S
 from timers.console import event_pages, kafka_cluster
 from timers.console.kafka_cluster import MAX_RECORDS, TopicsFollower
 from timers.errors import TimersError
-from timers.fired import CallbackRecord
+from timers.offline.fired import CallbackRecord
 
 
 def record(offset: int, *, due: bool = True, partition: int = 0, value: bytes = b"secret") -> CallbackRecord:

@@ -10,9 +10,9 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from timers.console import history
 from timers.console.history import FoundLetters, History
-from timers.dead_letters.letters import LetterPage
 from timers.errors import TimersError
 from timers.kafka import records
+from timers.offline.dead_letters.letters import LetterPage
 from timers.process.config.settings import Settings
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id

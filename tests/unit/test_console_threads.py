@@ -20,10 +20,10 @@ from timers.console import history, kafka_cluster, server
 from timers.console.history import Threads
 from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
-from timers.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
+from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER
 

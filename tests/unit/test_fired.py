@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from timers.fired import CallbackRecord
+from timers.offline.fired import CallbackRecord
 
 HEADERS: list[tuple[str, bytes | None]] = [
     ("trace", b"\xff"),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers import fired
 from timers.errors import TimersError
-from timers.fired import PastFirings, read_past_firings
 from timers.kafka.topic_offsets import Offsets
+from timers.offline import fired
+from timers.offline.fired import PastFirings, read_past_firings
 from timers.process.config.settings import Settings
 
 CALLBACK = [

@@ -13,12 +13,12 @@ import pytest
 from timers.cli import dead_letters as command
 from timers.cli.output import Output
 from timers.core.timer import Rejected
-from timers.dead_letters import letters, retrying
-from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
-from timers.dead_letters.retrying import decide
 from timers.errors import TimersError
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
+from timers.offline.dead_letters import letters, retrying
+from timers.offline.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
+from timers.offline.dead_letters.retrying import decide
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from timers.dead_letters import letters as module
-from timers.dead_letters.letters import Letter, LetterFilter, Span, newest
+from timers.offline.dead_letters import letters as module
+from timers.offline.dead_letters.letters import Letter, LetterFilter, Span, newest
 from timers.wire.dead_letter import DecodedDeadLetter
 from timers.wire.formats import RequestRecord
 

@@ -18,11 +18,11 @@ from timers.console.problems import Problem
 from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
 from timers.core.ports import Lost
 from timers.core.timer import Rejected
-from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import TimersError
 from timers.kafka import progress_log, request_reader
 from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import Deleted
+from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark

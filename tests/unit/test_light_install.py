@@ -81,7 +81,7 @@ def test_all_commands_can_be_listed_and_client_and_queue_imported(light: Path) -
     program = """
 from timers.cli.main import cli
 from timers.client import AsyncTimersClient, TimersClient
-from timers.dead_letters.retrying import Retry
+from timers.offline.dead_letters.retrying import Retry
 from timers.queue import AsyncQueue, Queue
 for name in cli.list_commands(None):
     assert cli.get_command(None, name) is not None

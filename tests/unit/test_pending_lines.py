@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.timer import Origin, Row
 from timers.errors import TimersError
-from timers.pending import Head, Reader, Writer
+from timers.offline.pending import Head, Reader, Writer
 
 HEAD = Head(2**63 - 1, "orders", "cluster", True)
 SOURCE = "timer-request/0/7"

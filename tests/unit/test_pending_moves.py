@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from timers import pending
 from timers.core.progress import Progress
 from timers.errors import TimersError
-from timers.pending import Moves, export
+from timers.offline import pending
+from timers.offline.pending import Moves, export
 from timers.process.config.settings import Settings
 
 TPS = [("timer-request", partition) for partition in range(3)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from timers.core.progress import Progress
 from timers.kafka.progress_log import ProgressLog
-from timers.pending import PendingReader
+from timers.offline.pending import PendingReader
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 

@@ -30,7 +30,7 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S
-from timers.fired import CallbackRecord, PastFirings
+from timers.offline.fired import CallbackRecord, PastFirings
 from timers.queue.inspection import PartitionStats, QueueStats
 
 STATIC = Path(timers.console.web.__file__).parent / "static"

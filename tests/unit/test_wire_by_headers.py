@@ -23,9 +23,9 @@ from timers.core.levels import (
 )
 from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Progress
 from timers.core.timer import Origin, Rejected
-from timers.dead_letters.letters import Letter
-from timers.dead_letters.retrying import decide
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
+from timers.offline.dead_letters.letters import Letter
+from timers.offline.dead_letters.retrying import decide
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord

@@ -23,7 +23,7 @@ from timers.wire.dead_letter import CODES, QUEUE_CODES, RECEIVER_CODES
 from timers.wire.printable import one_line, quoted
 
 if TYPE_CHECKING:
-    from timers.dead_letters.letters import Letter, LetterFilter, LetterLog
+    from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog
     from timers.wire.dead_letter import Mark
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -74,7 +74,7 @@ def _filter_options(command: _Command) -> _Command:
 
 def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
     """The names as sources or positions with their topic. A name may be a position without its topic."""
-    from timers.dead_letters.letters import full_name
+    from timers.offline.dead_letters.letters import full_name
 
     found = {name: full_name(name, dead_letter_topic) for name in names}
     for name, full in found.items():
@@ -97,7 +97,7 @@ def list_(limit: int, output: Output, **selection: Any) -> None:
       timers dead-letters list --code topic-unknown --since 2h
       timers dead-letters list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
-    from timers.dead_letters.letters import LetterFilter
+    from timers.offline.dead_letters.letters import LetterFilter
 
     show_letters(load_settings(), LetterFilter(**selection), limit, output)
 
@@ -116,7 +116,7 @@ def show_letters(
         limit: number of letters to print; 0: all.
         table: columns, their widths, and a function that returns the cells of a letter.
     """
-    from timers.dead_letters.letters import (
+    from timers.offline.dead_letters.letters import (
         COLUMNS,
         WIDTHS,
         Letter,
@@ -174,8 +174,8 @@ def show(name: str, output: Output) -> None:
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
     not text are shown in hexadecimal, in JSON as base64.
     """
-    from timers.dead_letters.letters import LetterFilter, LetterLog, Marks
-    from timers.dead_letters.retrying import not_found_error
+    from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Marks
+    from timers.offline.dead_letters.retrying import not_found_error
 
     settings = load_settings()
     names = full_names([name], settings.dead_letter_topic)
@@ -223,7 +223,7 @@ def retry(
       timers dead-letters retry 2/17
       timers dead-letters retry --code topic-unknown --topic orders
     """
-    from timers.dead_letters.letters import LetterFilter
+    from timers.offline.dead_letters.letters import LetterFilter
 
     check_selection(names, selection, everything, "NAME..., or options such as --code and --topic")
     settings = load_settings()
@@ -265,8 +265,8 @@ def publish_again(
     ask: bool,
 ) -> None:
     """Publish the requests of the dead letters of a filter, and print each; Exit if the user was asked, and said no."""
-    from timers.dead_letters.letters import LetterLog, Marks
-    from timers.dead_letters.retrying import Retrier, Retry
+    from timers.offline.dead_letters.letters import LetterLog, Marks
+    from timers.offline.dead_letters.retrying import Retrier, Retry
 
     # First: this stops any other retry, so that all its marks are read below.
     retrier = None if dry_run else Retrier(settings)
@@ -317,7 +317,7 @@ def selecting(command: _Command) -> _Command:
 
 def letters_of(settings: Settings, name: str, topic: str | None, **selection: Any) -> LetterFilter:
     """Return the filter for the dead letters of a queue."""
-    from timers.dead_letters.letters import LetterFilter, QueueTopics
+    from timers.offline.dead_letters.letters import LetterFilter, QueueTopics
     from timers.queue.inspection import Inspection
 
     topic = topic or Inspection(settings).topic_of(name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
     from timers.machines.store.verifying import Verified
-    from timers.pending import Exported
+    from timers.offline.pending import Exported
 
 
 DO_NOT_FIRE_CODE, NOT_KNOWN_CODE = 3, 4
@@ -533,8 +533,8 @@ def export(file: Path, move: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported") as reports:
-        from timers import pending
         from timers.kafka.request_formats import enabled_formats
+        from timers.offline import pending
 
         cluster = existing(settings, reports)
 
@@ -565,7 +565,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
-        from timers import pending
+        from timers.offline import pending
 
         cluster = existing(settings, reports)
         found = pending.look(file, settings)

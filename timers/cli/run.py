@@ -185,7 +185,7 @@ def show_timers(
 
     A timer that is due already comes first, so the lags do not include the start of the worker.
     """
-    from timers.fired import CallbackRecord
+    from timers.offline.fired import CallbackRecord
 
     run, count, next_s, says_others = {_RUN: secrets.token_hex(4)}, 0, 0, False
 

@@ -172,8 +172,8 @@ def watch(topic: str | None, from_beginning: bool, since: str | None, count: int
 def _follow(
     settings: Settings, topic: str, from_beginning: bool, since_ms: int | None, count: int | None, output: Output
 ) -> None:
-    from timers.fired import CallbackRecord
     from timers.kafka.records import TopicReader  # not at the top: `--help` needs no librdkafka
+    from timers.offline.fired import CallbackRecord
 
     with TopicReader(settings, topic, from_beginning=from_beginning, since_ms=since_ms) as reader:
         if not reader.assign_partitions():
@@ -192,7 +192,7 @@ def _follow(
 
 
 def _look_back(settings: Settings, since_ms: int, count: int | None, output: Output) -> None:
-    from timers.fired import read_past_firings
+    from timers.offline.fired import read_past_firings
 
     found = read_past_firings(settings, since_ms)
     for record in reversed(found.records[:count]):

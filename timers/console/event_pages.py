@@ -16,7 +16,7 @@ from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.console.routes import EVENT_STREAM
 from timers.errors import TimersError
-from timers.fired import CallbackRecord
+from timers.offline.fired import CallbackRecord
 
 MAX_STREAMS = 32
 MAX_STREAMS_OF_A_USER = 8

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.console.problems import Problem
-from timers.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
-from timers.dead_letters.retrying import Retrier, Retry
 from timers.errors import TimersError
 from timers.kafka import connection, records
 from timers.kafka.clients import span_reader
@@ -30,6 +28,8 @@ from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.offline.dead_letters.letters import LetterFilter, LetterLog, LetterPage, Marks, Span, newest
+from timers.offline.dead_letters.retrying import Retrier, Retry
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.slots import Slots

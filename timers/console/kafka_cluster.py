@@ -28,13 +28,13 @@ from timers.console.history import FoundLetters, History, LetterBox, Ranges, Ret
 from timers.console.problems import Problem
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.errors import PublishError, QueryError, QueueError, TimersError
-from timers.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.kafka import connection, login_tokens, topic_admin
 from timers.kafka.clients import reader
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.offline.dead_letters.letters import LetterFilter, QueueTopics
+from timers.offline.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ForeignWorkerError, check_origin, decode_answer, read_answer

@@ -11,8 +11,8 @@ from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.history import FoundLetters, Ranges
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
-from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
+from timers.offline.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
 from timers.queue.inspection import QueueStats
 from timers.wire.printable import quoted
 

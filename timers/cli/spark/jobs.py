@@ -278,7 +278,7 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
         cluster = existing(settings, reports)
 
     from timers.kafka.request_formats import enabled_formats
-    from timers.pending import exported_topics
+    from timers.offline.pending import exported_topics
     from timers.spark.jobs import pending as job
     from timers.spark.session import session
     from timers.spark.storage import check_shared

@@ -24,7 +24,7 @@ from timers.kafka.connection import ErrorReports
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
-from timers.pending import PendingReader
+from timers.offline.pending import PendingReader
 from timers.process.config.settings import Settings
 from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead

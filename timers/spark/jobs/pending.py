@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from timers.core.timer import TopicPartition, key_bytes, origin_of
 from timers.kafka.topics import Cluster
-from timers.pending import PendingReader, exported_topics
+from timers.offline.pending import PendingReader, exported_topics
 from timers.process.config.settings import Settings
 from timers.spark.columns import record_batch, schema
 from timers.spark.session import described

@@ -12,7 +12,6 @@ from confluent_kafka import KafkaException
 
 from timers.core import levels
 from timers.core.grouping import groups
-from timers.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.errors import AccessError, NameTakenError, PublishError, RetryRefusedError, TimersError
 from timers.kafka import connection, topic_admin
 from timers.kafka.brokers_time import BrokersTime
@@ -21,6 +20,7 @@ from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
+from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h

@@ -1,0 +1,1 @@
+"""What operators read and move without a worker."""

@@ -214,12 +214,12 @@ PIP_COMPILE_FILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allo
 # --build-deps-for: setuptools is pinned, too, for the editable install without build isolation.
 PIP_COMPILE = $(PIP_COMPILE_FILE) --build-deps-for editable
 
-lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml, tests/kafka/*.toml and timers/spark/*.toml
+lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/cli/broker/jgo.toml, tests/kafka/*.toml and timers/spark/*.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(PIP_COMPILE_FILE) -o deploy/release-requirements.txt deploy/release-requirements.in
-	@$(BIN)/python -m timers.broker.jars
+	@$(BIN)/python -m timers.cli.broker.jars
 	@$(BIN)/python -m tests.harness.kafka_version
 	@$(BIN)/python -m timers.spark.jars
 

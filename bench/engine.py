@@ -15,7 +15,7 @@ from bench.workload import Workload
 from tests.harness.cluster import client_settings
 from tests.harness.process import ROOT, Process, clean_environment
 from tests.harness.worker import READY, worker_command
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.v1.progress_pb2 import Progress
 from timers.wire.progress import encode_key
 

@@ -23,7 +23,7 @@ from tests.harness import kafka_version
 from tests.harness.cluster import client_settings
 from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.system import System
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.records import read
 from timers.wire import future

@@ -28,7 +28,7 @@ from bench.report import table
 from bench.session import RESULTS, RunNames, Session, measuring
 from tests.harness import kafka_version
 from tests.harness.process import ROOT, Process, clean_environment, python
-from timers.broker import jars
+from timers.cli.broker import jars
 
 MESSAGES = 1_000_000
 TIMED_MESSAGES = 100_000

@@ -30,7 +30,7 @@ from tests.harness.publication import Publication, publish
 from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.worker import READY, Worker
-from timers.broker.embedded import DATA
+from timers.cli.broker.embedded import DATA
 from timers.core.progress import Progress
 from timers.kafka.clients import asking_admin, librdkafka, reader
 from timers.kafka.progress_log import read_all

@@ -19,7 +19,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.printer import Printer
 from tests.harness.process import ROOT, stop_everything
 from tests.harness.publication import Publication
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 RESULTS = ROOT / "bench" / "results"
 

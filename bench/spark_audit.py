@@ -25,7 +25,7 @@ from bench import machine
 from bench.session import RESULTS
 from tests.harness import kafka_version
 from tests.harness.cluster import APPEND_TIME, Cluster, client_settings
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.wire import future, topics
 from timers.wire import headers as h
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.harness import class_archive, compiled, kafka_version
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

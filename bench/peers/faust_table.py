@@ -11,7 +11,7 @@ from bench.workload import Workload
 from tests.harness.process import ROOT, Process, clean_environment, python
 from tests.harness.publication import publish_in_process
 from tests.harness.usage import UsageSampler
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 START_S = 60.0
 END_S = 120.0

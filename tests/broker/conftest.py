@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.system import System
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 
 @pytest.fixture(scope="session")

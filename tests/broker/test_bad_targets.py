@@ -18,7 +18,7 @@ from tests.harness.letters import await_letters
 from tests.harness.records import Headers, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.wire import future
 
 pytestmark = pytest.mark.broker

@@ -20,7 +20,7 @@ from tests.harness.scrape import health, is_ready, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, Worker
-from timers.broker.embedded import EmbeddedBroker
+from timers.cli.broker.embedded import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.records import read
 

@@ -14,7 +14,7 @@ from tests.chaos.logs.round import Rounds
 from tests.chaos.runner import Round
 from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.console.kafka_cluster import ANSWER_S, PUBLISH_TIMEOUT_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

@@ -21,9 +21,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.harness import acls
-from timers.broker import EmbeddedBroker, jars
-from timers.broker.embedded import DATA, NODE_ID, UNFINISHED, free_port
-from timers.broker.process import HOST, cluster_at
+from timers.cli.broker import EmbeddedBroker, jars
+from timers.cli.broker.embedded import DATA, NODE_ID, UNFINISHED, free_port
+from timers.cli.broker.process import HOST, cluster_at
 from timers.errors import BrokerError
 from timers.process.jars import cache_dir
 

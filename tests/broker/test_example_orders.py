@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 pytestmark = pytest.mark.broker
 

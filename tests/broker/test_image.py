@@ -18,7 +18,7 @@ from tests.harness.image import Image, needs, web_port
 from tests.harness.process import Process
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(4000)]
 

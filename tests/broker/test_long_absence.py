@@ -13,7 +13,7 @@ from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

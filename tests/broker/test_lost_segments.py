@@ -11,8 +11,8 @@ import pytest
 from tests.harness.scrape import health
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import DATA
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import DATA
 
 pytestmark = pytest.mark.broker
 

@@ -19,7 +19,7 @@ from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.wire import future, topics
 
 pytestmark = pytest.mark.broker

@@ -19,7 +19,7 @@ from tests.harness.process import Process, clean_environment, python
 from tests.harness.scrape import scrape
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.cli.main import main
 from timers.queue import Queue
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.logs.broker_disk import restart_without_end
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.queue import LeaseLostError, Message, Queue, QueueError
 
 pytestmark = pytest.mark.broker

@@ -15,7 +15,7 @@ from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.queue import Backoff, LeaseLostError, Queue
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

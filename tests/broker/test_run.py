@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 pytestmark = pytest.mark.broker
 

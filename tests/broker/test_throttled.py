@@ -14,7 +14,7 @@ from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
 from tests.harness.scrape import scrape
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 

@@ -13,7 +13,7 @@ from tests.harness.records import Publisher
 from tests.harness.system import System
 from tests.harness.three_brokers import ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker.embedded import NODE_ID
+from timers.cli.broker.embedded import NODE_ID
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings

@@ -18,7 +18,7 @@ from tests.harness.command_line import command, set_environment
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK, READY
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.machines.log_trimmer import LogTrimmer
 

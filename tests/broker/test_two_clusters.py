@@ -12,8 +12,8 @@ from tests.harness.command_line import Ran, command, set_environment
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import free_port
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import free_port
 from timers.kafka import topic_admin
 
 pytestmark = pytest.mark.broker

@@ -15,7 +15,7 @@ from tests.harness.java_producer import console_producer
 from tests.harness.process import clean_environment
 from tests.harness.records import Record
 from tests.harness.system import System
-from timers.broker import jars
+from timers.cli.broker import jars
 from timers.wire import verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]

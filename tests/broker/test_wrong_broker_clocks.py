@@ -19,7 +19,7 @@ from tests.harness.scrape import health, scrape
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import Worker
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 

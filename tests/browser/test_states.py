@@ -19,7 +19,7 @@ from tests.harness.publication import Publication, publish_in_process
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import wait_until
 from tests.harness.worker import Worker
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser, pytest.mark.long]
 

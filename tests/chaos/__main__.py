@@ -17,7 +17,7 @@ from tests.harness import kafka_version
 from tests.harness.disk import may_stall
 from tests.harness.printer import Printer
 from tests.harness.three_brokers import ThreeBrokers
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 SPARE_ROUNDS = 2
 """Further rounds if none of the requested ones counts: it depends on timing whether a fault hits timers in flight."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from tests.harness import kafka_version
 from tests.harness.process import ROOT, stop_everything
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.process.signals import on_signals, raise_interrupt
 
 INTERRUPTED = 130

@@ -30,7 +30,7 @@ from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import MICRO_BATCH, SPARK_S, SparkEngine, SparkJob
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 PARTITIONS = 4
 PAYLOAD_BYTES = 100

@@ -39,7 +39,7 @@ from tests.harness.records import Record
 from tests.harness.scrape import health, scrape
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.client import TimersClient
 from timers.errors import TimersError
 from timers.kafka.own_topics import LOG_APPEND_TIME, SNAPSHOTS, kept_config, own_topics

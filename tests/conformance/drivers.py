@@ -19,7 +19,7 @@ from tests.harness.cluster import CLIENT
 from tests.harness.records import Publisher, Record
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.kafka import topics
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_formats import enabled_formats

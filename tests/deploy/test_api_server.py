@@ -22,7 +22,7 @@ from tests.harness.command_line import need
 from tests.harness.go_tools import TOOLS, tool
 from tests.harness.process import Process, clean_environment
 from tests.harness.waiting import wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(4000)]
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

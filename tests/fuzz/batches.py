@@ -36,7 +36,7 @@ from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import Worker
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 

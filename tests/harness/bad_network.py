@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import NODE_ID, free_port
-from timers.broker.process import HOST
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import NODE_ID, free_port
+from timers.cli.broker.process import HOST
 
 LONGEST_SILENCE_S = 12.0
 LONGEST_CALM_S = 3.0

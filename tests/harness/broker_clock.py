@@ -13,7 +13,7 @@ import struct
 import zipfile
 from pathlib import Path
 
-from timers.broker import jars
+from timers.cli.broker import jars
 
 _CLASS = "org/apache/kafka/common/utils/SystemTime.class"
 _MARKERS = "/MemoryRecords.class"

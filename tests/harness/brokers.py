@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import free_port
-from timers.broker.process import HOST
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import free_port
+from timers.cli.broker.process import HOST
 
 CLUSTER_ID = "VGltZXJzLUJyb2tlcnMtMQ"
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tests.harness import kafka_version
-from timers.broker import EmbeddedBroker, jars
+from timers.cli.broker import EmbeddedBroker, jars
 from timers.process import java
 from timers.process.jars import cache_dir
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.process import Process, clean_environment, python
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 
 class ConsoleProcess(Process):

@@ -19,7 +19,7 @@ import pytest
 
 from tests.harness.command_line import need
 from tests.harness.process import Process
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "image"

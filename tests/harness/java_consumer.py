@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from tests.harness.waiting import DEADLINE_S
-from timers.broker import jars
+from timers.cli.broker import jars
 from timers.process import java
 
 _OFFSET, _SEPARATOR = "Offset:", "|"

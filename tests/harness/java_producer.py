@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tests.harness import kafka_version
 from tests.harness.records import Request
 from tests.harness.waiting import DEADLINE_S
-from timers.broker import jars
+from timers.cli.broker import jars
 from timers.process import java
 
 _SEPARATOR = "|"

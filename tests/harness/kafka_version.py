@@ -1,6 +1,6 @@
 """The version of Kafka whose brokers tests and benchmarks start: ``--kafka VERSION``; else that of the product.
 
-``tests/kafka/VERSION.toml`` names the packages of a version, and its lock has their hashes, as in ``timers/broker``.
+``tests/kafka/VERSION.toml`` names the packages of a version, and its lock has their hashes, as in ``timers/cli/broker``.
 ``python -m tests.harness.kafka_version`` renews these locks (part of ``make lock``).
 """
 
@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 from tests.harness.process import ROOT
-from timers.broker import jars
+from timers.cli.broker import jars
 from timers.errors import BrokerError
 from timers.process.jars import JarSet
 

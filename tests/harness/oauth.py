@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
 from tests.harness.process import ROOT
-from timers.broker import EmbeddedBroker, jars
-from timers.broker.embedded import NODE_ID, free_port
-from timers.broker.process import HOST
+from timers.cli.broker import EmbeddedBroker, jars
+from timers.cli.broker.embedded import NODE_ID, free_port
+from timers.cli.broker.process import HOST
 from timers.errors import BrokerError
 from timers.process.jars import JarSet
 

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
 from tests.harness.waiting import DEADLINE_S
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import NODE_ID, free_port
-from timers.broker.process import HOST
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import NODE_ID, free_port
+from timers.cli.broker.process import HOST
 
 PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 PLAIN_USER = "plain-user"

@@ -14,7 +14,7 @@ import psutil
 import pyspark
 
 from tests.harness.waiting import wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 
 _ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent

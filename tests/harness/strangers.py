@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 
 from tests.harness import kafka_version
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import jars
+from timers.cli.broker import jars
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import STABLE
 from timers.process.config.settings import Settings

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness.cluster import APPEND_TIME, client_settings
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import free_port
-from timers.broker.process import HOST
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import free_port
+from timers.cli.broker.process import HOST
 
 NODES = (1, 2, 3)
 NO_LEADER = -1

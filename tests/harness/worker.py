@@ -10,7 +10,7 @@ from typing import Self
 
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.waiting import DEADLINE_S
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.process.config.settings import default_worker_id
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending, ([0-9.]+) s after assignment"

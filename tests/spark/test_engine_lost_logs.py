@@ -18,7 +18,7 @@ from tests.harness.spark_job import SparkEngine
 from tests.harness.spark_query import SparkQuery
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import due_in
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.kafka import topics

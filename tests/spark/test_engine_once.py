@@ -16,7 +16,7 @@ from tests.harness.records import Record, Request
 from tests.harness.spark_query import COMMITTED, FENCED, STORED, Crash, SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

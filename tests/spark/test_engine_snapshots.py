@@ -12,7 +12,7 @@ from tests.harness.spark_query import SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.core.progress import NamedSnapshot
 from timers.core.timer import TopicPartition
 from timers.kafka import progress_log, topics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker import EmbeddedBroker, process
-from timers.broker.embedded import DATA, META_FILE, UNFINISHED
+from timers.cli.broker import EmbeddedBroker, process
+from timers.cli.broker.embedded import DATA, META_FILE, UNFINISHED
 from timers.errors import BrokerError
 
 

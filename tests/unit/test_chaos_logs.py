@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.logs.broker_disk import compacted_to, cut, disk
 from tests.chaos.logs.cells import CELLS, MEANINGS, TOPICS, choose
 from tests.chaos.logs.judge import Facts, judge
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 RED = Facts(
     in_log={1, 2, 3},

@@ -20,8 +20,8 @@ from confluent_kafka import Producer
 
 from tests.harness.command_walk import NOT_WALKED, WALKS
 from timers import cli as cli_package
-from timers.broker.embedded import free_port
 from timers.cli import output, reach
+from timers.cli.broker.embedded import free_port
 from timers.cli.main import cli, main
 from timers.cli.output import Output
 from timers.errors import TimersError

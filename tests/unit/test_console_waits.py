@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.client import by_id
 from timers.client.config import Connection
 from timers.console import kafka_cluster

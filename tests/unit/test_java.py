@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from timers.broker.process import main_error
+from timers.cli.broker.process import main_error
 from timers.errors import SettingsError, SparkError
 from timers.process import jars, java
 from timers.process.config.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import kafka_version
-from timers.broker import jars
+from timers.cli.broker import jars
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.process.http import open_connections
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.http.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections

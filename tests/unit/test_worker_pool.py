@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from timers.broker.embedded import free_port
+from timers.cli.broker.embedded import free_port
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition

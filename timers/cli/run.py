@@ -291,7 +291,7 @@ def _broker() -> Iterator[Settings]:
             "command would start speaks PLAINTEXT"
         )
 
-    from timers.broker import EmbeddedBroker
+    from timers.cli.broker import EmbeddedBroker
 
     broker = EmbeddedBroker.of_project(out=sys.stderr)
     try:

@@ -13,7 +13,7 @@ from tests.chaos.console.round import Outcome, Round
 from tests.chaos.program import one_broker, run_rounds
 from tests.harness import forked, kafka_version
 from tests.harness.printer import Printer
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 SHOWN = 10
 

@@ -20,7 +20,7 @@ from tests.harness.printer import Printer
 from tests.harness.records import Reader
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 CONSOLES = 4
 CLIENTS = 8

@@ -10,8 +10,8 @@ import shutil
 import struct
 from pathlib import Path
 
-from timers.broker import EmbeddedBroker
-from timers.broker.embedded import DATA
+from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker.embedded import DATA
 
 _HEAD = struct.Struct(">qi")
 _CLEAN = ".kafka_cleanshutdown"

@@ -31,7 +31,7 @@ from tests.chaos.logs.trial import ALIVE, FOLLOWER, LEADER, Trial
 from tests.harness.printer import Printer
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 PROPERTIES = {
     # Compaction is looked for every 15 s by default, for which a cell would wait.

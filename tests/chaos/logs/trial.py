@@ -41,7 +41,7 @@ from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.three_brokers import ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.core.progress import WITNESS_S
 from timers.kafka.own_topics import own_topics
 

@@ -14,7 +14,7 @@ from tests.chaos.program import one_broker, run_rounds
 from tests.chaos.queues.round import Outcome, Round
 from tests.harness import kafka_version
 from tests.harness.printer import Printer
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

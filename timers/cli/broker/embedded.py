@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from timers.broker import jars, process
-from timers.broker.process import HOST, cluster_at, is_port_free
+from timers.cli.broker import jars, process
+from timers.cli.broker.process import HOST, cluster_at, is_port_free
 from timers.errors import BrokerError
 from timers.process import java
 from timers.process.config.project import ADDRESS_FILE, project_dir

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 from timers.cli.output import Output, confirm, output_option, say
 from timers.process.signals import END_SIGNALS, on_signals, raise_interrupt
 

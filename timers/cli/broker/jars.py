@@ -1,6 +1,6 @@
 """Kafka's jars: ``jgo.toml`` names the packages, ``jgo.lock.toml`` has their exact versions and hashes.
 
-``python -m timers.broker.jars`` renews the lock (part of ``make lock``).
+``python -m timers.cli.broker.jars`` renews the lock (part of ``make lock``).
 """
 
 from __future__ import annotations

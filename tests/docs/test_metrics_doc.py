@@ -32,7 +32,11 @@ def test_names_say_kind_and_unit() -> None:
 
 
 def test_every_dead_letter_code_has_its_counter() -> None:
-    files = [path for room in ("core", "firing", "wire", "worker") for path in (ROOT / "timers" / room).rglob("*.py")]
+    files = [
+        path
+        for room in ("core", "machines/firing", "wire", "worker")
+        for path in (ROOT / "timers" / room).rglob("*.py")
+    ]
     source = "".join(path.read_text() for path in files)
     written = re.findall(
         r'(?:(?:InvalidRequestError|DeliveryProblem)\(\s*|code, first_s(?:, reason)? = )"([a-z-]+)"', source

@@ -45,7 +45,7 @@ class DiscardingProducer:
 
 
 class UsableTopics:
-    """Implements :class:`timers.machines.firing.ports.Topics`: each topic has some partitions, and takes all records."""
+    """Implements :class:`timers.machines.firing.ports.Topics`: each topic has partitions, and takes all records."""
 
     def __init__(self, usable: Mapping[str, int]) -> None:
         self.usable = usable

@@ -1,7 +1,7 @@
 """The version of Kafka whose brokers tests and benchmarks start: ``--kafka VERSION``; else that of the product.
 
-``tests/kafka/VERSION.toml`` names the packages of a version, and its lock has their hashes, as in ``timers/cli/broker``.
-``python -m tests.harness.kafka_version`` renews these locks (part of ``make lock``).
+``tests/kafka/VERSION.toml`` names the packages of a version, and its lock has their hashes, as in
+``timers/cli/broker``. ``python -m tests.harness.kafka_version`` renews these locks (part of ``make lock``).
 """
 
 from __future__ import annotations

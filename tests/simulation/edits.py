@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import timers
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 
-ROOMS = ("core", "firing")
+ROOMS = ("core", "machines/firing")
 
 Change: TypeAlias = tuple[str, str]
 """What the product says, and what a mutation says instead: two expressions, or a statement and statements."""

@@ -83,7 +83,7 @@ class View(Protocol):
     def history(self) -> tuple[SettingChange, ...]: ...
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values of the store in the order of keys, as :mod:`timers.machines.store.layout` describes them.
+        """Yields keys and values of the store in the order of keys: see :mod:`timers.machines.store.layout`.
 
         Without ``applied`` and the history, and without what counts the writes of one database.
 

@@ -1,7 +1,7 @@
 """Finds a Java for the embedded broker, and for Spark.
 
-``python -m timers.process.java`` prints what Spark is missing. ``python -m timers.process.java broker`` ends with 0 if the machine has
-a Java for the broker.
+``python -m timers.process.java`` prints what Spark is missing. ``python -m timers.process.java broker`` ends with 0
+if the machine has a Java for the broker.
 """
 
 from __future__ import annotations

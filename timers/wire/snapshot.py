@@ -5,9 +5,9 @@
     number (8) | index (4)  ->  0x01 "d" | the next 512 KB of the stream
     number (8) | last index ->  0x01 "f" | footer, as protobuf
 
-The stream is the keys and values of a store in the order of keys (:mod:`timers.machines.store.layout`), each with the length of
-the key (4), the length of the value (4), key, and value. Records are cut wherever that falls: a row, or a batch of the
-index journal, may be larger than any record. Numbers are big-endian.
+The stream is the keys and values of a store in the order of keys (:mod:`timers.machines.store.layout`), each with the
+length of the key (4), the length of the value (4), key, and value. Records are cut wherever that falls: a row, or a
+batch of the index journal, may be larger than any record. Numbers are big-endian.
 
 Each later version of the project must read this layout: the request log below a snapshot may be gone.
 """

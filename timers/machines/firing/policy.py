@@ -1,8 +1,8 @@
 """Decides what happens to due timers: send, retry, dead letter, tombstone [I6].
 
 The policy decides once for all rows that go to one topic. It checks single rows only if the topic takes some rows and
-refuses others. Its decisions become records of a :class:`timers.machines.firing.transaction.Transaction`. If brokers refuse some
-of these, the policy notes their timers, and decides again.
+refuses others. Its decisions become records of a :class:`timers.machines.firing.transaction.Transaction`. If brokers
+refuse some of these, the policy notes their timers, and decides again.
 
 =========================  ==================================  =======================================
 the topic                  a timer of a request topic          a timer of the retry topic

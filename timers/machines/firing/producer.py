@@ -214,8 +214,8 @@ class TransactionalProducer:
             sleep(min(left_s, STOP_POLL_S))
 
     def transact(self, batches: Iterable[Batch], offsets: Mapping[Machine, tuple[int, str]]) -> bool:
-        """Send and commit: see :meth:`timers.machines.firing.ports.Producer.transact`. Without the group's coordinator the
-        transaction is committed without the offsets."""
+        """Send and commit: see :meth:`timers.machines.firing.ports.Producer.transact`. Without the group's coordinator
+        the transaction is committed without the offsets."""
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:
             batch.seal()

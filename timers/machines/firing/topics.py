@@ -151,8 +151,8 @@ class Targets:
     # ---- routes ---------------------------------------------------------------------------------------------------
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
-        """See :meth:`timers.machines.firing.ports.Topics.route`. If the settings say so, a missing topic is created in the
-        background."""
+        """See :meth:`timers.machines.firing.ports.Topics.route`. If the settings say so, a missing topic is created in
+        the background."""
         problem = self.circuit_breaker.problem(topic, retried=retried)
         if problem is not None:
             return problem

@@ -291,7 +291,7 @@ def restore(
     apps: Collection[str] = (),
     now_s: Callable[[], float | None] = lambda: None,
 ) -> Opened:
-    """Returns what :func:`timers.machines.store.opening.open_partition` did, with a store from which the log can be read on.
+    """Returns what :func:`open_partition` did, with a store from which the log can be read on.
 
     It is restored beside the present one, which is deleted only after that. Blocks.
 

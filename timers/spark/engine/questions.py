@@ -159,7 +159,7 @@ class _OnExecutors(NamedTuple):
 
 
 class EngineMachines:
-    """All machines of an engine, which its driver answers for. See :class:`timers.machines.queries.answers.Machines`."""
+    """All machines of an engine, for which its driver answers: :class:`timers.machines.queries.answers.Machines`."""
 
     def __init__(self, settings: Settings, cluster: Cluster, retries: Retries) -> None:
         self.formats = enabled_formats(settings)

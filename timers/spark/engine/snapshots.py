@@ -1,4 +1,4 @@
-"""Snapshots and trimming of the machines of one process, by the code of a worker (:mod:`timers.machines.snapshot_taker`).
+"""Snapshots and trimming of the machines of one process, by a worker's :mod:`timers.machines.snapshot_taker`.
 
 It runs in a thread of its own. In a process of Spark a machine is open for moments only, and not in each micro-batch.
 So a question waits until the machine is open there again and has nothing left to do. What a snapshot holds is a copy of
@@ -132,7 +132,7 @@ class MomentaryRunner:
 
 
 class Snapshots:
-    """The machines that this process opens, as :class:`timers.machines.log_trimmer.Machines`, and the thread of their snapshots.
+    """The machines of this process (:class:`timers.machines.log_trimmer.Machines`), and the thread of their snapshots.
 
     Args:
         openings: opens them.

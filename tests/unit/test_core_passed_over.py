@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from tests.harness.machines import NativeRig
-from timers.core.passed_over import pass_over, without
+from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
 from timers.core.progress import PASSED_OVER, History, Progress, SettingChange
 from timers.core.timer import Fetched, Rejected
@@ -87,7 +87,7 @@ def test_a_range_covers_what_is_in_it() -> None:
         assert history.passes_over(*asked) is (asked in covered), asked
     assert not History().passes_over(0, 1)
     records = [Rejected(offset, "", "", None, None, []) for offset in (5, 10, 19, 20, 29, 39, 40)]
-    assert [each.offset for each in without(records, history.passed_over)] == [5, 20, 29, 40]
+    assert [each.offset for each in history.left_of(records)] == [5, 20, 29, 40]
 
 
 @pytest.mark.parametrize("end, kept", [(40, ((10, 20),)), (20, ((10, 20),)), (19, ()), (5, ())])

@@ -24,7 +24,6 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.passed_over import without
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
@@ -256,8 +255,8 @@ class Machine:
         records: Sequence[Any] = fetched.records
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
-        if passed_over := self.progress.settings.passed_over:
-            records = without(records, passed_over)
+        if self.progress.settings.passed_over:
+            records = self.progress.settings.left_of(records)
         end_of_replay = self.progress.next_offset
         if not recovering:
             self._in_pieces(self._accept_new, records, fetched.to_offset)

@@ -7,17 +7,13 @@ also if a later version can read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
+from timers.core.machine import Machine
 from timers.core.ports import Output
 from timers.core.progress import Progress
 from timers.core.timer import Rejected
-
-if TYPE_CHECKING:
-    from timers.core.machine import Machine
 
 
 def pass_over(machine: Machine, letter: Rejected, end_offset: int) -> bool:
@@ -45,11 +41,3 @@ def _passing(progress: Progress, from_offset: int, end_offset: int, again: bool)
     after = progress.passing_over(from_offset, end_offset)
     # The records were counted when they were accepted [I32], and are missing in each replay: counting begins anew.
     return replace(after, lineage=after.lineage.uncounted()) if again else after
-
-
-def without(records: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
-    """Returns the records that are in none of these ranges of offsets."""
-    for low, high in ranges:
-        if records and low <= records[-1].offset and records[0].offset < high:
-            records = [record for record in records if not low <= record.offset < high]
-    return records

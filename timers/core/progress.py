@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import FIRST, says_trimmed
@@ -196,6 +196,13 @@ class History(tuple[SettingChange, ...]):
         """Returns whether all offsets from one on up to, and without, another one are passed over; of an empty range,
         whether its offset is."""
         return any(low <= from_offset < high and end_offset <= high for low, high in self.passed_over)
+
+    def left_of(self, records: Sequence[Any]) -> Sequence[Any]:
+        """Returns the records that are not passed over."""
+        for low, high in self.passed_over:
+            if records and low <= records[-1].offset and records[0].offset < high:
+                records = [record for record in records if not low <= record.offset < high]
+        return records
 
 
 @dataclass(frozen=True, slots=True)

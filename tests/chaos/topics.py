@@ -177,7 +177,7 @@ class Cell:
             TIMERS_VERDICT_TOPIC=f"verdict-{name}",
             TIMERS_COLD_TOPIC=f"cold-{name}",
             TIMERS_CANARY_INTERVAL_S="3",
-            TIMERS_SNAPSHOT_RECORDS="10" if kind == SNAPSHOT else "1000000",
+            TIMERS_SNAPSHOT_RECORDS="10" if kind in (SNAPSHOT, ALL) else "1000000",
             TIMERS_HOT_HORIZON_S="7200",
             TIMERS_PARTITIONS=str(PARTITIONS),
             TIMERS_LOG_KEEP_S="never",
@@ -247,6 +247,7 @@ class Cell:
     def try_configs(self, drivers: dict[str, Driver]) -> dict[str, Any]:
         """Give all topics one setting after the other. Returns for each what the drivers and the health pages said."""
         found = {}
+        wait_until(lambda: {*self.topics.values()} <= {*self.system.cluster.topics()}, "all topics are there")
         for name, value in [*CONFIGS.items()][int(self.change) :: PARTS]:
             self.red.clear()
             began_at = time.monotonic()

@@ -15,6 +15,7 @@ from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, READY
+from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 
@@ -122,6 +123,27 @@ def test_a_worker_that_has_not_reached_a_broker_ends_at_once(tmp_path: Path, is_
         worker.send(signal.SIGTERM)
         assert worker.exit_code() == 0
         assert "did not answer" not in worker.log
+        system.close()
+
+
+def test_a_worker_whose_brokers_have_gone_ends_without_a_handover(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Within 5 s; it would wait for 25 s for answers that cannot come. What it had accepted fires at its next start."""
+    system = System(own_broker.start(), tmp_path)
+    try:
+        worker = system.worker()
+        worker.app = QUICK
+        worker.start().ready()
+        requests = system.send(*timers(system.target(), 40, due_in(3), 1))
+        system.wait_past(1)
+        own_broker.kill()
+        worker.send(signal.SIGTERM)
+        assert worker.exit_code() == 0
+        assert "no broker can be reached: ending without a handover" in worker.log
+        assert "did not answer for 15 s" not in worker.log and "have taken over" not in worker.log
+        own_broker.start()
+        worker.start()
+        assert len(system.fired(requests)) == 40
+    finally:
         system.close()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,6 +15,7 @@ from timers.core import levels
 from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.group_member import Deal
 from timers.process.config.settings import Settings
 from timers.worker.consumer.requests import PartitionConsumer
@@ -105,3 +109,22 @@ async def test_before_it_has_joined_the_owners_are_not_known() -> None:
     with pytest.raises(NoAnswer):
         await worker.members()
     worker._loop_thread.close()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "reached"),
+    [((True,), True), ((False, True), True), ((False,), False), ((False, False), False), ((), True)],
+)
+async def test_a_broker_is_reached_if_one_takes_a_connection(brokers: Sequence[bool], reached: bool) -> None:
+    """It need not answer. Before any broker is known, nothing says that none can be reached."""
+    with ExitStack() as stack:
+        ports = []
+        for listens in brokers:
+            each = stack.enter_context(socket.socket())
+            each.bind(("127.0.0.1", 0))
+            if listens:
+                each.listen()
+            ports.append(each.getsockname()[1])
+        cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(host="127.0.0.1", port=port) for port in ports])
+        consumer: Any = SimpleNamespace(_client=SimpleNamespace(cluster=cluster))
+        assert await fetch.reaches_a_broker(consumer, 5.0) is reached

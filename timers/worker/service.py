@@ -106,8 +106,9 @@ TRIM_S = 2.0
 """Seconds after which freed memory is given back to the system: glibc keeps the write buffers that RocksDB has flushed,
 60 MB in a burst of 2,000,000 timers."""
 
-END_TIMEOUT_S = 15
-"""How long Faust's clients may take to disconnect at the end, after all machines are closed."""
+END_TIMEOUT_S, CUT_OFF_S = 15.0, 0.5
+"""How long Faust's clients may take to disconnect at the end, after all machines are closed, and if no broker can be
+reached. Then the worker tries for two seconds before: so it ends within five."""
 
 
 class TimersWorker(faust_internals.Worker):
@@ -323,29 +324,33 @@ class TimersApp(faust_internals.App):
 
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
+        is_cut_off = False
         if self._snapshot_taker is not None:  # the parts were made
             self._snapshot_taker.should_stop = True
             pool, consumer = self.status.pool, self.status.consumer
-            if self.fatal is None:  # after an error it is started again, and finds its partitions
+            is_cut_off = not await consumer.reaches_a_broker()
+            if is_cut_off:
+                logger.warning("no broker can be reached: ending without a handover")
+            elif self.fatal is None:  # after an error it is started again, and finds its partitions
                 await pool.settle()
                 await consumer.leave()
                 await pool.hand_over(consumer.has_others)
             await pool.close()
-        self._end_after_timeout()
+        self._end_after_timeout(CUT_OFF_S if is_cut_off else END_TIMEOUT_S)
         await self._query_pages.close()
         await super().on_stop()
 
-    def _end_after_timeout(self) -> None:
-        """End the process after :data:`END_TIMEOUT_S`: Faust's clients wait forever for brokers that are down."""
+    def _end_after_timeout(self, timeout_s: float) -> None:
+        """End the process after a time: Faust's clients wait forever for brokers that are down."""
 
         def end() -> None:
-            logger.warning("the brokers did not answer for %d s; ending without leaving the group", END_TIMEOUT_S)
+            logger.warning("the brokers did not answer for %g s; ending without leaving the group", timeout_s)
             if self.fatal:
                 _report_fatal(self.fatal, self.settings)
             logging.shutdown()
             os._exit(self.fatal.exit_code if self.fatal else 0)
 
-        watchdog = threading.Timer(END_TIMEOUT_S, end)
+        watchdog = threading.Timer(timeout_s, end)
         watchdog.daemon = True
         watchdog.start()
 

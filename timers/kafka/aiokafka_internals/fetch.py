@@ -6,7 +6,9 @@ was read, and fetches other partitions meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from struct import unpack_from
 from typing import Any
 
@@ -60,6 +62,21 @@ def call_with_each_response(consumer: AIOKafkaConsumer, on_response: Callable[[A
 def client_of(consumer: AIOKafkaConsumer) -> AIOKafkaClient:
     """The client of a consumer, which may send other requests too."""
     return consumer._client
+
+
+async def reaches_a_broker(consumer: AIOKafkaConsumer, timeout_s: float) -> bool:
+    """Whether any broker takes a connection in time, also a silent one; True if no broker is known yet."""
+    addresses = {(each.host, each.port) for each in consumer._client.cluster.brokers()}
+    tries = [asyncio.ensure_future(asyncio.open_connection(*address)) for address in addresses]
+    is_reached = not tries
+    for each in asyncio.as_completed(tries, timeout=timeout_s):
+        with suppress(OSError, TimeoutError):
+            (await each)[1].close()
+            is_reached = True
+            break
+    for attempt in tries:
+        attempt.cancel()
+    return is_reached
 
 
 def read_from(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:

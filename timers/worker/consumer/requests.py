@@ -43,6 +43,8 @@ from timers.worker.periodic import every
 REQUEST_TIMEOUT_S = 90.0
 """Longer than a rebalance: the answer to a request to join comes when all members have joined."""
 
+REACH_S = 2.0
+
 MAX_FETCH_BYTES = 512 * 1024
 """Maximum bytes of one partition in a fetch, plus at most one batch. A larger value did not recover faster."""
 
@@ -554,6 +556,10 @@ class PartitionConsumer(Service):
                 await self._member.leave()
 
         await self._on_thread(leave())
+
+    async def reaches_a_broker(self) -> bool:
+        """Whether any broker takes a connection within :data:`REACH_S`. It need not answer."""
+        return self._reader.consumer is None or await fetch.reaches_a_broker(self._reader.consumer, REACH_S)
 
     async def has_others(self) -> bool | None:
         """Whether other workers are in the group, which this one has left; None if its coordinator does not say so."""

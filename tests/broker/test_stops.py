@@ -15,7 +15,7 @@ from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, READY
-from timers.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 

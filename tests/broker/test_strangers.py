@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,15 @@ from tests.harness.command_line import command, set_environment
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Request
 from tests.harness.scrape import get, scrape, wait_equal
-from tests.harness.strangers import CLASSIC, KIP_848, java, stranger, with_partitions
+from tests.harness.strangers import CLASSIC, KIP_848, member, remove_members, stranger, with_partitions
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.partitions import NOT_KNOWN_CODE
+from timers.kafka.aiokafka_internals.group_access import describe_patiently
+from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.queue import Queue
+from timers.wire.topics import engine_id
 
 pytestmark = pytest.mark.broker
 
@@ -29,6 +34,9 @@ RED_S = 10.0
 
 BACK_S = 15.0
 """So long after a stranger has gone a timer may be late."""
+
+IS_NAMED = re.compile(r"client 'stranger[^']*' at 127.0.0.1")
+"""Kafka Streams adds the names of its threads."""
 
 UNSEALED = "tests.harness.unsealed_app"
 
@@ -39,7 +47,7 @@ def reasons(worker: Worker) -> str:
 
 
 def is_taken(worker: Worker) -> bool:
-    return "client 'stranger' at 127.0.0.1" in reasons(worker)
+    return IS_NAMED.search(reasons(worker)) is not None
 
 
 def fire_late(system: System, requests: list[Request], since_s: float) -> None:
@@ -63,9 +71,11 @@ def test_a_stranger_that_would_let_the_brokers_deal_is_refused(system: System) -
 FIRST: dict[str, Callable[..., AbstractContextManager[Any]]] = {
     KIP_848: with_partitions,
     "librdkafka, which leads": partial(with_partitions, protocol=CLASSIC),
-    "Java, of KIP-848": partial(java, protocol=KIP_848),
-    "Java, with other strategies": java,
-    "Java, which shares": partial(java, shares=True),
+    "Java, of KIP-848": partial(member, "java-848"),
+    "Java, with other strategies": partial(member, "java"),
+    "Java, which shares": partial(member, "share"),
+    "Kafka Streams, which leaves": partial(member, "streams-leaves"),
+    "Kafka Streams, of KIP-1071": partial(member, "streams-1071"),
 }
 
 BEFORE_4 = pytest.mark.skipif(kafka_version.chosen() < "4", reason="brokers before 4.0 have no such groups by default")
@@ -74,6 +84,8 @@ MARKS: dict[str, Sequence[pytest.MarkDecorator]] = {
     "Java, of KIP-848": [BEFORE_4, pytest.mark.long],
     "Java, with other strategies": [pytest.mark.long],
     "Java, which shares": [BEFORE_4, pytest.mark.long],
+    "Kafka Streams, which leaves": [pytest.mark.long],
+    "Kafka Streams, of KIP-1071": [BEFORE_4, pytest.mark.long],
 }
 
 
@@ -92,7 +104,7 @@ def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
         set_environment(monkeypatch, {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"})
         for code, arguments in ((NOT_KNOWN_CODE, "status"), (1, "list"), (0, "levels"), (1, "levels --raise 8")):
             ran = command(capsys, *arguments.split())
-            assert ran.code == code and "client 'stranger' at 127.0.0.1" in ran.out + ran.err, (arguments, ran)
+            assert ran.code == code and IS_NAMED.search(ran.out + ran.err), (arguments, ran)
         requests = [*system.send(*timers(system.target(), 100, due_in(1), 3))]
     if "shares" in kind:
         wait_until(lambda: f"kafka-share-groups.sh --delete --group {system.app_id}" in reasons(worker), "the way on")
@@ -124,7 +136,7 @@ def test_workers_keep_their_partitions_while_a_stranger_is_in_their_group(system
 
 @pytest.mark.parametrize(
     "joins",
-    [pytest.param(with_partitions, marks=BEFORE_4), pytest.param(java, marks=pytest.mark.long)],
+    [pytest.param(with_partitions, marks=BEFORE_4), pytest.param(partial(member, "java"), marks=pytest.mark.long)],
     ids=[KIP_848, "Java"],
 )
 def test_a_queue_names_a_stranger_that_takes_its_messages(joins: Any, here: System) -> None:
@@ -138,3 +150,33 @@ def test_a_queue_names_a_stranger_that_takes_its_messages(joins: Any, here: Syst
         queue.send(b"later")
         wait_until(lambda: not queue.unready(), "it has gone", BACK_S)
         assert [message.value for message in receive(queue, 1, ack=True)] == [b"later"]
+
+
+def test_the_engine_on_spark_names_a_stranger_that_leads_its_group_until_it_has_gone(system: System) -> None:
+    settings, group = system.settings, engine_id(system.app_id)
+    system.create_own_topics()
+    with ExitStack() as stack:
+        stack.enter_context(with_partitions(system.address, group, system.request_topic, protocol=CLASSIC))
+        with taking_part(settings, group, {}, print) as taken:
+            wait_until(lambda: IS_NAMED.search(taken()), "it is named", RED_S)
+            stack.close()
+            wait_until(lambda: not taken(), "it has gone", BACK_S)
+            assert [each.url for each in describe_patiently(settings, group).members] == [settings.canonical_url]
+
+
+@pytest.mark.long
+def test_a_program_that_ended_without_leaving_is_removed_by_kafkas_tool(system: System, tmp_path: Path) -> None:
+    """Kafka Streams does not leave: the brokers would name it until its session has timed out, 45 s later."""
+    system.create_own_topics()
+    with member("streams", system.address, system.app_id, system.request_topic) as streams:
+        worker = system.worker().start()
+        worker.wait_for(r"TimersWorker\]: Ready", 2 * DEADLINE_S)
+        wait_until(lambda: is_taken(worker), "the stranger is named")
+        requests = [*system.send(*timers(system.target(), 100, due_in(1), 3))]
+        topics = {name for name in system.cluster.topics() if system.app_id in name}
+        streams.kill()
+        assert is_taken(worker)
+        remove_members(tmp_path, system.address, system.app_id)
+        fire_late(system, requests, time.time())
+    wait_equal(partial(reasons, worker), "")
+    assert topics <= {*system.cluster.topics()}, "it deletes topics of Kafka Streams only"

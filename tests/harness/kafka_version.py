@@ -14,7 +14,7 @@ from timers.cli.broker import jars
 from timers.errors import BrokerError
 from timers.process.jars import JarSet
 
-_SHIPPED = jars.KAFKA
+SHIPPED = jars.KAFKA
 _OTHERS = {
     spec.stem: JarSet(f"the jars of Kafka {spec.stem}", spec, BrokerError)
     for spec in sorted((ROOT / "tests" / "kafka").glob("*.toml"))
@@ -37,7 +37,7 @@ def choose(version: str) -> None:
     Raises:
         ValueError: there is no lock of this version.
     """
-    known = {_version_of(_SHIPPED): _SHIPPED, **_OTHERS}
+    known = {_version_of(SHIPPED): SHIPPED, **_OTHERS}
     if version not in known:
         raise ValueError(f"Kafka {version} has no lock in tests/kafka: choose one of {', '.join(sorted(known))}")
     jars.KAFKA = known[version]
@@ -60,6 +60,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 if __name__ == "__main__":
     from tests.harness.oauth import JOSE4J
+    from tests.harness.strangers import STREAMS_JARS
 
-    for jar_set in (*_OTHERS.values(), JOSE4J):
+    for jar_set in (*_OTHERS.values(), JOSE4J, STREAMS_JARS):
         print(jar_set.relock())

@@ -31,6 +31,7 @@ INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_member, "HEARTBEAT_S", 0.002)
+    monkeypatch.setattr(group_member, "NAME_S", 0.005)
     monkeypatch.setattr(group_member, "REBALANCE_S", 1.0)
 
 
@@ -541,13 +542,12 @@ async def test_a_deal_of_the_brokers_is_not_followed_while_a_stranger_is_in_the_
         await until(lambda: generation_of(one, two) and len(one.has) == 2)
         had, deals = one.has | two.has, len(one.deals)
         group.let_brokers_deal("stranger")
-        await until(lambda: one.member.is_taken and two.member.is_taken)
+        await until(lambda: one.member.taken and two.member.taken)
         assert one.has | two.has == had == of(0, 1, 2, 3) and len(one.deals) == deals
         assert await one.member.confirms() is True, "it keeps what the last deal of a worker gave to it"
-        (stranger,) = (await one.member.describe()).strangers
-        assert (stranger.worker_id, stranger.host) == ("stranger", "/10.0.0.1")
+        await until(lambda: all("client 'stranger' at 10.0.0.1" in each.member.taken for each in (one, two)))
         group.let_brokers_deal("")
-        await until(lambda: not (one.member.is_taken or two.member.is_taken) and generation_of(one, two))
+        await until(lambda: not (one.member.taken or two.member.taken) and generation_of(one, two))
         assert one.has | two.has == had
     assert one.ended == two.ended == []
 
@@ -560,7 +560,7 @@ async def test_a_worker_that_was_out_of_the_group_does_not_know_what_it_has_whil
         await until(lambda: one.deals)
         group.stranger = "stranger"
         group.members.clear()
-        await until(lambda: one.member.is_taken)
+        await until(lambda: one.member.taken)
         assert await one.member.confirms() is None and len(one.deals) == 1
 
 
@@ -571,9 +571,9 @@ async def test_a_deal_of_the_brokers_to_workers_alone_is_followed() -> None:
     async with running(one):
         await until(lambda: one.deals)
         group.let_brokers_deal("stranger")
-        await until(lambda: one.member.is_taken)
+        await until(lambda: one.member.taken)
         group.let_brokers_deal("", is_kept=True)
-        await until(lambda: not one.member.is_taken)
+        await until(lambda: not one.member.taken)
         assert one.has == of(0)
     assert one.ended == []
 
@@ -590,7 +590,7 @@ async def test_a_deal_of_a_stranger_that_leads_is_not_followed_and_one_of_an_old
             await until(partial(len, leader.deals))
             async with running(one):
                 await until(partial(getattr, one.member, "in_group"))
-                assert (one.member.is_taken, bool(one.deals)) == (is_taken, not is_taken)
+                assert (bool(one.member.taken), bool(one.deals)) == (is_taken, not is_taken)
 
 
 async def test_after_an_update_of_the_leader_the_group_is_dealt_again_with_a_seal(
@@ -618,8 +618,9 @@ async def test_a_member_that_is_kept_out_asks_again(monkeypatch: pytest.MonkeyPa
     group.error = INCONSISTENT_GROUP_PROTOCOL
     one = Worker(group, "one")
     async with running(one):
-        await until(lambda: one.member.is_taken)
+        await until(lambda: one.member.taken)
+        assert one.member.taken.startswith("another program has the group 'group'")
         group.error = 0
         await until(lambda: one.deals)
-        assert not one.member.is_taken
+        assert not one.member.taken
     assert one.ended == []

@@ -57,6 +57,20 @@ def test_a_job_is_ready_after_its_first_micro_batch_and_while_others_follow() ->
         assert get(port, "/nothing")[0] == 404
 
 
+def test_an_engine_whose_group_another_program_has_is_not_ready_and_says_so() -> None:
+    monitor = Monitor("engine", 10)
+    monitor.engine = EngineCounts()
+    monitor.looked()
+    with served(monitor, 0, "127.0.0.1") as port:
+        assert get(port, "/health/ready")[0] == 200
+        assert "\ntimers_group_taken 0.0" in get(port, "/metrics")[1]
+        monitor.taken = lambda: "another program is in the group"
+        status, page = get(port, "/health/ready")
+        assert (status, json.loads(page)["reasons"]) == (503, ["another program is in the group"])
+        assert "\ntimers_group_taken 1.0" in get(port, "/metrics")[1]
+        assert list(monitor.idle()) == [], "it fires on"
+
+
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
     clock = Clock()
     monitor = Monitor("engine", 10, clock)

@@ -132,9 +132,9 @@ def started() -> Any:
         settings=Settings(brokers="b:1"),
         pool=pool,
         tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
-        consumer=SimpleNamespace(in_group=True, was_dealt=True),
+        consumer=SimpleNamespace(in_group=True, was_dealt=True, taken=""),
         log_watch=SimpleNamespace(missing=[], problems={}),
-        group_watch=SimpleNamespace(refusal=None, taken="", unowned=UnownedPartitions()),
+        group_watch=SimpleNamespace(refusal=None, unowned=UnownedPartitions()),
         was_ready=False,
     )
 

@@ -44,6 +44,11 @@ OPEN_CIRCUITS = (
     "Callback topics that failed and have not taken a record of this worker since; their timers go through the retry "
     "topic.",
 )
+GROUP_TAKEN = (
+    "timers_group_taken",
+    "1 while another program has the group of the workers, and gets their partitions or keeps them out; or that of the "
+    "engine on Spark, which fires, but which others may not see.",
+)
 PENDING = "timers_pending{topic,partition}", "Timers stored and not yet fired."
 SNAPSHOT_UNREAD = (
     "timers_snapshot_unread_offsets{topic,partition}",

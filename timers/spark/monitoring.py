@@ -84,6 +84,7 @@ class Monitor:
         took_s: duration of the last micro-batch.
         behind: records that the job has not read; None if it does not know.
         engine: what an engine has fired; None: the job fires nothing.
+        taken: returns who has the group of an engine if other programs have it, a sentence; else an empty text.
 
     Args:
         every_s: seconds between two micro-batches.
@@ -96,6 +97,7 @@ class Monitor:
         self.took_s = 0.0
         self.behind: int | None = None
         self.engine: EngineCounts | None = None
+        self.taken: Callable[[], str] = str
         self._every_s = every_s
         self._now_s = now_s
         self._seen_s = now_s()
@@ -137,6 +139,12 @@ class Monitor:
         return None if tick is None or not tick[0] else tick[0] / 1000 + self._now_s() - tick[1]
 
     def unready(self) -> Iterator[str]:
+        """Why the job does not work now, or others may not see that it does."""
+        yield from self.idle()
+        if taken := self.taken():
+            yield taken
+
+    def idle(self) -> Iterator[str]:
         """Why the job does not work now."""
         if not self._has_begun:
             yield "the job has not read its topics yet"
@@ -215,7 +223,7 @@ def register(
 
     @page("/health/partitions")
     async def partitions(*_: object) -> web.Response:
-        firing = [] if any(monitor.unready()) else sorted(partition_name(*tp) for tp in machines.runners)
+        firing = [] if any(monitor.idle()) else sorted(partition_name(*tp) for tp in machines.runners)
         return answer([], {"red": {}, "firing": firing, "request_partitions": machines.partitions})
 
     @page("/metrics")
@@ -323,6 +331,7 @@ SHARED: tuple[Entry[Monitor], ...] = (
         *partition_metrics.OPEN_CIRCUITS,
         lambda monitor: [((), monitor.engine.open_circuits())] if monitor.engine else [],
     ),
+    Entry(*partition_metrics.GROUP_TAKEN, lambda monitor: [((), bool(monitor.taken()))] if monitor.engine else []),
     Entry(*partition_metrics.BUILD, lambda _: [(BUILT, 1)]),
 )
 """Metrics under the names that they have in a worker. Only the engine shows those of timers."""

@@ -155,8 +155,8 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.append(f"no tick was counted for {ticks.age_s:.1f} s")
     elif not ticks.has_counted:
         reasons.append("no tick was counted since the worker started")
-    if status.group_watch.taken:
-        reasons.append(status.group_watch.taken)
+    if status.consumer.taken:
+        reasons.append(status.consumer.taken)
     elif not status.consumer.was_dealt:
         reasons.append("the worker joins its group")
     elif not status.consumer.in_group:

@@ -489,11 +489,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "the group does not say who owns what.",
         partial(single, lambda status: status.group_watch.unowned.count),
     ),
-    Entry(
-        "timers_group_taken",
-        "1 while another program has the group of the workers: it gets their partitions, or keeps them out.",
-        partial(single, lambda status: bool(status.group_watch.taken)),
-    ),
+    Entry(*partition_metrics.GROUP_TAKEN, partial(single, lambda status: bool(status.consumer.taken))),
     Entry(
         "timers_topic_partitions{topic}",
         "Number of partitions of each request topic and of the retry topic: all workers together should own as many.",

@@ -92,12 +92,13 @@ def engine(
         say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
 
     group = engine_id(settings.app_id)
-    with stop_event() as stop, taking_part(settings, group, cluster.partitions, unseen), ExitStack() as stack:
+    with stop_event() as stop, taking_part(settings, group, cluster.partitions, unseen) as taken, ExitStack() as stack:
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
             launched = launch(options, "engine", session_settings(buckets or DEFAULT_BUCKETS))
             monitor = stack.enter_context(monitored(options, "engine", 1))
+            monitor.taken = taken
             oscillator = stack.enter_context(Oscillator(settings, Clock()))
             spark = stack.enter_context(session(launched))
             stack.enter_context(monitor.watching(spark))

@@ -16,7 +16,8 @@ by its name in the leader's id: the leader watches for added partitions.
 
 A deal that no worker has made is not followed. The brokers deal if a member of another program uses the protocol of
 KIP-848: the answer to a join request then names no leader. Or a member of another program leads. Until it has gone,
-each worker keeps what it had. The seal in each share keeps such members out of a group in which workers were first.
+each worker keeps what it had, and names it. The seal in each share keeps such members out of a group in which workers
+were first.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import (
+    RUNBOOK,
     SEAL,
     STABLE,
     DescribedGroup,
     is_sealed,
     partitions_in,
+    strangers_in,
     subscription_of,
     unowned_partitions,
 )
@@ -88,6 +91,9 @@ RETRY_S = 0.2
 
 REFUSED_S = 1.0
 """Pause before a member asks again to join a group that another program has."""
+
+NAME_S = 2.0
+"""Seconds between two questions who has the group."""
 
 HEARTBEAT_S = 1.0
 """A member learns of a rebalance from the answer to its next heartbeat, and all others wait for it. So this is shorter
@@ -130,8 +136,8 @@ class GroupMember:
 
     Attributes:
         in_group: whether the last deal stands; false before the first one and during a rebalance. Any thread.
-        is_taken: whether other programs have the group: they keep this member out, or it does not follow their deal.
-            Any thread.
+        taken: a sentence about the programs that have the group: they keep this member out, or it does not follow
+            their deal. Empty: there are none. Any thread.
     """
 
     def __init__(
@@ -147,7 +153,8 @@ class GroupMember:
         on_ended: Callable[[BaseException], None],
         is_alive: Callable[[], bool],
     ) -> None:
-        self.in_group = self.is_taken = False
+        self.in_group = False
+        self.taken = ""
         self._client = client
         self._group = group
         self._name = name
@@ -176,6 +183,13 @@ class GroupMember:
 
     async def run(self) -> None:
         """Take part in the group until cancelled, or until an error ends the member."""
+        naming = asyncio.create_task(self._name_strangers())
+        try:
+            await self._take_part()
+        finally:
+            naming.cancel()
+
+    async def _take_part(self) -> None:
         logged = set[str]()
         while not self._ended:
             try:
@@ -236,7 +250,7 @@ class GroupMember:
         generation = self._generation
         if not self.in_group:
             return False
-        if self.is_taken and self._is_new:
+        if self.taken and self._is_new:
             return None  # others may have got what the last deal gave to it, and this is not known now
         try:
             await self._beat()
@@ -258,6 +272,28 @@ class GroupMember:
         except NotCoordinatorForGroupError:
             self._coordinator = None
             raise
+
+    # ---- members of other programs -------------------------------------------------------------------------------
+
+    def _note_taken(self) -> None:
+        self.taken = self.taken or f"another program has the group {self._group!r} ({RUNBOOK})"
+
+    async def _name_strangers(self) -> None:
+        """While other programs have the group, ask who they are, and log it. Until cancelled."""
+        while True:
+            await asyncio.sleep(NAME_S)
+            if not self.taken:
+                continue
+            try:
+                group = await self.describe()
+            except Exception as error:  # also one that no code expects: the sentence without names stays
+                logger.debug("who has the group %s is not known: %r", self._group, error)
+                continue
+            if not group.is_taken:
+                self.rejoin()  # only workers are left, and the brokers may not ask for it
+            elif self.taken and self.taken != (sentence := strangers_in(self._group, group)):
+                self.taken = sentence
+                logger.error("%s", sentence)
 
     # ---- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -341,7 +377,7 @@ class GroupMember:
             self._id = joined.member_id
             return
         if joined.error_code == InconsistentGroupProtocolError.errno:
-            self.is_taken = True
+            self._note_taken()
             self._id = ""
             await asyncio.sleep(REFUSED_S)
             return
@@ -362,14 +398,17 @@ class GroupMember:
             await asyncio.sleep(RETRY_S)
             return
         if not is_of_worker:
-            if not self.is_taken:
+            if not self.taken:
                 logger.error(
                     "deal %d of the group %s was not made by a worker: not followed", self._generation, self._group
                 )
-            self.in_group = self.is_taken = True
+            self._note_taken()
+            self.in_group = True
             self._dealt_id = self._id
             return
-        self.is_taken = False
+        if self.taken:
+            logger.info("no other program has the group %r any more", self._group)
+            self.taken = ""
         if self._is_new and not deals and not self._nonce and (partitions != given or await self._lacks_owners()):
             logger.info("the group's deal was made for other topics or partitions than there are: rebalancing")
             self._nonce = secrets.token_hex(8)
@@ -486,7 +525,7 @@ def taking_part(
     group: str,
     partitions: Mapping[str, int],
     on_refused: Callable[[BaseException], None],
-) -> Iterator[None]:
+) -> Iterator[Callable[[], str]]:
     """Be in a group during the block, so that other processes see that this one runs, and where.
 
     The engine on Spark is in such a group: workers that start look there, and wait until it has ended. Nothing waits
@@ -496,7 +535,11 @@ def taking_part(
     Args:
         partitions: number of each topic. The member has all of those of request topics.
         on_refused: gets the reason if this user may not join, or the error that ended the membership.
+
+    Yields:
+        What returns :attr:`GroupMember.taken`: then other processes may not see this one.
     """
+    members: list[GroupMember] = []
     thread = LoopThread(f"member-of-{group}")
 
     def deal(joined: Mapping[str, Joined], _: object) -> dict[str, list[TopicPartition]]:
@@ -514,6 +557,7 @@ def taking_part(
         name, sent = f"{group}-{secrets.token_hex(8)}", {URL: settings.canonical_url}
         how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, (), *how)
+        members.append(member)
         try:
             await start_patiently(client.bootstrap, f"the member of {group}", lambda: False)
             await member.run()
@@ -530,7 +574,7 @@ def taking_part(
 
     running = thread.submit(start()).result()
     try:
-        yield
+        yield lambda: members[0].taken if members else ""
     finally:
         with contextlib.suppress(TimeoutError):
             thread.submit(end(running)).result(2 * LEAVE_TIMEOUT_S)

@@ -5,8 +5,6 @@ group's leader computes a new assignment when partitions are added, but not ever
 static member that restarts quickly stays the leader for the broker, and is not told. So each worker looks itself.
 
 It raises the feature level of its machines, when the operator and all members of the group allow it.
-
-And it names the members of other programs, because of which the workers deal nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
-from timers.kafka.aiokafka_internals.group import RUNBOOK, strangers_in, unowned_partitions
+from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.progress_log import allowed_level
 from timers.process.config.settings import Settings
 from timers.wire.topics import partition_name
@@ -137,14 +135,12 @@ class GroupWatch(Service):
 
     Attributes:
         unowned: the partitions without an owner.
-        taken: who has the group if other programs have it, a sentence; else empty.
         refusal: why this worker may own no partitions; None if it may.
     """
 
     def __init__(self, settings: Settings, pool: Pool, consumer: PartitionConsumer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.unowned = UnownedPartitions()
-        self.taken = ""
         self.refusal: LevelTooHigh | None = None
         self._settings = settings
         self._pool = pool
@@ -157,28 +153,13 @@ class GroupWatch(Service):
             is_known = False
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    if self._consumer.is_taken:
-                        await self._name_strangers()
-                    elif self._consumer.in_group:  # else the group rebalances, or the worker has not joined yet
+                    # Else the group rebalances, other programs have it, or the worker has not joined yet.
+                    if self._consumer.in_group and not self._consumer.taken:
                         await self._check_owners()
                         is_known = True
             except (NoAnswer, TimeoutError) as error:
                 logger.debug("the group's coordinator did not answer: %r", error)
             self.unowned.is_known = is_known
-            if self.taken and not self._consumer.is_taken:
-                logger.info("no other program has the group %r any more", self._settings.app_id)
-                self.taken = ""
-
-    async def _name_strangers(self) -> None:
-        """Note who has the group, and log it. If only workers are left, join again: the brokers may not ask for it."""
-        if not self.taken:
-            self.taken = f"another program has the group {self._settings.app_id!r} ({RUNBOOK})"
-        group = await self._consumer.group()
-        if not group.is_taken:
-            self._consumer.rejoin()
-        elif self.taken != (sentence := strangers_in(self._settings.app_id, group)):
-            self.taken = sentence
-            logger.error("%s", sentence)
 
     async def _check_owners(self) -> None:
         partitions = {topic: range(count) for topic, count in self._pool.partitions.items()}
@@ -194,7 +175,7 @@ class GroupWatch(Service):
     @Service.task
     async def _watch_levels(self) -> None:
         async for _ in every(LEVEL_LOOK_S, self):
-            if self._consumer.is_taken:
+            if self._consumer.taken:
                 continue  # the brokers do not tell which levels the workers support
             try:
                 await self._check_levels()

@@ -381,9 +381,9 @@ class PartitionConsumer(Service):
         return self._member is not None and self._member.in_group and self._taken is self._deal
 
     @property
-    def is_taken(self) -> bool:
-        """Whether other programs have the group, so that workers deal nothing."""
-        return self._member is not None and self._member.is_taken
+    def taken(self) -> str:
+        """Who has the group if other programs have it, a sentence: then workers deal nothing. Else empty."""
+        return "" if self._member is None else self._member.taken
 
     @property
     def was_dealt(self) -> bool:

@@ -24,7 +24,7 @@ from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
 from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
-from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S
+from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S, Progress
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.machines.firing.policy import CallbackRules
 from timers.process.config.settings import Settings
@@ -57,6 +57,7 @@ class Checkers:
         self._fired: Counter[str] = Counter()
         self._moved: Counter[tuple[str, int]] = Counter()
         self._given_up: Counter[str] = Counter()
+        self._unreadable: Counter[str] = Counter()
         self._by_source: dict[str, Request] = {}
         self._formats = formats_at(settings, LEVEL, has_conditions=has_conditions)
         self.supported: Callable[[], Iterable[int]] = lambda: ()
@@ -209,6 +210,10 @@ class Checkers:
     def _dead_letter(self, record: SimRecord) -> None:
         headers = dict(record.headers)
         source = (headers[h.TIMER_SOURCE] or b"").decode()
+        if headers[h.TIMER_ERROR] == dead_letter.BATCH_UNREADABLE.encode():
+            self._unreadable[source] += 1
+            self.counts["passed over"] += 1
+            return
         request = self._by_source.get(source)
         if request is None:
             raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
@@ -336,9 +341,19 @@ class Checkers:
                 self.counts["accepted"] -= 1
                 self.counts["rejected"] += 1
 
+    def _check_damaged(self, machine: TopicPartition, progress: Progress) -> None:
+        """Check that each damaged record that is passed over has one dead letter, and that no other was left out."""
+        for record in self._log.damaged:
+            if (record.topic, record.partition) == machine:
+                is_passed = progress.settings.passes_over(record.offset, record.offset + 1)
+                if self._unreadable[record.source] != is_passed or (record.offset < progress.next_offset) > is_passed:
+                    letters = f"{self._unreadable[record.source]} dead letters"
+                    raise Violation(f"{record.source} is damaged, and has {letters}, with {progress}")
+
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         """Check that each request has as many outcomes as the committed progress says."""
         progress, next_offset = log.progress, log.progress.next_offset
+        self._check_damaged(machine, progress)
         copied, _ = self._log.group_offsets.get((self._settings.app_id, machine), (0, ""))
         if copied > next_offset:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")

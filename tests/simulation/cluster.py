@@ -98,6 +98,9 @@ class SimCluster:
             worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
+        self._damage_random = Random(f"{self.seed} damage")
+        is_new = late_random is not None and not has_levels  # older versions do not know what is passed over
+        self._may_have_damaged = is_new and self._damage_random.random() < 0.25
         self.levels, self._level_actions = self._upgrades(has_levels)
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:

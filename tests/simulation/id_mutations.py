@@ -62,6 +62,7 @@ class OnlyFirstSecondWaits(SecondBarrier):
 
 
 CHANGED = {
+    "ids: an end that an own transaction held back counts": changed(("end in held_from", "False")),
     "ids: replay skips fired versions": changed(
         (
             "rows, entries = ... if self._index is None else ...",

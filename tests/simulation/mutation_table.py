@@ -114,6 +114,7 @@ MUTATIONS: dict[str, Mutation] = {
     "[P3] progress is not in the transaction": Mutation(Parts(producer=p.ProgressOutsideTheTransaction)),
     "[I13] requests are read uncommitted": worker(p.ReadsUncommitted),
     "[I23] memory decides whether a value is too large": worker(p.MemoryDecides),
+    "passed over: the range of another partition": worker(p.PassesOverAsAnotherPartition),
     "[P2] the sender's clock is believed": worker(m.UsesTheSendersClock),
     "[P2] a tick proves the next second": worker(m.FiresOneSecondEarly),
     "[I10] accepts while the clock is behind": machine(m.AcceptsWhileTheClockIsBehind),

@@ -1,4 +1,5 @@
-"""Classes that each break one rule of progress: fencing, reading it to its end, and its second witness.
+"""Classes that each break one rule of progress: fencing, reading it to its end, its second witness, and what it passes
+over.
 
 The simulator must find each one.
 """
@@ -14,6 +15,7 @@ from tests.simulation.kit import SimLog, SimOutbox, SimProducer, SimWorker
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
+from tests.simulation.kit.worker import SimRunner
 from timers.core.keys import NEVER, OrderKey
 from timers.core.progress import Progress
 from timers.core.timer import CutValue, Fetched, TopicPartition
@@ -136,7 +138,28 @@ class BelievesTheWitness(SimWorker):
         return replace(progress, next_offset=found[0].next_offset, fired_through=found[0].fired_through)
 
 
+# ---- records that are passed over ------------------------------------------------------------------------------------
+
+
+class PassesOverAsAnotherPartition(SimWorker):
+    """[I4]: a range of any partition of the worker is passed over in all of them."""
+
+    def passes_over(self, runner: SimRunner, offset: int) -> bool:
+        ranges = (each.machine.progress.settings for each in self.runners.values())
+        return any(each.passes_over(offset, offset + 1) for each in ranges)
+
+
+PASS_OVER = "return machine.commit_change(change, Output(rejected=[letter]), in_replay=True)"
+RANGE_ALONE = "machine.commit_change(change, in_replay=True)"
+LETTER_ALONE = "machine.commit_change(lambda now: now, Output(rejected=[letter]), in_replay=True)"
+
 CHANGED = {
+    "passed over: a replay takes what can be read now": changed(("records = left(records, passed_over)", "pass")),
+    "passed over: the dead letter is committed first": changed((PASS_OVER, f"{LETTER_ALONE}; return {RANGE_ALONE}")),
+    "passed over: the range is committed first": changed((PASS_OVER, f"{RANGE_ALONE}; return {LETTER_ALONE}")),
+    "passed over: the reader goes on before the commit": changed(
+        (PASS_OVER, f"machine.progress = change(machine.progress); return {LETTER_ALONE}")
+    ),
     "[I8] a witness is sent with new requests only": changed(
         (
             "... and new != self._sent",

@@ -104,6 +104,8 @@ class Simulator(SimCluster):
             actions += [(self._read_ahead, 6)]
         if compacts_requests:
             actions += [(self._compact_requests, 10)]
+        if self._may_have_damaged and not (compacts_requests or (self._lose_progress, 4) in actions):
+            actions += [(self._damage, 4), (self._read_damaged, 4)]
         actions += self._level_actions
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
         # times in a row would be found too rarely.
@@ -256,6 +258,23 @@ class Simulator(SimCluster):
         worker = self._cold_random.choice(self.workers)
         worker.hot_horizon_s = self._cold_random.choice([0, 2, 3, 5, 8, 100])
         return f"{worker.name} {worker.hot_horizon_s}"
+
+    def _damage(self) -> str:
+        """Write a request whose record batch is damaged: brokers do not look at its records."""
+        kinds = [self._workload.near, self._workload.far]
+        if self._settings.id_topic:
+            kinds += [self._workload.set_by_id, self._workload.cancel]
+        self.log.takes_damaged = True
+        (kind := self._damage_random.choice(kinds))()
+        self.log.takes_damaged = False
+        return kind.__name__
+
+    def _read_damaged(self) -> str:
+        """Let workers be of a version that reads damaged records; those that were passed over stay so."""
+        for record in self.log.damaged:
+            settings = self.checkers.logs[record.topic, record.partition].progress.settings
+            record.unreadable &= not settings.passes_over(record.offset, record.offset + 1)
+        return f"{sum(record.unreadable for record in self.log.damaged)} are left"
 
     # ---- faults -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
-from timers.core.progress import NamedSnapshot, Progress
+from timers.core.progress import PASSED_OVER, NamedSnapshot, Progress
 from timers.core.snapshots import Footer, deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import LogMismatch
@@ -199,6 +199,9 @@ MUTATIONS = {
     ),
     "I32 what a store has read is not counted": changed(
         ("stored is not None and stored.since == accepted.since", "False"), worker=SnapshotWorker
+    ),
+    "S6 a footer forgets what is passed over": changed(
+        ("... and each.name != SEAL", f"... and each.name not in (SEAL, {PASSED_OVER!r})"), worker=SnapshotWorker
     ),
     "S1 A is the committed offset": Mutation(worker=NamesTheCommittedOffset),
     "S1 read while the store changes": Mutation(worker=ReadsTheStore),

@@ -196,7 +196,8 @@ class SnapshotSimulator(Simulator):
             self.log.start(*machine),
         )
         is_counted = not (self._is_doubtful() or progress.rescues or machine[0] in self._settings.schedule_topics)
-        known = self.log.fetch(*machine, start, max(0, progress.next_offset - start)).records
+        counted = self.log.fetch(*machine, start, max(0, progress.next_offset - start)).records
+        known = [each for each in counted if each not in self.log.damaged]  # what is passed over is not counted
         if owner is None or not known or not is_counted:
             return "nothing"
         lost = sorted({random.choice(known).offset for _ in range(random.randint(1, 3))})

@@ -50,6 +50,30 @@ def test_committed_reads_stop_at_an_open_transaction(log: SimLog) -> None:
     assert offsets(log) == ([0, 1, 2], 4)
 
 
+def test_a_late_marker_holds_the_end_back_until_the_producer_opens_again(log: SimLog) -> None:
+    log.slow_markers.add(("x", 0))
+    first = producer(log)
+    first.begin()
+    first.produce("x", b"a", b"1", partition=0)
+    first.commit()
+    log.append("x", b"b", b"1", partition=0)
+    assert offsets(log) == ([], 0)
+    assert log.last_stable("x", 0, without="t") == 2
+    producer(log)
+    assert offsets(log) == ([0, 1], 3)
+
+
+def test_a_damaged_record_is_not_visible(log: SimLog) -> None:
+    log.takes_damaged = True
+    log.append("x", b"a", b"1", partition=0)
+    log.takes_damaged = False
+    log.append("x", b"b", b"1", partition=0)
+    assert offsets(log) == ([1], 2)
+    log.damaged[0].unreadable = False
+    assert offsets(log) == ([0, 1], 2)
+    assert [record.offset for record in log.committed] == [1]
+
+
 def test_a_fenced_producer_can_neither_send_nor_commit(log: SimLog) -> None:
     former = producer(log)
     former.begin()

@@ -78,13 +78,14 @@ class SimRecord:
     """Leader epoch in which it was appended."""
     delete_after_ms: int | None = None
     """Of a tombstone: the time after which compaction removes it; None: not compacted yet."""
+    unreadable: bool = False
+    """Whether it is in a record batch, of its own, that no worker reads: its bytes are damaged."""
 
     @property
     def committed(self) -> bool:
         """Whether readers of committed records see it."""
-        return (
-            not self.marker and not self.compacted and (self.transaction is None or self.transaction.committed is True)
-        )
+        is_there = not (self.marker or self.compacted or self.unreadable)
+        return is_there and (self.transaction is None or self.transaction.committed is True)
 
     @property
     def timestamp(self) -> int:
@@ -139,6 +140,8 @@ class SimLog:
         max_message_bytes: topic with a limit -> size of its largest record.
         wrongly_compacted: topics that are compacted now and must not be.
         lost: partition -> records that it has lost in its middle.
+        takes_damaged: whether records that are appended now, outside of transactions, are damaged.
+        damaged: all damaged records. Later versions of workers may read some of them.
         slow_markers: partitions whose leader writes no marker of a commit before the producer begins, or is opened,
             again: the coordinator answers a commit before the markers are written.
     """
@@ -163,6 +166,8 @@ class SimLog:
         self.restarts = 0
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
+        self.takes_damaged = False
+        self.damaged: list[SimRecord] = []
         self.slow_markers: set[TopicPartition] = set()
         self._open: list[SimTransaction] = []
         self._unmarked: list[tuple[SimTransaction, TopicPartition]] = []
@@ -186,7 +191,10 @@ class SimLog:
             partition = crc32(key or b"") % self.partitions
         record = self._append(topic, partition, key, value, tuple(headers), transaction, marker=False)
         record.created_ms = timestamp_ms
-        if transaction is None:
+        if self.takes_damaged and transaction is None:
+            record.unreadable = True
+            self.damaged.append(record)
+        elif transaction is None:
             self.committed.append(record)
         else:
             transaction.records.append(record)

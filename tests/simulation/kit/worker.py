@@ -31,19 +31,23 @@ from tests.simulation.kit.outbox import (
 from tests.simulation.kit.store import SimDisk, SimStore
 from timers.core import doubts, levels
 from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.levels import READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.lineage import EpochEnd, Lineage, Parted, ends_early, next_question, parted_inside
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
+from timers.core.machine import Machine
+from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.rescue import Cut, StoreUse, decide_use
-from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
+from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh, LogMismatch
 from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 from timers.wire import topics
+from timers.wire.dead_letter import BATCH_UNREADABLE
 
 RIGHT = (0, 1)
 """Partitions of the oscillator topic, each led by the broker with the same id: the clocks of these are right."""
@@ -508,9 +512,32 @@ class SimWorker:
         if runner.read_to < self.log.start(*machine):
             self._do(machine, self._out_of_range)
             return None
-        fetched = self.fetch(machine, runner.read_to, max_offsets)
+        while (damaged := self._damaged(machine, runner)) == runner.read_to:
+            self._do(machine, partial(self.pass_over, runner.machine, damaged))
+            if self.runners.get(machine) is not runner or self._damaged(machine, runner) == damaged:
+                return None
+        to_offset = runner.read_to + max_offsets if damaged is None else min(damaged, runner.read_to + max_offsets)
+        fetched = self.fetch(machine, runner.read_to, to_offset - runner.read_to)
         runner.read_to = fetched.to_offset
         return fetched
+
+    def _damaged(self, machine: TopicPartition, runner: SimRunner) -> int | None:
+        """The next offset at which reading stops; None: none is known."""
+        damaged = [
+            each.offset for each in self.log.damaged if each.unreadable and (each.topic, each.partition) == machine
+        ]
+        return min(
+            (each for each in damaged if each >= runner.read_to and not self.passes_over(runner, each)), default=None
+        )
+
+    def passes_over(self, runner: SimRunner, offset: int) -> bool:
+        """Whether a machine reads on after a damaged record."""
+        return runner.machine.progress.settings.passes_over(offset, offset + 1)
+
+    def pass_over(self, machine: Machine, offset: int) -> None:
+        """Let a machine pass over a damaged record, which its operator has accepted."""
+        if machine.progress.level >= READABLE_LATE:
+            pass_over(machine, Rejected(offset, BATCH_UNREADABLE, "damaged", None, b"damaged", []), offset + 1)
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
         """The requests that the consumer reads. It does not hold values that are too large [I23]."""

@@ -189,6 +189,21 @@ async def test_a_partition_with_a_batch_that_cannot_be_read_is_tried_again_and_t
     assert worker.read_on == [BAD]
 
 
+async def test_a_partition_is_read_on_also_if_it_was_read_again_from_before_the_batch() -> None:
+    """Its sentence stands until then, so it must be told: also if the batch is passed over in the next fetch."""
+    worker = Reader(bad=["x", "y"])
+    await worker.fetch()
+    batch = UnreadableBatch()
+    batch.from_offset, batch.end_offset = 2, 5
+    assert worker.reader._note_unreadable(KafkaTopicPartition(*BAD), batch) is False
+    worker.reader.read_from(BAD, 1)
+    assert (await worker.fetch())[BAD] == Fetched(1, 2, ["y"]), "at once"
+    assert worker.read_on == []
+    worker.consumer.logs[KafkaTopicPartition(*BAD)] += ["c"]
+    await worker.fetch()
+    assert worker.read_on == [BAD]
+
+
 async def test_a_right_that_is_gone_is_no_error_of_a_partition() -> None:
     worker = Reader(good=["a"], bad=["x"])
     worker.consumer.errors[BAD] = TopicAuthorizationFailedError("timer-request")

@@ -213,7 +213,8 @@ class LogReader:
         self._never_fetched.difference_update(partitions)
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
-        self._unreadable.pop(tp, None)
+        if tp in self._unreadable:  # it is tried at once, and stays noted until it is read on
+            self._unreadable[tp] = self._unreadable[tp][0], 0.0
         fetch.read_from(self.consumer, KafkaTopicPartition(*tp), offset)
         self._delivered_to[tp] = offset
         self._passed.pop(tp, None)

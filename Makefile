@@ -223,9 +223,9 @@ lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of 
 	@$(BIN)/python -m tests.harness.kafka_version
 	@$(BIN)/python -m timers.spark.jars
 
-RELEASE = build/release
+RELEASE = $(CURDIR)/build/release
 # What builds a package is pinned, too.
-RELEASED = PIP_CONSTRAINT=$(CURDIR)/deploy/build-requirements.txt PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH"
+RELEASED = PIP_CONSTRAINT=$(CURDIR)/deploy/build-requirements.txt PATH="$(RELEASE)/bin:$$PATH"
 
 dist: ## Build and check what a release has, as far as this machine can: source distribution, wheel for each system, compiled wheel for this one
 	@$(MAKE) --no-print-directory dist-source
@@ -233,20 +233,21 @@ dist: ## Build and check what a release has, as far as this machine can: source 
 	@$(MAKE) --no-print-directory dist-check WHEELS=2
 
 $(RELEASE)/.tools: deploy/release-requirements.txt
-	@echo "setting up $(RELEASE) (packages of deploy/release-requirements.txt) ..."
+	@echo "setting up the tools of a release (packages of deploy/release-requirements.txt) ..."
 	@$(PYTHON) -m venv --clear $(RELEASE)
 	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/release-requirements.txt
 	@touch $@
 
 dist-source: $(RELEASE)/.tools ## The source distribution, and from it the wheel for each system
 	@rm -rf dist
-	@$(RELEASED) KAFKA_TIMERS_COMPILE=never $(RELEASE)/bin/python -m build --outdir dist . > $(RELEASE)/build.log || { cat $(RELEASE)/build.log; exit 1; }
+	@$(RELEASED) KAFKA_TIMERS_COMPILE=never $(RELEASE)/bin/python -m build --outdir dist . > dist.log || { cat dist.log; exit 1; }
+	@rm dist.log
 
 # Where the compiled modules need no newer C library, auditwheel gives the wheel a name that pip takes on other Linux systems.
 dist-compiled: $(RELEASE)/.tools ## From the source distribution, the wheel for this machine and this Python
-	@rm -rf $(RELEASE)/wheels
-	@$(RELEASED) KAFKA_TIMERS_COMPILE=always CFLAGS=-g0 $(RELEASE)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(RELEASE)/wheels dist/*.tar.gz
-	@if test "$$(uname)" = Linux; then $(RELEASED) auditwheel repair --wheel-dir dist $(RELEASE)/wheels/*.whl; else cp $(RELEASE)/wheels/*.whl dist; fi
+	@rm -rf build/wheels
+	@$(RELEASED) KAFKA_TIMERS_COMPILE=always CFLAGS=-g0 $(RELEASE)/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheels dist/*.tar.gz
+	@if test "$$(uname)" = Linux; then $(RELEASED) auditwheel repair --wheel-dir dist build/wheels/*.whl; else cp build/wheels/*.whl dist; fi
 
 dist-matrix: $(RELEASE)/.tools ## From the source distribution, the wheels of [tool.cibuildwheel] for this machine; needs Docker on Linux
 	@$(RELEASE)/bin/python -m cibuildwheel --output-dir dist dist/*.tar.gz

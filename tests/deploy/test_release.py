@@ -5,6 +5,7 @@ The tests with the marker ``long`` build the packages, and need the package inde
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -115,21 +116,6 @@ def test_the_workflow_checks_the_wheels_of_all_machines_and_publishes_them_last(
     assert WORKFLOW["env"]["KAFKA_TIMERS_SOURCE"].endswith("/tree/${{ github.ref_name }}")
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone with a tag, in which packages are built."""
-    folder = tmp_path_factory.mktemp("release") / "clone"
-    git = ["git", "-c", "advice.detachedHead=false"]
-    subprocess.run([*git, "clone", "--quiet", "--shared", str(ROOT), str(folder)], check=True)
-    subprocess.run([*git, "tag", "v0.9.1"], cwd=folder, check=True)
-    # The tools of a release are set up once for all runs.
-    tools = ROOT / "build" / "release"
-    tools.mkdir(parents=True, exist_ok=True)
-    (folder / "build").mkdir()
-    (folder / "build" / "release").symlink_to(tools)
-    return folder
-
-
 def run(folder: Path, *command: str, **variables: str) -> str:
     """Output of a command that must not fail."""
     hidden = ("TIMERS_", "KAFKA_TIMERS_", "MAKE", "MFLAGS", "PYTHONPATH")
@@ -140,10 +126,30 @@ def run(folder: Path, *command: str, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
+def clone() -> Path:
+    """A clone with a tag, and in ``dist`` the packages that this machine can build, as the workflow would.
+
+    The processes of one run share it, and later runs of the same commit.
+    """
+    tools = ROOT / "build" / "release"
+    tools.mkdir(parents=True, exist_ok=True)
+    folder = ROOT / "build" / f"release-{run(ROOT, 'git', 'rev-parse', '--short', 'HEAD').strip()}"
+    with (ROOT / "build" / "release.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            for former in (ROOT / "build").glob("release-*"):
+                shutil.rmtree(former)
+            run(ROOT, "git", "clone", "--quiet", "--shared", str(ROOT), str(folder))
+            run(folder, "git", "tag", "v0.9.1")
+            for command in [*commands("source"), "make dist-compiled", "make dist-check WHEELS=2"]:
+                settings = [f"PYTHON={sys.executable}", f"RELEASE={tools}"]
+                run(folder, *command.split(), *settings, KAFKA_TIMERS_SOURCE=SOURCE)
+            (folder / "done").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
 def dist(clone: Path) -> Path:
-    """The packages that this machine can build, as the workflow would."""
-    for command in [*commands("source"), "make dist-compiled", "make dist-check WHEELS=2"]:
-        run(clone, *command.split(), f"PYTHON={sys.executable}", KAFKA_TIMERS_SOURCE=SOURCE)
     return clone / "dist"
 
 
@@ -190,12 +196,12 @@ class TestPackages:
         assert not {name for name in names if name.endswith((".so", ".c")) or name.startswith((".venv", "build/"))}
 
     @pytest.mark.parametrize("system", ["linux-x86_64", "linux-aarch64", "macos-arm64"])
-    def test_cibuildwheel_would_build_each_version_for_each_machine(self, clone: Path, dist: Path, system: str) -> None:
+    def test_cibuildwheel_would_build_each_version_for_each_machine(self, dist: Path, system: str) -> None:
         assert commands("compiled") == ["make dist-matrix"]
         kind, machine = system.split("-")
-        cibuildwheel = [str(clone / "build" / "release" / "bin" / "python"), "-m", "cibuildwheel"]
+        cibuildwheel = [str(ROOT / "build" / "release" / "bin" / "python"), "-m", "cibuildwheel"]
         options = ["--platform", kind, "--archs", machine, "--print-build-identifiers"]
-        found = run(clone, *cibuildwheel, *options, str(the(dist, "*.tar.gz"))).split()
+        found = run(dist, *cibuildwheel, *options, str(the(dist, "*.tar.gz"))).split()
         on = f"manylinux_{machine}" if kind == "linux" else f"macosx_{machine}"
         assert found == [f"cp{version.replace('.', '')}-{on}" for version in VERSIONS]
 

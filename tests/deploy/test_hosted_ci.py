@@ -12,6 +12,8 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
+from tests.harness.kafka_version import OTHERS
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 CI = ROOT / ".github" / "workflows" / "ci.yml"
@@ -71,7 +73,7 @@ def test_each_action_has_a_major_version(path: Path) -> None:
 
 
 def test_ci_runs_what_runs_on_any_machine() -> None:
-    (job,) = load(CI)["jobs"].values()
+    job = load(CI)["jobs"]["test"]
     given = {step["uses"].split("@")[0]: step["with"] for step in job["steps"] if "uses" in step}
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
@@ -79,6 +81,18 @@ def test_ci_runs_what_runs_on_any_machine() -> None:
     assert given["actions/setup-java"]["java-version"] == "17"
     oldest = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert [given["actions/setup-python"]["python-version"]] == oldest
+
+
+def test_ci_runs_on_each_version_of_python_and_of_kafka() -> None:
+    """That of the whole run, and those of the two further jobs."""
+    jobs = load(CI)["jobs"]
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert jobs["python"]["strategy"]["matrix"]["python"] == classifiers[1:]
+    assert jobs["kafka"]["strategy"]["matrix"]["kafka"] == sorted(OTHERS)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name in ("python", "kafka"):
+        made = [step["run"].split()[1] for step in jobs[name]["steps"] if step.get("run", "").startswith("make ")]
+        assert "test-kafka" in made and set(made) <= targets
 
 
 # ---- hooks before a commit ------------------------------------------------------------------------------------------

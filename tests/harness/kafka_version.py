@@ -15,7 +15,7 @@ from timers.errors import BrokerError
 from timers.process.jars import JarSet
 
 SHIPPED = jars.KAFKA
-_OTHERS = {
+OTHERS = {
     spec.stem: JarSet(f"the jars of Kafka {spec.stem}", spec, BrokerError)
     for spec in sorted((ROOT / "tests" / "kafka").glob("*.toml"))
     if not spec.name.endswith(".lock.toml")
@@ -37,7 +37,7 @@ def choose(version: str) -> None:
     Raises:
         ValueError: there is no lock of this version.
     """
-    known = {_version_of(SHIPPED): SHIPPED, **_OTHERS}
+    known = {_version_of(SHIPPED): SHIPPED, **OTHERS}
     if version not in known:
         raise ValueError(f"Kafka {version} has no lock in tests/kafka: choose one of {', '.join(sorted(known))}")
     jars.KAFKA = known[version]
@@ -54,7 +54,7 @@ class _Choose(argparse.Action):
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Give a command the option ``--kafka VERSION``, which holds as soon as it is parsed."""
     parser.add_argument(
-        "--kafka", action=_Choose, metavar="VERSION", help=f"of the broker ({', '.join(sorted(_OTHERS))}; {chosen()})"
+        "--kafka", action=_Choose, metavar="VERSION", help=f"of the broker ({', '.join(sorted(OTHERS))}; {chosen()})"
     )
 
 
@@ -62,5 +62,5 @@ if __name__ == "__main__":
     from tests.harness.oauth import JOSE4J
     from tests.harness.strangers import STREAMS_JARS
 
-    for jar_set in (*_OTHERS.values(), JOSE4J, STREAMS_JARS):
+    for jar_set in (*OTHERS.values(), JOSE4J, STREAMS_JARS):
         print(jar_set.relock())

@@ -7,6 +7,7 @@ import hashlib
 import random
 import tracemalloc
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -279,6 +280,33 @@ def test_data_after_the_last_frame_is_ignored_as_in_java() -> None:
     for name in ("gzip", "lz4", "zstd"):
         body = bytes(CODECS[name][1](data)) + b"rest"
         assert fields(read(batch(header, data, name, compressed=body))[0]) == expected(header, data)
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+def test_many_empty_frames_are_not_copied_again_and_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decompressor copies what follows the end of its frame: a batch of 1 MB took 23 s, in which nothing else ran."""
+    taken = 0
+
+    class Counting:
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def decompress(self, packed: Any, *limit: int, **limits: int) -> bytes:
+            nonlocal taken
+            taken += len(packed)
+            return bytes(self._real.decompress(packed, *limit, **limits))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    zlib_object = zlib.decompressobj
+    monkeypatch.setattr(batch_pieces, "ZstdDecompressor", lambda: Counting(zstd.ZstdDecompressor()))
+    monkeypatch.setattr(zlib, "decompressobj", lambda wbits: Counting(zlib_object(wbits=wbits)))
+    header, data = packed(drawn(9, 20, 100))
+    encode = CODECS[name][1]
+    body = bytes(encode(b"")) * 2000 + bytes(encode(data))
+    assert fields(read(batch(header, data, name, compressed=body))[0]) == expected(header, data)
+    assert taken < 20 * len(body)
 
 
 def test_a_damaged_batch_is_not_passed_over() -> None:

@@ -12,10 +12,12 @@ from tests.harness.machines import NativeRig
 from timers.core.levels import BY_HEADERS, READABLE_LATE
 from timers.core.machine import Machine
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
+from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.accepted_loss import is_accepted
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.config.settings import Settings
+from timers.worker.machines.runner import ReadAhead
 from timers.worker.machines.unreadable import Unreadable
 
 TP = ("timer-request", 0)
@@ -29,7 +31,11 @@ class Pool:
         self.rig.observe(0)
         self.parts = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": accept_loss}))
         self.formats = {TP[0]: SimpleNamespace(has_ids=has_ids)}
-        self.runners = {TP: SimpleNamespace(machine=self.rig.machine, ask=self.ask)}
+        self.runners = {TP: SimpleNamespace(machine=self.rig.machine, ask=self.ask, reads_ahead=False)}
+        self.failed: list[tuple[TopicPartition, Exception]] = []
+
+    def fail(self, tp: TopicPartition, error: Exception) -> None:
+        self.failed.append((tp, error))
 
     def ask(self, question: Any) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -92,6 +98,24 @@ def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
     assert pool.rig.machine.progress.settings.passed_over == ((0, 10),)
     unreadable.forget(TP)
     assert not unreadable.sentences
+
+
+def test_a_machine_that_is_read_ahead_is_opened_with_a_fence() -> None:
+    """It gets no ticks, so it could never commit that the batch is passed over."""
+    pool = Pool(Progress.first(READABLE_LATE), "timer-request/0:0-99")
+    pool.runners[TP].reads_ahead = True
+    assert noted(pool, batch()) == ""
+    [(tp, error)] = pool.failed
+    assert tp == TP and isinstance(error, ReadAhead)
+    assert pool.rig.outbox.rejected == []
+
+
+def test_in_a_replay_the_sentence_says_that_no_timer_fires() -> None:
+    pool: Any = Pool(Progress.first(READABLE_LATE))
+    pool.rig.accept(5, 6)
+    pool.rig.machine.commit_progress()
+    pool.runners[TP].machine = pool.rig.open(wipe=True)
+    assert "its timers wait, because this batch was accepted before" in noted(pool, batch())
 
 
 def test_no_range_is_offered_if_the_end_is_not_known() -> None:

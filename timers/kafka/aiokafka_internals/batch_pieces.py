@@ -60,6 +60,10 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
+_LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 128, 64 * 1024
+"""Compressed bytes that a decompressor gets at a time, twice as many each time. It copies what follows the end of a
+member or frame, of which a batch may have 100,000 empty ones."""
+
 _PART_BYTES = 1024 * 1024
 """Bytes that are unpacked in one step, except those of a block of snappy or lz4."""
 
@@ -137,14 +141,18 @@ def _gzip(data: memoryview) -> Iterator[bytes]:
     at = _end_of_gzip_header(data, 0)
     while at:
         member = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-        packed: bytes | memoryview = data[at:]
+        packed: bytes | memoryview = b""
+        size = _LEAST_PACKED_BYTES
         while not member.eof:
+            if not packed:
+                packed = data[at : at + size]
+                at, size = at + len(packed), min(2 * size, _MOST_PACKED_BYTES)
             part = member.decompress(packed, _PART_BYTES)
             packed = member.unconsumed_tail
-            if not (part or packed or member.eof):
+            if not (part or packed or member.eof or at < len(data)):
                 raise DamagedBatch("the data ends inside a member of gzip")
             yield part
-        at = len(data) - len(member.unused_data) + _GZIP_TRAILER_BYTES
+        at += _GZIP_TRAILER_BYTES - len(member.unused_data)
         try:
             at = _end_of_gzip_header(data, at)
         except (DamagedBatch, IndexError):
@@ -239,17 +247,20 @@ def _lz4(data: memoryview) -> Iterator[bytes]:
         at += 4 + size + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
 
 
-def _zstd(data: memoryview | bytes) -> Iterator[bytes]:
+def _zstd(data: memoryview) -> Iterator[bytes]:
     """Frames of zstd. Windows above 128 MiB are refused, as by the brokers."""
-    while data:
-        frame = ZstdDecompressor()
+    at = 0
+    while at < len(data):
+        frame, size = ZstdDecompressor(), _LEAST_PACKED_BYTES
         while not frame.eof:
-            part = frame.decompress(data, max_length=_PART_BYTES)
-            data = b""
-            if not part and not frame.eof and frame.needs_input:
-                raise DamagedBatch("the data ends inside a frame of zstd")
-            yield part
-        data = frame.unused_data
+            packed: bytes | memoryview = b""
+            if frame.needs_input:
+                packed = data[at : at + size]
+                at, size = at + len(packed), min(2 * size, _MOST_PACKED_BYTES)
+                if not packed:
+                    raise DamagedBatch("the data ends inside a frame of zstd")
+            yield frame.decompress(packed, max_length=_PART_BYTES)
+        at -= len(frame.unused_data)
 
 
 PIECE_BYTES = 1024 * 1024

@@ -127,7 +127,7 @@ class Runner:
         self.name = name
         self.is_verified = False
         self.is_recovered = False
-        self.machine, self._transaction, self._close, self._stop, self.view, self._expect, self._reads_ahead = opened
+        self.machine, self._transaction, self._close, self._stop, self.view, self._expect, self.reads_ahead = opened
         self._pool = pool
         self._post = post
         self._loop = Loop(self.machine)
@@ -182,7 +182,7 @@ class Runner:
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Put a tick into the queue, with the end of the log after it. Any thread."""
-        if not self._reads_ahead:
+        if not self.reads_ahead:
             self._inbox.put(QueuedTick(tick, end))
 
     def trust(self, leader: Leader) -> None:
@@ -344,7 +344,7 @@ class Runner:
         self._reported_leader = leader
 
     def _report_recovery(self) -> None:
-        if self._reads_ahead and not self.machine.recovering:
+        if self.reads_ahead and not self.machine.recovering:
             raise ReadAhead
         if self._recovering_since is not None and not self.machine.recovering:
             seconds, self._recovering_since = monotonic() - self._recovering_since, None

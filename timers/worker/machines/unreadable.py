@@ -1,7 +1,8 @@
 """Batches that no consumer can read: the partition is red with a sentence, until an operator passes over them.
 
 The machine stays open. Timers without an id that were accepted before such a batch fire on. Timers with an id do not
-fire while the end of the log was not read [I17]: a cancel may be in the batch or after it.
+fire while the end of the log was not read [I17]: a cancel may be in the batch or after it. If a batch was damaged after
+it was accepted, no timer fires before it is passed over: a replay needs all that was accepted [I15].
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from timers.core.timer import TopicPartition
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.threads import log_failure
-from timers.worker.machines.runner import Ended
+from timers.worker.machines.runner import Ended, ReadAhead
 
 if TYPE_CHECKING:
     from timers.worker.machines.pool import Pool
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 WITH_IDS = "its timers wait, because a cancel or an update of each of them may be there"
 WITHOUT_IDS = "timers that were accepted before it fire on"
+REPLAYED = "its timers wait, because this batch was accepted before and must be read again"
 PASSING = "It is passed over, as TIMERS_ACCEPT_LOSS says, once this is committed, which needs a tick of the time"
 
 
@@ -55,7 +57,12 @@ class Unreadable:
         runner, settings = self._pool.runners.get(tp), self._pool.parts.settings
         if runner is None:
             return
+        if runner.reads_ahead:  # it may commit nothing: only the opening that fences its owner can go on
+            self._pool.fail(tp, ReadAhead())
+            return
         waits = WITH_IDS if self._pool.formats[tp[0]].has_ids else WITHOUT_IDS
+        if runner.machine.recovering:
+            waits = REPLAYED
         sentence = refusal(settings.accept_loss, tp, batch, runner.machine.progress, waits)
         if sentence is None:
             letter = letter_of(batch)

@@ -11,15 +11,19 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
+from timers.console.kafka_cluster import find_group
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, Joined, able_members, deal
+from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import (
     DescribedGroup,
     Member,
     describe,
     member_of,
     owners,
+    partitions_in,
     strangers_in,
+    subscription_of,
     unowned_partitions,
 )
 from timers.kafka.aiokafka_internals.other_groups import (
@@ -33,6 +37,7 @@ from timers.kafka.aiokafka_internals.other_groups import (
     DescribeStreamsGroup,
 )
 from timers.kafka.aiokafka_internals.requests import OneVersion
+from timers.process.config.settings import Settings
 
 
 def described(worker_id: str, user_data: bytes, *topics: str, **partitions: list[int]) -> Member:
@@ -129,6 +134,28 @@ def test_a_member_without_partitions_of_a_group_that_a_worker_deals_is_no_strang
     assert DescribedGroup("Stable", [OURS, STRANGER], CONSUMER).strangers == [STRANGER]
 
 
+def test_members_of_a_group_without_a_worker_are_strangers_also_without_partitions() -> None:
+    """Their strategy may keep workers out of the group."""
+    assert DescribedGroup("Stable", [STRANGER]).is_taken
+    assert not DescribedGroup("PreparingRebalance", [OURS]).is_taken and not DescribedGroup("Empty", []).is_taken
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\0\0\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\0\0\0\0\0\1\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\0",
+        b"\0\1\0\0\0\1\0\1t",
+    ],
+    ids=["null array", "null topic", "one byte", "cut"],
+)
+def test_a_share_and_a_subscription_of_any_bytes_are_read(sent: bytes) -> None:
+    """Who may join the group chooses these bytes."""
+    assert partitions_in(sent) == ()
+    assert subscription_of(sent) == (frozenset(), None)
+
+
 def test_strangers_are_named_with_the_way_on() -> None:
     many = [STRANGER._replace(worker_id=f"c\n{number}") for number in range(5)]
     assert strangers_in("timers", DescribedGroup("Stable", many, CONSUMER)) == (
@@ -142,6 +169,17 @@ def test_a_share_group_keeps_its_id_when_its_members_have_gone() -> None:
     group = DescribedGroup("Empty", [], SHARE)
     assert group.is_taken and not group.strangers
     assert "delete it with `kafka-share-groups.sh --delete --group timers`" in strangers_in("timers", group)
+
+
+@pytest.mark.parametrize("first", [DescribedGroup("Empty", [], SHARE), DescribedGroup("Empty", [])])
+def test_who_has_the_group_is_asked_of_the_engine_only_if_the_workers_group_is_free(
+    first: DescribedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"timers": first, "timers-engine": DescribedGroup("Stable", [STRANGER], CONSUMER)}
+    monkeypatch.setattr(group_access, "describe", lambda _, group="timers": groups[group])
+    found = find_group(Settings())
+    assert found.workers == []
+    assert ("share group" if first.is_taken else "in the group 'timers-engine'") in found.taken
 
 
 _TOPICS: Any = ([(1, 2, "t", [0, 3], {})], {})

@@ -629,12 +629,10 @@ def find_group(settings: Settings) -> FoundGroup:
     group_id = settings.app_id
     try:
         group = group_access.describe(settings)
-        if not group.members:
+        if not group.members and not group.is_taken:
             with suppress(GroupAuthorizationFailedError):  # then it is not seen
-                group, group_id = (
-                    group_access.describe(settings, engine_id(settings.app_id)),
-                    engine_id(settings.app_id),
-                )
+                group_id = engine_id(settings.app_id)
+                group = group_access.describe(settings, group_id)
     except KafkaError as error:
         raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
     workers = [

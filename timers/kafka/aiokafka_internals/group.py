@@ -75,8 +75,10 @@ class DescribedGroup(NamedTuple):
 
     @property
     def strangers(self) -> list[Member]:
-        """Members of other programs that have partitions, or because of which no worker deals any."""
-        return [each for each in self.members if not each.is_ours and (each.partitions or self.kind != CLASSIC)]
+        """Members of other programs that have partitions, or because of which no worker deals any: those of another
+        kind of group, and those without a worker among them, whose strategy workers may not share."""
+        all_count = self.kind != CLASSIC or not any(each.is_ours for each in self.members)
+        return [each for each in self.members if not each.is_ours and (each.partitions or all_count)]
 
     @property
     def is_taken(self) -> bool:
@@ -173,9 +175,9 @@ def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
         return ()
     try:
         dealt = ConsumerProtocolMemberAssignment.decode(assignment).assignment
-    except (TypeError, ValueError):
+        return tuple((topic, partition) for topic, partitions in dealt if topic for partition in partitions)
+    except (TypeError, ValueError):  # arrays of another program may be null
         return ()
-    return tuple((topic, partition) for topic, partitions in dealt for partition in partitions)
 
 
 def is_sealed(assignment: bytes) -> bool:
@@ -190,9 +192,9 @@ def subscription_of(metadata: bytes) -> tuple[frozenset[str], Any]:
     """The topics that a member reads, and the JSON value that it sent with them. Of another program: none, and None."""
     try:
         decoded = ConsumerProtocolMemberMetadata.decode(metadata)
+        topics = frozenset(topic for topic in decoded.subscription if topic)
     except (TypeError, ValueError):
         return frozenset(), None
-    topics = frozenset(decoded.subscription)
     try:
         return topics, decode_json(decoded.user_data or b"null")
     except ValueError:

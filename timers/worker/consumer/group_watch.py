@@ -190,7 +190,7 @@ class GroupWatch(Service):
         if runners and not lower and not stopped:
             return
         members = await self._consumer.described()
-        raised = max((*stopped, *(member.raised for member in members)))
+        raised = max((*stopped, *(member.raised for member in members)), default=0)
         if raised > levels.SUPPORTED:
             await self._refuse(raised, sum(member.supports >= raised for member in members))
             return

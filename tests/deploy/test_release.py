@@ -211,17 +211,25 @@ class TestPackages:
 FIRED = re.compile(r"fired topic=timers-demo key=\S+ due=\d+ lag_ms=\d+")
 
 
-@pytest.fixture(scope="module", params=["*-py3-none-any.whl", "*-cp3*.whl"], ids=["interpreted", "compiled"])
-def installed(request: pytest.FixtureRequest, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """``bin`` of an empty environment that has one wheel, with the packages of the lock and no others."""
+@pytest.fixture(scope="module")
+def environment(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment that had nothing, and got the wheel for each system, with the packages of the lock."""
     folder = tmp_path_factory.mktemp("installed")
-    lock = folder / "lock.txt"
-    lock.write_text("\n".join(re.findall(r"^\S+==[^\\\n]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)))
+    pins = re.findall(r"^\S+==[^\\\n]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    (folder / "lock.txt").write_text("\n".join(pins))
     run(folder, sys.executable, "-m", "venv", "venv")
-    wheel = f"{the(dist, request.param)}[worker,broker,console]"
-    run(folder, "venv/bin/python", "-m", "pip", "install", "--quiet", "--constraint", str(lock), wheel)
-    yield folder / "venv" / "bin"
+    wheel = f"{the(dist, '*-py3-none-any.whl')}[worker,broker,console]"
+    run(folder, "venv/bin/python", "-m", "pip", "install", "--quiet", "--constraint", "lock.txt", wheel)
+    yield folder / "venv"
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", params=["*-py3-none-any.whl", "*-cp3*.whl"], ids=["interpreted", "compiled"])
+def installed(request: pytest.FixtureRequest, dist: Path, environment: Path) -> Path:
+    """``bin`` of the environment with one of the wheels."""
+    how = ["--quiet", "--no-deps", "--force-reinstall"]
+    run(environment, "bin/python", "-m", "pip", "install", *how, str(the(dist, request.param)))
+    return environment / "bin"
 
 
 @pytest.mark.long

@@ -215,3 +215,15 @@ def test_of_the_places_that_a_machine_had_the_newest_progress_counts(
     leaders.group = copy_of(group)
     with closing(ProgressLog(SETTINGS, cluster, timeout_s=1.0)) as log:
         assert log.read_one(FAR)[1] == newest
+
+
+@pytest.mark.parametrize("only_some", [False, True])
+def test_commands_find_the_progress_of_all_machines_also_in_their_former_places(
+    leaders: SimLeaders, only_some: bool
+) -> None:
+    """`timers export` of a partition without progress would say that nothing is pending."""
+    cluster = Cluster("c", {FAR[0]: TOPIC_ID}, {FAR[0]: 5, SETTINGS.progress_topic: 8})
+    leaders.elsewhere = {0: record(STALE, FAR), 1: record(FOUND, FAR)}
+    with closing(ProgressLog(SETTINGS, cluster, timeout_s=1.0)) as log:
+        found = log.read([FAR], after_fence=False, only_some=only_some)
+    assert progress_record.decode(found[FAR], progress_record.ANY_LEVEL, "")[0] == FOUND

@@ -166,7 +166,10 @@ class ProgressLog:
             records = self._newest(partition, ends, keys, after_fence=after_fence)
             found.update({keys[key]: value for key, value in records.items()})
             if only_some and found:
-                break
+                return found
+        missing = [tp for tp in wanted.values() if tp not in found]
+        for tp, values in self._elsewhere(missing, after_fence=after_fence).items():
+            found[tp] = max(values, key=partial(self._age, tp))
         return found
 
     def level_of_new_machines(self) -> int:
@@ -323,25 +326,35 @@ class ProgressLog:
     def _with_elsewhere(self, tp: TopicPartition, record: bytes | None, *, after_fence: bool) -> bytes | None:
         """The newest of ``record`` and those in the partitions where the machine wrote before some were added to the
         topic. Where it belongs now may be one that it wrote before it had another place."""
-        topic, key, found = self._settings.progress_topic, progress_record.encode_key(*tp), [record] if record else []
-        count = self._cluster.partitions[topic]
-        for partition in {tp[1] % former for former in range(1, count)} - {tp[1] % count}:
-            ends = self.ends(topic, partition)
-            found += self._newest(partition, ends, [key], after_fence=after_fence).values()
+        found = [record] if record else []
+        found += self._elsewhere([tp], after_fence=after_fence).get(tp, ())
+        return max(found, key=partial(self._age, tp), default=None)
 
-        def age(each: bytes) -> tuple[object, ...]:
-            """Of two records of one log, the later one has no smaller values; offsets count from a cut on only."""
-            known, topic_id = progress_record.decode(each, ANY_LEVEL, partition_name(*tp))
-            seen = known.witness
-            return (
-                topic_id == self._cluster.topic_ids[tp[0]],
-                seen.cut,
-                seen.next_offset,
-                seen.holes,
-                seen.fired_through,
-            )
+    def _elsewhere(self, tps: Iterable[TopicPartition], *, after_fence: bool) -> dict[TopicPartition, list[bytes]]:
+        """The newest records of machines in the partitions where they wrote before some were added to the topic."""
+        topic, count = self._settings.progress_topic, self._cluster.partitions[self._settings.progress_topic]
+        by_partition: dict[int, dict[bytes, TopicPartition]] = {}
+        for tp in tps:
+            for partition in {tp[1] % former for former in range(1, count)} - {tp[1] % count}:
+                by_partition.setdefault(partition, {})[progress_record.encode_key(*tp)] = tp
+        found: dict[TopicPartition, list[bytes]] = {}
+        for partition, keys in by_partition.items():
+            records = self._newest(partition, self.ends(topic, partition), keys, after_fence=after_fence)
+            for key, value in records.items():
+                found.setdefault(keys[key], []).append(value)
+        return found
 
-        return max(found, key=age, default=None)
+    def _age(self, tp: TopicPartition, record: bytes) -> tuple[object, ...]:
+        """Of two records of one log, the later one has no smaller values; offsets count from a cut on only."""
+        known, topic_id = progress_record.decode(record, ANY_LEVEL, partition_name(*tp))
+        seen = known.witness
+        return (
+            topic_id == self._cluster.topic_ids.get(tp[0]),
+            seen.cut,
+            seen.next_offset,
+            seen.holes,
+            seen.fired_through,
+        )
 
     def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
         """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""

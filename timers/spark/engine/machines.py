@@ -199,7 +199,6 @@ class MachineRun:
         if self._only_asked and self._look():
             return
         opened = self._partitions.open(self._tp, self.known)
-        self._ask_end_again(opened)
         before, until = opened.metrics.counters.numbers(), monotonic() + LONGEST_S
         while True:
             try:
@@ -234,6 +233,7 @@ class MachineRun:
     def _work(self, opened: Opened, until: float) -> bool:
         """Returns whether nothing is left to do."""
         loop, machine = opened.loop, opened.loop.machine
+        self._ask_end_again(opened)
         if self.known is not None:
             machine.sweeper.swept = self.known.swept
         for each in self._ticks():

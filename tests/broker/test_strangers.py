@@ -18,7 +18,7 @@ from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Request
 from tests.harness.scrape import get, scrape, wait_equal
 from tests.harness.strangers import CLASSIC, KIP_848, member, remove_members, stranger, with_partitions
-from tests.harness.system import System, timers
+from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.partitions import NOT_KNOWN_CODE
@@ -152,12 +152,15 @@ def test_a_queue_names_a_stranger_that_takes_its_messages(joins: Any, here: Syst
         assert [message.value for message in receive(queue, 1, ack=True)] == [b"later"]
 
 
-def test_the_engine_on_spark_names_a_stranger_that_leads_its_group_until_it_has_gone(system: System) -> None:
+@pytest.mark.parametrize("protocol", [CLASSIC, pytest.param(KIP_848, marks=BEFORE_4)])
+def test_the_engine_on_spark_names_a_stranger_that_has_its_group_until_it_has_gone(
+    protocol: str, system: System
+) -> None:
     settings, group = system.settings, engine_id(system.app_id)
     system.create_own_topics()
     with ExitStack() as stack:
-        stack.enter_context(with_partitions(system.address, group, system.request_topic, protocol=CLASSIC))
-        with taking_part(settings, group, {}, print) as taken:
+        stack.enter_context(with_partitions(system.address, group, system.request_topic, protocol=protocol))
+        with taking_part(settings, group, {system.request_topic: PARTITIONS}, print) as taken:
             wait_until(lambda: IS_NAMED.search(taken()), "it is named", RED_S)
             stack.close()
             wait_until(lambda: not taken(), "it has gone", BACK_S)

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from aiokafka.errors import KafkaError
 
@@ -107,8 +108,8 @@ class Service:
         """What all members say of a stranger; empty if one says that all is well."""
         raise NotImplementedError
 
-    def is_well(self) -> bool:
-        """Whether all members are ready."""
+    def unready(self) -> str:
+        """Why not all members are ready; empty if they are."""
         raise NotImplementedError
 
     def send(self) -> None:
@@ -155,8 +156,8 @@ class Timers(Service):
         kept = [body for status, body in pages if status != 200 and "is a share group" in body]
         return (named or kept)[0] if len(named) + len(kept) == len(pages) else ""
 
-    def is_well(self) -> bool:
-        return all(status == 200 for status, _ in self._pages())
+    def unready(self) -> str:
+        return "; ".join(body for status, body in self._pages() if status != 200)
 
 
 class Workers(Timers):
@@ -249,8 +250,8 @@ class Jobs(Service):
         kept = f"client '{CLIENT_ID}", "share group without members"
         return said[0] if all(any(each in why for each in kept) for why in said) else ""
 
-    def is_well(self) -> bool:
-        return not any(each.unready() for each in self._queues)
+    def unready(self) -> str:
+        return "; ".join(f"{each.unready()}" for each in self._queues if each.unready())
 
     def send(self) -> None:
         now_s = time.time()
@@ -344,7 +345,7 @@ class Visit:
         self._before = set(service.sent)
         self._ended = threading.Event()
         self._sender = threading.Thread(target=self._send, daemon=True)
-        self._named_at = 0.0
+        self._joined_at = self._named_at = 0.0
         self._stranger: Any = None
         self.row = Row(cell)
 
@@ -376,9 +377,11 @@ class Visit:
             self._join()
         self._watch()
         if service.fires_meanwhile or self._order == LATER:
-            wait_until(self._fires, "it fires", service.deadline_s)
+            wait_until(self._fires, "it fires on", service.deadline_s)
         gone_at = self._end()
-        wait_until(service.is_well, "all are ready", 2 * DEADLINE_S)
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not service.unready(), "all are ready", 2 * DEADLINE_S)
+        assert not (why := service.unready()), why
         self.row.well_s = time.time() - gone_at
         time.sleep(2 * WAIT_S)
         self._ended.set()
@@ -396,6 +399,7 @@ class Visit:
     def _join(self) -> None:
         service = self._service
         joins = KINDS[self._kind].join
+        self._joined_at = time.time()
         self._stranger = joins(self._directory, service.system.address, service.group, service.topic)
 
     def _is_named(self) -> bool:
@@ -405,10 +409,11 @@ class Visit:
             return False  # asked again
 
     def _fires(self) -> bool:
-        """Whether it fires, as of the last two seconds."""
-        self._service.collect()
-        now = time.time()
-        return sum(at > now - 2 for ats in list(self._service.fired.values()) for at in ats) > RATE
+        """Whether it fires in time, as of the last two seconds."""
+        service, since = self._service, time.time() - 2
+        service.collect()
+        lags = [at - service.sent[id] for id, ats in list(service.fired.items()) for at in ats if at > since]
+        return len(lags) > RATE and max(lags) < STEADY_S
 
     def _watch(self) -> None:
         """Wait until it is known how the stranger fares."""
@@ -463,7 +468,7 @@ class Visit:
         row.taken = len(ids) - len(fired) - row.lost
         row.twice = sum(len(ats) > 1 for ats in fired.values())
         row.early = sum(at < due for at, due in late)
-        row.lag_s = max((at - due for at, due in late if at < gone_at and due > self._named_at), default=0.0)
+        row.lag_s = max((at - due for at, due in late if at < gone_at and due > self._joined_at), default=0.0)
         row.last_late_s = max((at - max(due, gone_at) for at, due in late if at >= gone_at), default=0.0)
 
 
@@ -473,11 +478,20 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="cells, such as 'workers/*/first,queue/share/*'")
     parser.add_argument("--kill", action="store_true", help="end the programs of Java with SIGKILL")
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--times", type=int, default=1, help="how often each cell runs")
     parser.add_argument("--cells", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="a file to which the rows are added, as JSON")
     kafka_version.add_option(parser)
     options = parser.parse_args()
+    running: set[subprocess.Popen[str]] = set()
+
+    def end(*_: object) -> NoReturn:
+        for each in running:
+            each.terminate()
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, end)  # else brokers, workers and Java programs would stay
     if options.cells:
         _run_cells(options.address, options.cells.split(","), is_killed=options.kill)
         os._exit(0)
@@ -487,6 +501,7 @@ def main() -> int:
         cells = [cell for cell in cells if "librdkafka" not in cell]
     beside_engine = [cell for cell in cells if fnmatchcase(cell, f"{SPARK}/*/{LATER}")]
     parts = [[cell] for cell in cells if cell not in beside_engine] + [beside_engine] * bool(beside_engine)
+    parts *= options.times
     os.environ.setdefault("KAFKA_OPTS", class_archive.options())
     with (
         tempfile.TemporaryDirectory(prefix="strangers-") as place,
@@ -494,18 +509,33 @@ def main() -> int:
     ):
         more = ["--address", broker.start(), "--kafka", kafka_version.chosen(), *["--kill"] * options.kill]
 
+        def note(row: Row) -> None:
+            print(row.line(), flush=True)
+            if options.out:
+                with options.out.open("a") as file:
+                    file.write(json.dumps({"kafka": kafka_version.chosen(), **asdict(row)}) + "\n")
+
         def run(part: list[str]) -> list[Row]:
             command = [sys.executable, "-m", "tests.chaos.strangers", "--cells", ",".join(part), *more]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": place}
-            )
-            rows = [Row(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
-            rows += [Row(cell, failed=done.stderr[-1000:], broken=["it ended"]) for cell in part[len(rows) :]]
-            for row in rows:
-                print(row.line(), flush=True)
-                if options.out:
-                    with options.out.open("a") as file:
-                        file.write(json.dumps({"kafka": kafka_version.chosen(), **asdict(row)}) + "\n")
+            rows: list[Row] = []
+            with (
+                tempfile.TemporaryFile("w+", dir=place) as errors,
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "TMPDIR": place}
+                ) as cell,
+            ):
+                running.add(cell)
+                assert cell.stdout is not None
+                for text in cell.stdout:
+                    if text.startswith("{"):
+                        rows.append(Row(**json.loads(text)))
+                        note(rows[-1])
+                errors.seek(0)
+                why = errors.read()[-1000:]
+                running.discard(cell)
+            for each in part[len(rows) :]:
+                rows.append(Row(each, failed=why, broken=[f"it ended: {why}"]))
+                note(rows[-1])
             return rows
 
         with ThreadPoolExecutor(options.at_once) as pool:

@@ -13,9 +13,11 @@ from aiohttp.test_utils import TestServer, unused_port
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import kafka_cluster, worker_pages
 from timers.console.figures import quantile
-from timers.console.kafka_cluster import KafkaCluster, may_be_asked
+from timers.console.kafka_cluster import KafkaCluster, find_group, may_be_asked
 from timers.errors import QueryError
 from timers.kafka import topic_admin
+from timers.kafka.aiokafka_internals import group_access
+from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member
 from timers.process.config.settings import Settings
 
 READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
@@ -181,6 +183,36 @@ async def test_an_error_names_the_worker_that_was_asked(monkeypatch: pytest.Monk
         with pytest.raises(QueryError, match="is no address of a worker"):
             await cluster.worker_page(odd, "/health/ready")
     await cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("in_workers_group", "in_engines_group", "found", "names"),
+    [
+        (["timers", "stranger"], ["engine"], "timers", "'timers'"),
+        (["stranger"], ["engine"], "engine", ""),
+        (["stranger"], [], "", "'timers'"),
+        ([], ["stranger"], "", "'timers-engine'"),
+        (["stranger"], ["stranger"], "", "'timers'"),
+    ],
+)
+def test_the_engine_on_spark_is_found_if_no_worker_is_there_although_strangers_are(
+    in_workers_group: list[str],
+    in_engines_group: list[str],
+    found: str,
+    names: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = {"timers": in_workers_group, "timers-engine": in_engines_group}
+
+    def describe(_: Settings, group_id: str) -> DescribedGroup:
+        owned = (("timer-request", 0),)
+        named = [Member(each, partitions=owned, is_ours=each != "stranger") for each in members[group_id]]
+        return DescribedGroup(STABLE, named)
+
+    monkeypatch.setattr(group_access, "describe", describe)
+    group = find_group(Settings())
+    assert [each.id for each in group.workers] == [found] * bool(found)
+    assert bool(group.taken) == bool(names) and names in group.taken
 
 
 async def test_while_another_program_has_the_group_it_is_not_known_whether_all_timers_fire() -> None:

@@ -619,28 +619,32 @@ def _read_queues(settings: Settings) -> FoundQueues:
 
 
 def find_group(settings: Settings) -> FoundGroup:
-    """The members of the group; without any, the engine on Spark. Blocks. It is a QueryError if the coordinator does
+    """The workers of the group; without any, the engine on Spark. Blocks. It is a QueryError if the coordinator does
     not answer."""
     from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
     from timers.kafka.aiokafka_internals import group_access
     from timers.kafka.aiokafka_internals.group import strangers_in
 
-    group_id = settings.app_id
+    def found(group_id: str) -> FoundGroup:
+        group = group_access.describe(settings, group_id)
+        workers = [
+            FoundWorker(each.worker_id, each.url, list(each.partitions), may_be_asked(settings, each.url))
+            for each in group.members
+            if each.is_ours
+        ]
+        return FoundGroup(workers, strangers_in(group_id, group) if group.is_taken else "")
+
     try:
-        group = group_access.describe(settings)
-        if not group.members and not group.is_taken:
+        workers = found(settings.app_id)
+        if not workers.workers:
             with suppress(GroupAuthorizationFailedError):  # then it is not seen
-                group_id = engine_id(settings.app_id)
-                group = group_access.describe(settings, group_id)
+                engine = found(engine_id(settings.app_id))
+                if engine.workers or not workers.taken:
+                    return engine
     except KafkaError as error:
         raise QueryError(f"the members of group {settings.app_id!r} cannot be read ({error!r})") from None
-    workers = [
-        FoundWorker(each.worker_id, each.url, list(each.partitions), may_be_asked(settings, each.url))
-        for each in group.members
-        if each.is_ours
-    ]
-    return FoundGroup(workers, strangers_in(group_id, group) if group.is_taken else "")
+    return workers
 
 
 def may_be_asked(settings: Settings, url: str) -> bool:

@@ -540,10 +540,13 @@ def taking_part(
         What returns :attr:`GroupMember.taken`: then other processes may not see this one.
     """
     members: list[GroupMember] = []
+    # Without topics, a broker of 4.2 could not remove a member of KIP-848: it takes its leaving, and the end of its
+    # session, for an error, because it has dealt nothing to this one.
+    topics = [topic for topic in enabled_formats(settings) if partitions.get(topic)]
     thread = LoopThread(f"member-of-{group}")
 
     def deal(joined: Mapping[str, Joined], _: object) -> dict[str, list[TopicPartition]]:
-        every = [(topic, number) for topic in enabled_formats(settings) for number in range(partitions.get(topic, 0))]
+        every = [(topic, number) for topic in topics for number in range(partitions[topic])]
         return dict.fromkeys(joined, every)
 
     async def run() -> None:
@@ -556,7 +559,7 @@ def taking_part(
         client = AIOKafkaClient(**sessions.arguments(settings), client_id=group)
         name, sent = f"{group}-{secrets.token_hex(8)}", {URL: settings.canonical_url}
         how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
-        member = GroupMember(client, group, name, (), *how)
+        member = GroupMember(client, group, name, topics, *how)
         members.append(member)
         try:
             await start_patiently(client.bootstrap, f"the member of {group}", lambda: False)

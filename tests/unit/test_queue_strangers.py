@@ -70,9 +70,13 @@ def looked(found: Strangers, admin: SimAdmin) -> str | None:
     return found.sentence
 
 
-@pytest.mark.parametrize("is_dead", [False, True], ids=["classic", "of another kind"])
+@pytest.mark.parametrize(
+    ("is_dead", "stays"),
+    [(False, False), (True, False), (True, True)],
+    ids=["classic", "of another kind", "of a kind that stays"],
+)
 def test_members_of_other_programs_are_named_until_they_have_gone(
-    admin: SimAdmin, is_dead: bool, caplog: pytest.LogCaptureFixture
+    admin: SimAdmin, is_dead: bool, stays: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     found = Strangers(GROUP)
@@ -86,7 +90,9 @@ def test_members_of_other_programs_are_named_until_they_have_gone(
     looked(found, admin)
     assert caplog.text.count("another program is in the group") == 1
     assert admin.asked == is_dead, "asking the coordinator may end the process: once is enough"
-    admin.members, admin.is_dead = [f"{GROUP}-1"], False
+    admin.members = [f"{GROUP}-1"]
+    admin.is_dead &= stays
+    found.look_soon()
     assert looked(found, admin) == ""
     assert "no other program is in the group queue.jobs any more" in caplog.text
 

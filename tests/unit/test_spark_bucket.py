@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,18 +12,22 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
-from tests.harness.machines import BY_ID, MachineRig
+from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.index import MIN_SWEEP_ENTRIES, Swept
+from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
+from timers.core.machine import Machine
 from timers.core.only_if import TIME_ID
 from timers.core.operation import Entry
 from timers.core.ports import Lost
 from timers.core.progress import Cuts, NamedSnapshot, Progress
 from timers.core.second_barrier import SecondBarrier
-from timers.core.timer import Tick, TopicPartition
-from timers.errors import CheckpointMismatch, StoreInUse
+from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.errors import CheckpointMismatch, LogMismatch, StoreInUse
+from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
 from timers.spark.engine.machines import Known, MachineRun, Opened, Producer, Read
@@ -362,3 +366,53 @@ def test_a_state_of_another_format_is_refused() -> None:
     assert encoded[1] == FORMAT
     with pytest.raises(CheckpointMismatch, match=f"has format {FORMAT - 1}, not {FORMAT}"):
         BucketState.decode(encoded[:1] + bytes([FORMAT - 1]) + encoded[2:])
+
+
+# ---- a batch that cannot be read ------------------------------------------------------------------------------------
+
+
+class WithABadBatch:
+    """One partition of native timers, whose log cannot be read between the offsets 0 and 10.
+
+    Args:
+        level: that the machine has.
+        allowed: level that the operator allows.
+    """
+
+    def __init__(self, level: int, allowed: int) -> None:
+        self.rig, self._allowed = NativeRig(topic=TP[0], progress=Progress.first(level)), allowed
+        self.parts: Any = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": "r/1:0-9"}))
+
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        transaction: Any = SimpleNamespace(has_old_witness=False, held_from=set())
+        names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
+        return Opened(Loop(self.rig.open()), transaction, *names, metrics, lambda: None, lambda _: None)
+
+    def level_for(self, machine: Machine) -> int:
+        return self._allowed
+
+    def log_end(self, tp: TopicPartition) -> int:
+        return 12
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+        if start >= 10:
+            yield Fetched(start, end, [])
+            return
+        error = UnreadableBatch("r/1: the record batch with the offsets 0 to 9 cannot be read")
+        error.from_offset, error.end_offset, error.raw = 0, 10, b"raw"
+        raise error
+
+
+@pytest.mark.parametrize(("level", "allowed"), [(READABLE_LATE, READABLE_LATE), (8, READABLE_LATE), (8, 8)])
+def test_a_batch_is_passed_over_as_soon_as_the_operator_allows_the_level(level: int, allowed: int) -> None:
+    """The sentence of a lower level says that raising it is the way on."""
+    partitions: Any = WithABadBatch(level, allowed)
+    run = MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions)
+    if allowed < READABLE_LATE:
+        with pytest.raises(LogMismatch, match="run `timers levels --raise 9`"):
+            run.go()
+        return
+    run.go()
+    progress = partitions.rig.outbox.progress
+    assert (progress.level, progress.settings.passed_over) == (READABLE_LATE, ((0, 10),))
+    assert partitions.rig.outbox.rejected == [(0, "batch-unreadable")] and run.done.is_complete

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timers.core.counters import subtracted
 from timers.core.index import Swept
+from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.machine import Machine
@@ -245,6 +246,8 @@ class MachineRun:
                     loop.add_fetch(fetched)
             except UnreadableBatch as batch:
                 fetches = self._around(machine, batch)
+                if loop.idle:
+                    continue
             if loop.idle:
                 break
             outcome = loop.step()
@@ -278,6 +281,10 @@ class MachineRun:
         position, lineage = machine.position, self._read.lineage
         end = max(batch.end_offset, batch.from_offset + 1)
         if not machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
+            may_raise = machine.progress.level < READABLE_LATE and not machine.recovering
+            level = self._partitions.level_for(machine) if may_raise else 0
+            if level >= READABLE_LATE and not machine.raise_level(level):
+                return self._fetches(position)  # it has no tick yet
             accept_loss = self._partitions.parts.settings.accept_loss
             sentence = refusal(accept_loss, self._tp, batch, machine.progress, "the engine ends")
             if sentence is not None:

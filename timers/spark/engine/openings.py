@@ -22,8 +22,10 @@ from typing import ClassVar, TypeVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.loop import Loop
+from timers.core.machine import Machine
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
@@ -35,7 +37,7 @@ from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.clients import asking_admin
 from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
-from timers.kafka.progress_log import ProgressLog
+from timers.kafka.progress_log import ProgressLog, allowed_level
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -210,6 +212,10 @@ class Openings:
                     self.snapshots.runner(tp, opened.loop.machine)
                     return opened
         return None
+
+    def level_for(self, machine: Machine) -> int:
+        """The level that a machine may have now, by what the operator allows."""
+        return levels.wanted(machine.progress.level, allowed_level(self._places.settings), is_verified=False)
 
     def log_end(self, tp: TopicPartition) -> int | None:
         """Where a log ends for committed readers now; None: its leader does not answer."""

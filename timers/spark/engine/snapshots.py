@@ -208,11 +208,12 @@ class Snapshots:
                 logger.exception("the snapshots of this process failed with an exception that no code expects")
 
     def _raise_levels(self) -> None:
-        """Raise the machines whose log and snapshots agree, so that their logs are trimmed from the next look on."""
-        for runner in [*self.runners.values()]:
-            now = runner.machine.progress
-            if runner.is_verified and not now.settings.trims and now.level < levels.READABLE_LATE:
-                level = levels.wanted(now.level, allowed_level(self._settings), is_verified=True)
+        """Raise machines to the level that the operator allows: to one that trims only if log and snapshots agree."""
+        lower = [each for each in self.runners.values() if each.machine.progress.level < levels.RAISED_TO]
+        allowed = allowed_level(self._settings) if lower else 0
+        for runner in lower:
+            now = runner.machine.progress.level
+            if (level := levels.wanted(now, allowed, is_verified=runner.is_verified)) > now:
                 asked = runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
                 asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
 

@@ -472,6 +472,59 @@ class Visit:
         row.last_late_s = max((at - max(due, gone_at) for at, due in late if at >= gone_at), default=0.0)
 
 
+class Runner:
+    """Runs cells in processes of their own.
+
+    Args:
+        out: a file to which the rows are added.
+
+    Attributes:
+        place: directory of their files.
+        more: options of their processes.
+    """
+
+    def __init__(self, out: Path | None) -> None:
+        self.place = ""
+        self.more: list[str] = []
+        self._out = out
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def end(self, *_: object) -> NoReturn:
+        """End the processes and this one."""
+        for each in self._running:
+            each.terminate()
+        sys.exit(1)
+
+    def run(self, cells: list[str]) -> list[Row]:
+        """Run cells in one process, print their rows as they come, and return them."""
+        command = [sys.executable, "-m", "tests.chaos.strangers", "--cells", ",".join(cells), *self.more]
+        environment = {**os.environ, "TMPDIR": self.place}
+        rows: list[Row] = []
+        with (
+            tempfile.TemporaryFile("w+", dir=self.place) as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        ):
+            self._running.add(process)
+            assert process.stdout is not None
+            for text in process.stdout:
+                if text.startswith("{"):
+                    rows.append(Row(**json.loads(text)))
+                    self._note(rows[-1])
+            self._running.discard(process)
+            errors.seek(0)
+            why = errors.read()[-1000:]
+        for each in cells[len(rows) :]:
+            rows.append(Row(each, failed=why, broken=[f"it ended: {why}"]))
+            self._note(rows[-1])
+        return rows
+
+    def _note(self, row: Row) -> None:
+        print(row.line(), flush=True)
+        if self._out is not None:
+            with self._out.open("a") as file:
+                file.write(json.dumps({"kafka": kafka_version.chosen(), **asdict(row)}) + "\n")
+
+
 def main() -> int:
     """Run the cells, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.strangers", description=__doc__)
@@ -484,14 +537,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a file to which the rows are added, as JSON")
     kafka_version.add_option(parser)
     options = parser.parse_args()
-    running: set[subprocess.Popen[str]] = set()
-
-    def end(*_: object) -> NoReturn:
-        for each in running:
-            each.terminate()
-        sys.exit(1)
-
-    signal.signal(signal.SIGTERM, end)  # else brokers, workers and Java programs would stay
+    runner = Runner(options.out)
+    signal.signal(signal.SIGTERM, runner.end)  # else brokers, workers and Java programs would stay
     if options.cells:
         _run_cells(options.address, options.cells.split(","), is_killed=options.kill)
         os._exit(0)
@@ -507,39 +554,10 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="strangers-") as place,
         EmbeddedBroker(Path(place) / "broker", port=0) as broker,
     ):
-        more = ["--address", broker.start(), "--kafka", kafka_version.chosen(), *["--kill"] * options.kill]
-
-        def note(row: Row) -> None:
-            print(row.line(), flush=True)
-            if options.out:
-                with options.out.open("a") as file:
-                    file.write(json.dumps({"kafka": kafka_version.chosen(), **asdict(row)}) + "\n")
-
-        def run(part: list[str]) -> list[Row]:
-            command = [sys.executable, "-m", "tests.chaos.strangers", "--cells", ",".join(part), *more]
-            rows: list[Row] = []
-            with (
-                tempfile.TemporaryFile("w+", dir=place) as errors,
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "TMPDIR": place}
-                ) as cell,
-            ):
-                running.add(cell)
-                assert cell.stdout is not None
-                for text in cell.stdout:
-                    if text.startswith("{"):
-                        rows.append(Row(**json.loads(text)))
-                        note(rows[-1])
-                errors.seek(0)
-                why = errors.read()[-1000:]
-                running.discard(cell)
-            for each in part[len(rows) :]:
-                rows.append(Row(each, failed=why, broken=[f"it ended: {why}"]))
-                note(rows[-1])
-            return rows
-
+        runner.place = place
+        runner.more = ["--address", broker.start(), "--kafka", kafka_version.chosen(), *["--kill"] * options.kill]
         with ThreadPoolExecutor(options.at_once) as pool:
-            rows = [row for found in pool.map(run, parts) for row in found]
+            rows = [row for found in pool.map(runner.run, parts) for row in found]
     return int(any(row.broken for row in rows))
 
 

@@ -131,3 +131,14 @@ def test_brokers_that_are_away_do_not_delay_the_end(
     closing.released.set()
     wait_until(lambda: all(thread.name != "queue-close" for thread in threading.enumerate()), "the end of close")
     assert closing.revoked == [], "nobody uses this consumer any more"
+
+
+def test_a_commit_whose_text_the_client_cannot_read_is_asked_for_again(opened: Transport) -> None:
+    """librdkafka does not end the metadata of a commit, and confluent-kafka then decodes what is behind it."""
+
+    def fail(_: object, timeout: float) -> None:
+        raise UnicodeDecodeError("utf-8", b"AgAAAaImnJ5V\xed\x7f", 12, 13, "invalid continuation byte")
+
+    opened._asking = cast("Any", SimpleNamespace(committed=fail))
+    with pytest.raises(KafkaException, match="a commit cannot be read"):  # the partition is loaded again later
+        opened.committed([JOBS])

@@ -521,7 +521,13 @@ class Transport:
         """
         asked = [TopicPartition(*each) for each in partitions]
         found = {}
-        for each in self._asking.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ():
+        try:
+            answers = self._asking.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ()
+        except UnicodeDecodeError as error:
+            # The client does not end the text of another program's commit (Kafka Streams' has 12 characters), and
+            # reads on in its memory: the next answer has other bytes there.
+            raise KafkaException(KafkaError(KafkaError._BAD_MSG, f"a commit cannot be read: {error}")) from error
+        for each in answers:
             if each.error is not None:
                 raise KafkaException(each.error)
             none = each.offset < 0

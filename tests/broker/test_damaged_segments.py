@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.test_damaged_store import tables
-from tests.broker.test_unusual_batches import red, taken, way_on
 from tests.harness.records import Request
+from tests.harness.red_partitions import red, tables, taken, way_on
 from tests.harness.scrape import health
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until

@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.red_partitions import tables
 from tests.harness.scrape import scrape
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import Worker
 
 pytestmark = pytest.mark.broker
-
-
-def tables(worker: Worker) -> dict[str, Path]:
-    """Partition of the request topic -> the largest table file of its store."""
-    found: dict[str, Path] = {}
-    for table in sorted(worker.data_dir.rglob("request-*/*/*.sst"), key=lambda path: path.stat().st_size):
-        found[table.parent.name] = table
-    return found
 
 
 def flip(table: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,40 +9,13 @@ import pytest
 from tests.harness import raw_batches
 from tests.harness.ids import Ids
 from tests.harness.java_consumer import consume_by_console
-from tests.harness.records import Reader, Request
-from tests.harness.scrape import health
+from tests.harness.records import Request
+from tests.harness.red_partitions import red, red_sentence, taken, way_on
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
-from tests.harness.worker import Worker
 from timers.wire import key_partition
 
 pytestmark = pytest.mark.broker
-
-
-WAY_ON = re.compile(r"TIMERS_ACCEPT_LOSS=(\S+)")
-
-
-def red(worker: Worker) -> dict[str, str]:
-    """The red partitions, and why."""
-    found: dict[str, str] = health(worker.port, "partitions")[1]["red"]
-    return found
-
-
-def red_sentence(worker: Worker, partition: str) -> str:
-    """Wait until a partition is red, and say why."""
-    found: str = wait_until(lambda: red(worker).get(partition), f"{partition} is red")
-    return found
-
-
-def way_on(worker: Worker, partition: str) -> str:
-    """The value of the setting that the sentence of a red partition names."""
-    found = WAY_ON.search(red_sentence(worker, partition))
-    assert found
-    return found[1]
-
-
-def taken(reader: Reader, count: int) -> list[str]:
-    return sorted((record.value or b"").decode() for record in reader.take(count))
 
 
 def test_worker_and_other_consumers_read_the_same_requests(system: System) -> None:

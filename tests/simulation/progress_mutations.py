@@ -154,7 +154,9 @@ RANGE_ALONE = "machine.commit_change(change, in_replay=True)"
 LETTER_ALONE = "machine.commit_change(lambda now: now, Output(rejected=[letter]), in_replay=True)"
 
 CHANGED = {
-    "passed over: a replay takes what can be read now": changed(("records = left(records, passed_over)", "pass")),
+    "passed over: a replay takes what can be read now": changed(
+        ("records = self.progress.settings.left_of(records)", "pass")
+    ),
     "passed over: the dead letter is committed first": changed((PASS_OVER, f"{LETTER_ALONE}; return {RANGE_ALONE}")),
     "passed over: the range is committed first": changed((PASS_OVER, f"{RANGE_ALONE}; return {LETTER_ALONE}")),
     "passed over: the reader goes on before the commit": changed(

@@ -113,6 +113,7 @@ class SimSystem:
         )
         self.ask_log = self
         self.parts = self
+        self.formats = {TP[0]: SimpleNamespace(topic_is_compacted=False)}
         pool: Any = self
         self.taker = SnapshotTaker(settings, pool, lambda: None, self.fail)
 

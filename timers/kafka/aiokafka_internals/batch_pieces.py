@@ -333,6 +333,11 @@ class UnreadableBatch(CorruptRecordException):
     end_offset: int
     raw: bytes
 
+    @property
+    def read_on_from(self) -> int:
+        """The offset from which the log is read on, if the batch is passed over: also if its end is not known."""
+        return max(self.end_offset, self.from_offset + 1)
+
 
 _MAX_GAP = 1 << 31
 """The offsets of a batch differ by less."""

@@ -256,7 +256,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
             if self._in_pieces.on_unreadable is None:
                 raise damage
             if self._in_pieces.on_unreadable(self._tp, damage):
-                self.next_fetch_offset = max(damage.end_offset, damage.from_offset + 1)
+                self.next_fetch_offset = damage.read_on_from
             else:
                 self.finished = True  # it is fetched again: another leader may have another copy
         return found

@@ -278,8 +278,7 @@ class MachineRun:
         Raises:
             LogMismatch: no operator has accepted that.
         """
-        position, lineage = machine.position, self._read.lineage
-        end = max(batch.end_offset, batch.from_offset + 1)
+        position, end, lineage = machine.position, batch.read_on_from, self._read.lineage
         if not machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
             may_raise = machine.progress.level < READABLE_LATE and not machine.recovering
             level = self._partitions.level_for(machine) if may_raise else 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -152,7 +152,7 @@ class SimPartitions(Openings):
         self._engine.own_between(tp)
         return self.open(tp, None)
 
-    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
         self._engine.happened["read again"] += 1
         while start < end:
             size = self._engine.random.choice([1, 4, 1000])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import GEN_CLOSED, getgeneratorstate
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -394,7 +395,7 @@ class WithABadBatch:
     def log_end(self, tp: TopicPartition) -> int:
         return 12
 
-    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
         if start >= 10:
             yield Fetched(start, end, [])
             return
@@ -416,3 +417,32 @@ def test_a_batch_is_passed_over_as_soon_as_the_operator_allows_the_level(level: 
     progress = partitions.rig.outbox.progress
     assert (progress.level, progress.settings.passed_over) == (READABLE_LATE, ((0, 10),))
     assert partitions.rig.outbox.rejected == [(0, "batch-unreadable")] and run.done.is_complete
+
+
+class WhoseCommitFails(WithABadBatch):
+    """Its log is read again, and its engine ends when the first step of the machine fails."""
+
+    reading: Generator[Fetched, None, None]
+
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        opened = super().open(tp, known)
+        opened.loop.step = self._step  # type: ignore[method-assign]
+        return opened
+
+    def _step(self) -> Any:
+        raise Lost("the commit failed")
+
+    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+        raise Lost("told to stop")
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
+        self.reading = (Fetched(start, start + 1, []) for start in range(start, end))
+        return self.reading
+
+
+def test_a_run_that_fails_leaves_no_open_reader_of_the_log() -> None:
+    """Its thread would be waited for without end when the process ends."""
+    partitions: Any = WhoseCommitFails(READABLE_LATE, READABLE_LATE)
+    with pytest.raises(Lost, match="told to stop"):
+        MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions).go()
+    assert getgeneratorstate(partitions.reading) == GEN_CLOSED

@@ -375,7 +375,9 @@ async def test_a_machine_whose_new_owner_does_not_come_is_closed(
     await pool.close()
 
 
-async def test_a_worker_that_ends_waits_until_others_have_its_partitions(tmp_path: Path) -> None:
+async def test_a_worker_that_ends_waits_until_others_have_its_partitions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     machine = SimRunner()
     pool = open_pool(tmp_path, machine)
     await pool.settle()
@@ -391,8 +393,27 @@ async def test_a_worker_that_ends_waits_until_others_have_its_partitions(tmp_pat
         return True
 
     async with asyncio.timeout(30):
-        await pool.hand_over(has_others)
+        with caplog.at_level("INFO"):
+            await pool.hand_over(has_others)
     assert not pool.runners and not machine.is_stopped
+    assert "have taken over 1 of 1 partitions" in caplog.text
+    await pool.close()
+
+
+async def test_a_machine_that_is_closed_when_its_time_ends_is_not_counted_as_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pools, "HANDOVER_S", 0.1)
+    pool = open_pool(tmp_path, SimRunner())
+
+    async def has_others() -> bool:
+        await asyncio.sleep(0.2)
+        pool.tick(Tick(1000))
+        return True
+
+    with caplog.at_level("INFO"):
+        await pool.hand_over(has_others)
+    assert not pool.runners and "have taken over 0 of 1 partitions" in caplog.text
     await pool.close()
 
 

@@ -8,7 +8,7 @@ what a bucket must know to leave a partition closed in which nothing is to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
@@ -203,7 +203,7 @@ class MachineRun:
         before, until = opened.metrics.counters.numbers(), monotonic() + LONGEST_S
         while True:
             try:
-                with closing(opened):
+                with closing(opened), ExitStack() as self._reading:
                     is_complete = self._work(opened, until)
                     after = opened.metrics.counters.numbers()
                     answers = self._answering.answers(self._questions, opened.loop.machine)
@@ -297,7 +297,9 @@ class MachineRun:
         """What is between a position and the end of what was read. Spark reads nothing twice, so the log is read again
         if the store of this executor ended earlier, or if the last micro-batch could not accept all of it."""
         end, _, lineage, start, records = self._read
-        before: Iterable[Fetched] = self._partitions.read(self._tp, position, start) if position < start else ()
+        before: Iterable[Fetched] = ()
+        if position < start:
+            before = self._reading.enter_context(closing(self._partitions.read(self._tp, position, start)))
         first = max(position, start)
         rest = [record for record in records if record.offset >= first]
         fetches = chain(before, [Fetched(first, end, rest)] if first < end else [])

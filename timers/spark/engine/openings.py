@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -227,8 +227,10 @@ class Openings:
         """Whether a partition must be opened for its snapshots, although nothing else is to do."""
         return self.snapshots.asks(tp)
 
-    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[Fetched]:
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
         """Read a range of a log, as a worker does, that Spark has read before or cannot read.
+
+        Close the generator: it has a thread.
 
         Raises:
             UnreadableBatch: a batch cannot be read. All records before it were yielded.

@@ -253,7 +253,7 @@ class Pool:
         """
         self._ended, self._dealt = True, frozenset()
         await asyncio.wait([self._close(({*self.runners} | self._openings.partitions) - self._let_go())])
-        began_at, count = monotonic(), len(self.runners)
+        began_at, fired = monotonic(), {*self.runners}
         known_at = began_at
         while self.runners and monotonic() < began_at + HANDOVER_S:
             others = await has_others()
@@ -261,9 +261,9 @@ class Pool:
             if others is False or monotonic() > known_at + UNKNOWN_S:
                 break
             await asyncio.sleep(HANDOVER_POLL_S)
-        if count:
-            taken, seconds = count - len(self.runners), monotonic() - began_at
-            logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, count, seconds)
+        if fired:
+            taken, seconds = len(fired - self._leaving.keys()), monotonic() - began_at
+            logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, len(fired), seconds)
 
     async def settle(self) -> None:
         """Commit what all machines have accepted, so that their stores can be used when this worker comes back."""
@@ -461,6 +461,7 @@ class Pool:
             self._note_closed({tp: runner})
             if tp not in self._dealt:
                 if isinstance(error, Fenced):
+                    self._leaving.pop(tp, None)
                     logger.info("%s: its new owner has taken over (%s)", runner.name, error)
                 else:  # opened again here, it would fence the new owner
                     logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)

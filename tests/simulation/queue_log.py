@@ -9,7 +9,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from timers.core.lineage import EpochEnd
-from timers.queue.new_partitions import NO_OFFSET, Verification
+from timers.queue.new_partitions import Verification
+from timers.queue.transport import NO_OFFSET
 
 
 class SimMessage(NamedTuple):

@@ -13,9 +13,10 @@ import pytest
 from timers.console.problems import Problem
 from timers.console.web import timer_screens
 from timers.console.web.board import Figures, Finding, Look, Recent, findings, headline, lag_s, level
-from timers.console.web.page import ago, data, link, moment, ranges, runbooks, size, span
+from timers.console.web.page import ago, data, link, moment, ranges, runbooks
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
+from timers.counted import size, span
 
 NOW_S = 1_900_000_000
 

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException
 
@@ -25,15 +25,10 @@ from timers.queue.metadata import (
 )
 from timers.queue.settling import Commit, Partition
 from timers.queue.state import State
+from timers.queue.transport import NO_OFFSET, Transport
 from timers.wire import topics
 
-if TYPE_CHECKING:
-    from timers.queue.transport import Transport
-
 _log = logging.getLogger("timers.queue")
-
-NO_OFFSET = 2**62
-"""No log has this offset."""
 
 _ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 

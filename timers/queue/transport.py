@@ -34,12 +34,14 @@ from timers.kafka.own_topics import (
 from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
 from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
-from timers.queue.new_partitions import NO_OFFSET
 from timers.queue.records import Signing
 from timers.queue.settling import Commit, Partition, Plan
 from timers.queue.strangers import Strangers
 from timers.queue.transactions import Outcome, Transactions, login, offsets
 from timers.wire import topics
+
+NO_OFFSET = 2**62
+"""No log has this offset."""
 
 ANSWER_S = 15.0
 """An answer that takes longer counts as lost. The brokers answer a member that joins when all others have joined."""

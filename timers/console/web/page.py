@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment
@@ -20,17 +20,14 @@ from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, Route
+from timers.console.web.board import Board, Figures
+from timers.counted import count, size, span
 from timers.errors import InvalidTimerError
 from timers.process.http.html_templates import html_templates
 from timers.wire.printable import UNSAFE, printable, quoted
 from timers.wire.query import format_due, given_in
 
-if TYPE_CHECKING:
-    from timers.console.web.board import Board, Figures
-
 _HERE = Path(__file__).parent
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_BYTES = 1024
 
 
 def environment(base_path: str) -> Environment:
@@ -132,38 +129,6 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             found.append([number])
     return ", ".join("–".join(map(str, each)) for each in found)
-
-
-def count(number: float | None) -> str:
-    """A number with separators; a dash if it is not known."""
-    return "–" if number is None else f"{number:,.0f}"
-
-
-def size(number: float | None) -> str:
-    """Bytes for people."""
-    if number is None:
-        return "–"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if number < _BYTES or unit == "TiB":
-            break
-        number /= _BYTES
-    return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"
-
-
-def span(seconds: float | None) -> str:
-    """A length of time for people: two units, or milliseconds."""
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{seconds * 1000:,.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    left, parts = int(seconds), []
-    for unit_s, name in _UNITS:
-        whole, left = divmod(left, unit_s)
-        if whole:
-            parts.append(f"{whole:,} {name}")
-    return " ".join(parts[:2])
 
 
 def ago(second: float, now_s: float) -> str:

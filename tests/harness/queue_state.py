@@ -105,8 +105,7 @@ def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int
 
 def receive(state: State, count: int, kind: type[Message] = Message) -> list[Message]:
     """Return ``count`` messages, which must be there."""
-    state.message = kind
-    messages = state.receive(count, 0)
+    messages = state.receive(kind.deliver, count, 0)
     assert len(messages) == count
     return messages
 

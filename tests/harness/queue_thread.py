@@ -331,7 +331,7 @@ class Opened:
         received: list[Message] = []
 
         def enough() -> bool:
-            received.extend(self.state.receive(count - len(received), 0.1))
+            received.extend(self.state.receive(Message.deliver, count - len(received), 0.1))
             return len(received) == count
 
         wait_until(enough, f"{count} messages")

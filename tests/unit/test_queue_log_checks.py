@@ -7,6 +7,7 @@ import pytest
 from tests.harness.queue_thread import JOBS, MESSAGES, Opened
 from tests.harness.waiting import wait_until
 from timers.errors import QueueError
+from timers.queue import Message
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
     queue.transport.is_recreated = True
     with pytest.raises(QueueError, match="created again"):
         # Messages may be received before the topics are checked.
-        wait_until(lambda: queue.state.receive(1, 0.1) is None, "the error")
+        wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1) is None, "the error")
 
 
 @pytest.mark.usefixtures("copies_at_once")

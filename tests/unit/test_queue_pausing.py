@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.queue_thread import JOBS, MESSAGES, OTHER, Opened
 from tests.harness.waiting import wait_until
+from timers.queue import Message
 
 
 def test_partitions_are_not_paused_while_receivers_take_messages(
@@ -18,7 +19,7 @@ def test_partitions_are_not_paused_while_receivers_take_messages(
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     received = 0
     while received < 40_000:
-        messages = queue.state.receive(500, 60)
+        messages = queue.state.receive(Message.deliver, 500, 60)
         assert messages, "no message came"
         received += len(messages)
         for message in messages:

@@ -164,7 +164,7 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
         assert saying in caplog.text
     else:
         with pytest.raises(QueueError, match=error):
-            wait_until(lambda: queue.state.receive(1, 0.1), "the error")
+            wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1), "the error")
     queue.close()
 
 
@@ -182,7 +182,7 @@ def test_a_log_that_lost_its_end_is_delivered_from_where_it_parts(accept_loss: b
         assert [each.source for each in queue.receive(2)] == ["jobs/0/3~1", "jobs/0/4~1"]
     else:
         with pytest.raises(QueueError, match="from 3 on, the log is not the one of before, which was read to 4"):
-            wait_until(lambda: queue.state.receive(1, 0.1), "the error")
+            wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1), "the error")
     queue.close()
 
 
@@ -223,12 +223,12 @@ def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
     assert saved.waits[0] >= queue.transport.transactions.append_ms / 1000 + 3600 - SESSION_S
     queue.call(queue.transport.assigned, [JOBS])
     wait_until(lambda: queue.state.counters().depth, "the partition is read again")
-    assert message.source not in {each.source for each in queue.state.receive(MESSAGES, 0.3)}
+    assert message.source not in {each.source for each in queue.state.receive(Message.deliver, MESSAGES, 0.3)}
     queue.stopped_s += 3600 + SESSION_S
     received: list[Message] = []
 
     def is_back() -> bool:
-        received.extend(queue.state.receive(MESSAGES, 0.1))
+        received.extend(queue.state.receive(Message.deliver, MESSAGES, 0.1))
         return (message.source, 2) in {(each.source, each.attempt) for each in received}
 
     wait_until(is_back, "the retry")
@@ -261,7 +261,7 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
     saved = decode(commit.metadata, LOG, commit.offset)
     assert (saved.offset, saved.start, saved.suspects_end) == (1, NOTHING, 0)
     with pytest.raises(QueueError, match="retention deleted messages"):
-        queue.state.receive(1, 0)
+        queue.state.receive(Message.deliver, 1, 0)
 
 
 def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(

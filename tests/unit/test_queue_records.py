@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import sleep
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from timers.client.retry import ATTEMPT
 from timers.errors import InvalidTimerError, PublishError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
-from timers.queue import records
+from timers.queue import Message, records
 from timers.queue.metadata import Start
 from timers.queue.records import (
     ERROR,
@@ -25,6 +25,7 @@ from timers.queue.records import (
     SENT,
     SIGNATURE,
     SOURCE,
+    Content,
     Identity,
     Signing,
     returned_value,
@@ -38,19 +39,15 @@ MAX_BYTES = 1_000_000
 Headers = list[tuple[str, bytes | None]]
 
 
-@dataclass
-class SimMessage:
-    """A message as its receiver sees it."""
-
-    key: bytes | None = b"\xff"
-    value: bytes | None = b"\x00value"
-    headers: Headers = field(default_factory=list)
-    attempt: int = 1
-    source: str = "jobs/3/14"
-    sent_ms: int = 1_700_000_000_123
-
-
-Delivered: Any = SimMessage
+def content(
+    key: bytes | None = b"\xff",
+    value: bytes | None = b"\x00value",
+    headers: Headers | None = None,
+    attempt: int = 1,
+    source: str = "jobs/3/14",
+    sent_ms: int = 1_700_000_000_123,
+) -> Content:
+    return Content(source, sent_ms, attempt, key, value, headers or [])
 
 
 @dataclass
@@ -109,7 +106,7 @@ OF_ITS_OWN = Identity("queue.jobs-returns/0/5", 99, 1, "a doubt")
 
 
 def test_a_retry_comes_back_as_it_was_sent() -> None:
-    message = Delivered(headers=[("trace", b"1"), ("null", None), ("trace", b"2")], attempt=4)
+    message = content(headers=[("trace", b"1"), ("null", None), ("trace", b"2")], attempt=4)
     record = back(records.later(message, SIGNING, 5, "no answer", MAX_BYTES))
     assert (record.topic(), record.key(), record.value()) == ("queue.jobs-returns", b"\xff", b"\x00value")
     assert records.user_headers(record.headers(), returned=True) == message.headers
@@ -121,7 +118,7 @@ def test_a_retry_comes_back_as_it_was_sent() -> None:
 @pytest.mark.parametrize("sent", [None, b""])
 @pytest.mark.parametrize("key", [None, b""])
 def test_null_comes_back_as_null_and_empty_as_empty(key: bytes | None, sent: bytes | None) -> None:
-    record = back(records.later(Delivered(key=key, value=sent), SIGNING, 0, "", MAX_BYTES))
+    record = back(records.later(content(key=key, value=sent), SIGNING, 0, "", MAX_BYTES))
     assert (record.key(), returned_value(record.value(), record.headers())) == (key, sent)
     assert not identity(record).doubt
 
@@ -129,15 +126,15 @@ def test_null_comes_back_as_null_and_empty_as_empty(key: bytes | None, sent: byt
 @pytest.mark.parametrize("sent_ms", [-1, 0, 10**17])
 def test_a_message_keeps_its_time_of_sending_whatever_it_is(sent_ms: int) -> None:
     """It is a part of the message's id."""
-    record = back(records.later(Delivered(sent_ms=sent_ms), SIGNING, 0, "", MAX_BYTES))
+    record = back(records.later(content(sent_ms=sent_ms), SIGNING, 0, "", MAX_BYTES))
     assert identity(record).sent_ms == sent_ms
 
 
 def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
-    copied = back(records.later(Delivered(), SIGNING, 0, "", MAX_BYTES)).headers()
+    copied = back(records.later(content(), SIGNING, 0, "", MAX_BYTES)).headers()
     assert records.identity(Record("jobs", copied), None) == Identity("jobs/0/5", 99, 1)
     assert records.user_headers(copied, returned=False) == copied
-    message = Delivered(headers=[*copied, ("a", b"1")], attempt=1, source="jobs/0/6")
+    message = content(headers=[*copied, ("a", b"1")], attempt=1, source="jobs/0/6")
     again = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
     assert identity(again) == Identity("jobs/0/6", 1_700_000_000_123, 2)
     assert records.user_headers(again.headers(), returned=True) == [("a", b"1")]
@@ -165,7 +162,7 @@ CHANGED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("part", "changed"), CHANGED)
 def test_a_changed_record_is_a_message_of_its_own(part: str, changed: Any) -> None:
-    message = Delivered(value=b"" if part == NO_VALUE else b"\x00value", attempt=4)
+    message = content(value=b"" if part == NO_VALUE else b"\x00value", attempt=4)
     record = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
     assert not identity(record).doubt
     if part in ("key", "value"):
@@ -177,7 +174,7 @@ def test_a_changed_record_is_a_message_of_its_own(part: str, changed: Any) -> No
 
 def test_what_another_queue_signed_with_the_same_key_does_not_count() -> None:
     other = Signing("jobs2", {1: b"k" * 32})
-    record = back(records.later(Delivered(), other, 0, "", MAX_BYTES))
+    record = back(records.later(content(), other, 0, "", MAX_BYTES))
     record.record_topic = SIGNING.returns_topic
     assert identity(record) == OF_ITS_OWN
 
@@ -185,8 +182,8 @@ def test_what_another_queue_signed_with_the_same_key_does_not_count() -> None:
 def test_all_keys_count_and_the_first_one_signs() -> None:
     first, second = Signing("jobs", {7: b"a" * 32, 9: b"b" * 32}), Signing("jobs", {9: b"b" * 32})
     for signing in (first, second):
-        assert not identity(back(records.later(Delivered(), signing, 0, "", MAX_BYTES)), first).doubt
-    assert identity(back(records.later(Delivered(), first, 0, "", MAX_BYTES)), second) == OF_ITS_OWN
+        assert not identity(back(records.later(content(), signing, 0, "", MAX_BYTES)), first).doubt
+    assert identity(back(records.later(content(), first, 0, "", MAX_BYTES)), second) == OF_ITS_OWN
 
 
 @pytest.mark.parametrize("changes", [{"key": b"k"}, {"value": b"v"}, {"key": None, "value": None}])
@@ -199,7 +196,7 @@ def test_parts_cannot_be_moved_into_each_other(changes: dict[str, Any]) -> None:
 
 def test_a_message_larger_than_a_request_is_refused() -> None:
     with pytest.raises(InvalidTimerError, match="TIMERS_MAX_REQUEST_BYTES"):
-        records.later(Delivered(value=b"x" * 2000), SIGNING, 1, "", 1000)
+        records.later(content(value=b"x" * 2000), SIGNING, 1, "", 1000)
 
 
 UNSENDABLE: list[tuple[dict[str, Any], str]] = [
@@ -218,7 +215,7 @@ UNSENDABLE: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_sent_is_refused_before_it_reaches_librdkafka(changes: dict[str, Any], error: str) -> None:
     sent = {"key": None, "value": b"v", "headers": ()} | changes
     with pytest.raises(InvalidTimerError, match=error):
-        records.output(Delivered().source, "results", **sent)
+        records.output(content().source, "results", **sent)
     with pytest.raises(InvalidTimerError, match=error):
         sender_of(Published()).send([(sent["key"], sent["value"], sent["headers"])])
 
@@ -316,7 +313,7 @@ def test_messages_before_one_that_cannot_be_submitted_are_told() -> None:
 
 def test_an_output_keeps_its_headers() -> None:
     made = records.output(
-        Delivered().source, "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))]
+        content().source, "results", "k", None, [("timer-a", "1"), ("b", None), ("b", bytearray(b"2"))]
     )
     assert (made.topic, made.key, made.value, made.source) == ("results", b"k", None, "jobs/3/14")
     assert made.headers == [("timer-a", b"1"), ("b", None), ("b", b"2")]
@@ -326,12 +323,12 @@ def test_delays_are_rounded_up_from_the_brokers_time() -> None:
     assert records.due_key(1_000_000, 0) == b"1000"
     assert records.due_key(1_000_001, 0) == b"1001"
     assert records.due_key(999_999, 1) == b"1000"
-    assert records.later(Delivered(), SIGNING, 0.0001, "", MAX_BYTES).after_ms == 1
+    assert records.later(content(), SIGNING, 0.0001, "", MAX_BYTES).after_ms == 1
 
 
 @pytest.mark.parametrize("sent", [b"\x00value", b"", None])
 def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_attempt(sent: bytes | None) -> None:
-    message = Delivered(value=sent, headers=[("trace", b"1"), ("null", None)], attempt=4)
+    message = content(value=sent, headers=[("trace", b"1"), ("null", None)], attempt=4)
     letter = records.letter(message, SIGNING, "rejected", "too old", MAX_BYTES)
     decoded = dead_letter.decode(letter.headers)
     assert decoded is not None
@@ -346,9 +343,9 @@ def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_att
 
 def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
     for record, code in (
-        (records.later(Delivered(), SIGNING, 1, "", MAX_BYTES), "rejected"),
-        (records.letter(Delivered(), SIGNING, "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
-        (records.output(Delivered().source, "results", "key", None), "rejected"),
+        (records.later(content(), SIGNING, 1, "", MAX_BYTES), "rejected"),
+        (records.letter(content(), SIGNING, "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
+        (records.output(content().source, "results", "key", None), "rejected"),
     ):
         stub = records.truncated_letter(record, "too large")
         decoded = dead_letter.decode(stub.headers)
@@ -383,7 +380,7 @@ def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiv
     for offset, headers in enumerate([forged, (), real, copied, real]):
         record = queue_state.Record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
         ledger.read(offset, record, attempt=records.identity(record, SIGNING).attempt)
-    assert [(each.source, each.attempt, each.id) for each in state.receive(9, 0)] == [
+    assert [(each.source, each.attempt, each.id) for each in state.receive(Message.deliver, 9, 0)] == [
         ("jobs/0/7", 3, "jobs jobs/0/7 1600000000000")
     ]
     plan = state.settler.plan()

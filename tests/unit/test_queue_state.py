@@ -24,6 +24,7 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
+from timers.queue import Message
 from timers.queue.records import Kind, Record
 from timers.queue.sending import Guards
 from timers.queue.state import State
@@ -67,7 +68,7 @@ def test_deliveries_that_a_rebalance_ends_are_counted() -> None:
 def test_a_message_after_its_last_attempt_is_a_dead_letter_and_is_not_delivered() -> None:
     state = opened(messages=0, attempts=1)
     add(state, OTHER, 2, attempt=3)
-    assert state.receive(5, 0) == []
+    assert state.receive(Message.deliver, 5, 0) == []
     assert state.counters().dead == {"attempts-exhausted": 2}
 
 
@@ -264,7 +265,7 @@ def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_u
     (second,) = receive(state, 1)
     assert (second.source, second.attempt) == (first.source, 1)
     second.crashed("was ended by SIGKILL")
-    assert state.receive(1, 0) == []
+    assert state.receive(Message.deliver, 1, 0) == []
     assert (state.totals.crashes, dict(state.totals.dead)) == (2, {"crashed": 1})
 
 
@@ -376,6 +377,6 @@ def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() ->
     clock = SimClock()
     state = opened(clock=clock)
     clock.now_s += SESSION_S + 1
-    assert state.receive(1, 0) == []
+    assert state.receive(Message.deliver, 1, 0) == []
     state.confirm(clock.now_s)
     receive(state, 1)

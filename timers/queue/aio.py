@@ -233,7 +233,7 @@ class AsyncQueue:
 
     def __init__(self, topic: str | Queue, **arguments: Any) -> None:
         self.queue = topic if isinstance(topic, Queue) else Queue(topic, **arguments)
-        self.queue.state.message = AsyncMessage
+        self.queue.message = AsyncMessage
         self._receives = BoundedThreads("queue-receive", MAX_THREADS)
         self._others = BoundedThreads("queue-other", MAX_THREADS)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
@@ -16,10 +16,8 @@ from timers.queue.ledger import HELD, MAX_CRASHES, Entry, Ledger
 from timers.queue.records import Identity, returned_value
 from timers.queue.sending import Guard
 from timers.queue.settling import Job, Partition
+from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED, UNSIGNED
-
-if TYPE_CHECKING:
-    from timers.queue.state import State
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -44,6 +42,25 @@ class Message:
     def __post_init__(self) -> None:
         self._delivery, self.attempt = self._entry.delivery, self._entry.attempt
         self._entry.holder = self._protect
+
+    @classmethod
+    def deliver(cls, state: State, partition: Partition, ledger: Ledger, entry: Entry, now_s: float) -> Self | None:
+        """Return a delivery that begins now; None if the message became a dead letter instead.
+
+        The caller holds the lock.
+        """
+        terms, returned = state.terms, None
+        if partition[0] == terms.returns_topic:
+            returned = records.identity(entry.item, state.signing, ledger.cuts)
+        message = cls(state, partition, ledger, entry, now_s, returned)
+        if returned is not None and returned.doubt:
+            # A message of its own: what its headers say of another message is not believed.
+            message._give_up(UNSIGNED, f"the queue {terms.name!r} did not send it back: {returned.doubt}")
+        elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.retries + 1:
+            message.retry(error="the lease of the last attempt ended")
+        else:
+            return message
+        return None
 
     @property
     def is_settled(self) -> bool:
@@ -180,7 +197,7 @@ class Message:
         after_s = records.seconds("after", after)
         later = None
         if not terms.ordered:
-            later = records.later(self, self._state.signing, after_s, error, terms.max_request_bytes)
+            later = records.later(self._content, self._state.signing, after_s, error, terms.max_request_bytes)
         is_accepted = self._settle(
             lambda: (
                 self._bind(later)
@@ -201,14 +218,6 @@ class Message:
         """
         records.check_text("reason", reason)
         self._give_up(REJECTED, f"the queue {self._state.terms.name!r} rejected it: {reason}")
-
-    def give_up_unsigned(self) -> None:
-        """Make a record of the returns topic that the queue has not signed a dead letter with the code ``unsigned``.
-
-        It counts as a message of its own: what its headers say of another message is not believed.
-        """
-        doubt = self._identity.doubt
-        self._give_up(UNSIGNED, f"the queue {self._state.terms.name!r} did not send it back: {doubt}")
 
     def crashed(self, how: str) -> None:
         """Deliver the message again, because the process of its handler ended; twice, and it becomes a dead letter.
@@ -297,7 +306,11 @@ class Message:
         return True
 
     def _letter(self, code: str, reason: str) -> records.Record:
-        return records.letter(self, self._state.signing, code, reason, self._state.terms.max_request_bytes)
+        return records.letter(self._content, self._state.signing, code, reason, self._state.terms.max_request_bytes)
+
+    @property
+    def _content(self) -> records.Content:
+        return records.Content(self.source, self.sent_ms, self.attempt, self.key, self.value, self.headers)
 
     def _protect(self) -> Guard | None:
         """Set a guard, because the partition moves, and return it; None if the message cannot have one."""
@@ -307,7 +320,7 @@ class Message:
         left_s = max(0.0, self._entry.until_s - self._state.now_s())
         why = "the partition moved, and then the lease ended"
         try:
-            timer = records.later(self, self._state.signing, left_s, why, max_bytes)
+            timer = records.later(self._content, self._state.signing, left_s, why, max_bytes)
         except InvalidTimerError:  # it is too large for a request
             return None
         timer = timer._replace(kind=records.Kind.GUARD, key=guard.id.encode())

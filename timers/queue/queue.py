@@ -115,6 +115,7 @@ class Queue:
             session_timeout_s=session_timeout_s,
         )
         self.timeout_s = timeout_s
+        self.message: type[Message] = Message
         self.handlers = Handlers()
         self._sender = Sender(kafka, topic)
         self._timers = TimersClient(kafka.settings.brokers, timeout_s=timeout_s)
@@ -180,7 +181,7 @@ class Queue:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
         self._receiver.start()
-        return self.state.receive(limit, wait_s)
+        return self.state.receive(self.message.deliver, limit, wait_s)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until :meth:`stop` or :meth:`close` is called: ``for message in queue``.

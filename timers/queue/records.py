@@ -11,7 +11,7 @@ import hmac
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
 from timers.client.retry import ATTEMPT
@@ -24,9 +24,6 @@ from timers.wire import headers as h
 from timers.wire.cold import framed
 from timers.wire.headers import Header
 from timers.wire.printable import quoted
-
-if TYPE_CHECKING:
-    from timers.queue.message import Message
 
 SOURCE = "queue-source"
 """On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""
@@ -57,6 +54,18 @@ class Identity(NamedTuple):
     """Number of its next delivery, counted from 1."""
     doubt: str = ""
     """Why the headers of a record on the topic of returns are not believed; empty if they are."""
+
+
+class Content(NamedTuple):
+    """What a record says of the message that it returns."""
+
+    source: str
+    sent_ms: int
+    attempt: int
+    """Number of its last delivery, counted from 1."""
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
 
 
 class Signing:
@@ -198,7 +207,7 @@ def check_text(name: str, given: object) -> None:
         raise InvalidTimerError(f"{name} is of type {type(given).__name__}: give a str, such as str(error)")
 
 
-def later(message: Message, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Record:
+def later(message: Content, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Record:
     """Return the timer of a message's next delivery.
 
     Raises:
@@ -209,7 +218,7 @@ def later(message: Message, signing: Signing, after_s: float, error: str, max_re
     return Record(Kind.RETRY, value, headers or [], message.source, math.ceil(after_s * 1000))
 
 
-def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
+def _return(message: Content, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
     """The request of a timer that returns a message."""
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in OWN]
     own = signing.sign(message.source, message.sent_ms, attempt, message.key, message.value)
@@ -217,7 +226,7 @@ def _return(message: Message, signing: Signing, attempt: int, more: Sequence[Hea
     return TimerRequest(signing.returns_topic, message.key, value, at=_AT_ONCE_S, headers=[*kept, *more, *own])
 
 
-def letter(message: Message, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Record:
+def letter(message: Content, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Record:
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
     first attempt."""
     key, value, headers = Encoder(2**31)(_return(message, signing, 0))

@@ -9,14 +9,13 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from typing import TypeAlias, TypeVar
 
 from timers.client import Backoff
 from timers.client.publish import forked
 from timers.errors import QueueError, TimersError
 from timers.process.clock import Clock
-from timers.queue import records
-from timers.queue.ledger import MAX_CRASHES, BrokersClock, Ledger
-from timers.queue.message import Message
+from timers.queue.ledger import BrokersClock, Entry, Ledger
 from timers.queue.records import Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.settling import Partition, Settler
@@ -86,12 +85,17 @@ class Terms:
     session_timeout_s: float
 
 
+M = TypeVar("M")
+
+Deliver: TypeAlias = Callable[["State", Partition, Ledger, Entry, float], M | None]
+"""Begins a delivery at a time of the state's clock; see :meth:`timers.queue.message.Message.deliver`."""
+
+
 class State:
     """Receivers take messages from the ledgers and settle them there; the queue's threads read and commit.
 
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
-        message: class of the messages.
         signing: the keys of the queue. The queue's thread sets it before it delivers.
         brokers_clock: the brokers' time, as of the last transaction.
         failure: why the queue ended.
@@ -115,7 +119,6 @@ class State:
         self.now_s = now_s
         self.guards = guards
         self.lock = threading.Condition()  # reentrant
-        self.message: type[Message] = Message
         self._turn = 0
         self.settler = Settler()
         self.signing: Signing
@@ -139,8 +142,11 @@ class State:
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
-    def receive(self, limit: int, wait_s: float) -> list[Message]:
+    def receive(self, deliver: Deliver[M], limit: int, wait_s: float) -> list[M]:
         """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
+
+        Args:
+            deliver: makes a message of an entry that was taken; None if it gave it up instead.
 
         Raises:
             QueueError: the queue ended.
@@ -152,7 +158,7 @@ class State:
                 while True:
                     if self.failure is not None:
                         raise self.failure
-                    taken = self._take(limit)
+                    taken = self._take(deliver, limit)
                     if taken and self._reader_waits:
                         self.lock.notify_all()
                     remaining_s = deadline - monotonic()
@@ -165,12 +171,13 @@ class State:
                 self._receivers -= 1
                 self._asked_s = self.now_s()
 
-    def _take(self, limit: int) -> list[Message]:
+    def _take(self, deliver: Deliver[M], limit: int) -> list[M]:
         """Take messages of all partitions: the same number from each, or fewer if a partition has fewer."""
-        messages: list[Message] = []
+        messages: list[M] = []
         if self.is_unconfirmed:
             return messages
         now_s = self.now_s()
+        until_s = now_s + self.terms.lease_s
         partitions = list(self.settler.ledgers.items())
         self._turn = (self._turn + 1) % max(1, len(partitions))
         waiting = [*partitions[self._turn :], *partitions[: self._turn]]
@@ -180,27 +187,15 @@ class State:
                 break
             share = max(1, (limit - len(messages)) // len(waiting))
             for partition, ledger in waiting[: limit - len(messages)]:
-                self._take_from(partition, ledger, share, now_s, messages)
+                for _ in range(share):
+                    entry = ledger.take(until_s)
+                    if entry is None:
+                        break
+                    message = deliver(self, partition, ledger, entry, now_s)
+                    if message is not None:
+                        messages.append(message)
         self.totals.received += len(messages)
         return messages
-
-    def _take_from(
-        self, partition: Partition, ledger: Ledger, limit: int, now_s: float, messages: list[Message]
-    ) -> None:
-        terms = self.terms
-        signing = self.signing if partition[0] == terms.returns_topic else None
-        for _ in range(limit):
-            entry = ledger.take(now_s + terms.lease_s)
-            if entry is None:
-                return
-            returned = records.identity(entry.item, signing, ledger.cuts) if signing is not None else None
-            message = self.message(self, partition, ledger, entry, now_s, returned)
-            if returned is not None and returned.doubt:
-                message.give_up_unsigned()
-            elif entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.retries + 1:
-                message.retry(error="the lease of the last attempt ended")
-            else:
-                messages.append(message)
 
     @property
     def ready_count(self) -> int:

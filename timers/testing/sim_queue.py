@@ -118,7 +118,7 @@ class SimQueue:
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
         self.settle()
-        return self._state.receive(limit, 0.0)
+        return self._state.receive(Message.deliver, limit, 0.0)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until none is ready."""

@@ -27,7 +27,7 @@ from timers.spark.engine.machines import Known, Opened
 from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.processor import Said
-from timers.spark.engine.questions import answering
+from timers.spark.engine.query_port import answering
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import EngineCounts, Monitor
 

@@ -36,10 +36,12 @@ from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ask
 from timers.process.threads import LoopThread
+from timers.spark.engine import query_port
 from timers.spark.engine import questions as engine_questions
 from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Told
-from timers.spark.engine.questions import ANSWERS_S, PACE, Answering, Questions, answering
+from timers.spark.engine.query_port import PACE, answering
+from timers.spark.engine.questions import ANSWERS_S, Answering, Questions
 from timers.spark.monitoring import EngineCounts, Monitor
 
 TP = ("timer-request", 1)
@@ -267,7 +269,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
 
 
 def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_questions, "PACE", PACE._replace(answer_s=600.0))
+    monkeypatch.setattr(query_port, "PACE", PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
     retries: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -76,7 +76,7 @@ def engine(
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, request_topics, session_settings
-    from timers.spark.engine.questions import answering
+    from timers.spark.engine.query_port import answering
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
     from timers.spark.monitoring import EngineCounts

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from timers.client import AsyncTimersClient, PublishError, TimerRequest, TimersClient
+from timers.client import AsyncTimersClient, PartlyPublishedError, PublishError, TimerRequest, TimersClient
 from timers.errors import NoVerdictError, TimersError
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
@@ -213,6 +214,50 @@ def test_a_bulk_that_is_read_slowly_is_not_given_up(brokers: str) -> None:
     with TimersClient(brokers, timeout_s=ANSWERED_S) as client:
         assert client.schedule_many(slow(), ids=False) == 2
         assert len(client.schedule_many(slow())) == 2
+
+
+def held(is_begun: threading.Event, is_free: threading.Event) -> Iterator[TimerRequest]:
+    """1,500 requests, of which the second half is there when ``is_free`` is set."""
+    yield from REQUESTS * 1_000
+    is_begun.set()
+    is_free.wait()
+    yield from REQUESTS * 500
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_to_close_a_client_waits_for_its_bulk(brokers: str, ids: bool) -> None:
+    is_begun, is_free = threading.Event(), threading.Event()
+    client = TimersClient(brokers, timeout_s=STUCK_S)
+    bulk = call_in_thread("bulk", client.schedule_many, held(is_begun, is_free), ids=ids)
+    assert is_begun.wait(STUCK_S)
+    closing = call_in_thread("close", client.close)
+    while not client._publisher.closed:
+        time.sleep(0.001)
+    is_free.set()
+    answer = bulk.result(STUCK_S)
+    assert (len(set(answer)) if isinstance(answer, list) else answer) == 1_500
+    closing.result(STUCK_S)
+    assert not client._publisher._bulk
+    reader = Consumer({"bootstrap.servers": brokers, "group.id": "test"})
+    count = len(reader.list_topics(REQUEST, timeout=STUCK_S).topics[REQUEST].partitions)
+    places = [TopicPartition(REQUEST, partition) for partition in range(count)]
+    assert sum(reader.get_watermark_offsets(place, timeout=STUCK_S)[1] for place in places) == 1_500
+    reader.close()
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, ids: bool) -> None:
+    is_begun, is_free = threading.Event(), threading.Event()
+    client = TimersClient(brokers, timeout_s=STUCK_S)
+    bulk = call_in_thread("bulk", client.schedule_many, held(is_begun, is_free), ids=ids)
+    assert is_begun.wait(STUCK_S)
+    client.close(timeout_s=0)
+    is_free.set()
+    with pytest.raises(PartlyPublishedError, match=r"^1 of 1001 timers .* this client was closed meanwhile") as error:
+        bulk.result(STUCK_S)
+    assert [id is None for id in error.value.ids] == ([False] * 1_000 + [True] if ids else [])
+    assert not client._publisher._bulk
+    ends(lambda: client.schedule_many(REQUESTS))
 
 
 async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str) -> None:

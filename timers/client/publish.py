@@ -106,6 +106,7 @@ class Publisher:
         self._single: Producer | None = None
         self._bulk: dict[tuple[bool, bool], Producer] = {}
         self._bulk_failures: list[_Failure] = []
+        self._is_bulk_cut = False
         tell_of_forks(self)
 
     def after_fork(self) -> None:
@@ -260,6 +261,8 @@ class Publisher:
             finally:  # also if the caller's iterable raised: some requests may have been sent
                 unanswered = self._flush_bulk(stall)
         finally:
+            if self._is_bulk_cut:
+                self._bulk.clear()
             self._bulk_lock.release()
         if failures or unanswered:
             is_slow = stall.is_over or not failures
@@ -302,6 +305,11 @@ class Publisher:
         index = -1
         report: Callable[[KafkaError | None, Message], None] | None = None
         for index, request in enumerate(requests):
+            if self._is_bulk_cut:
+                if sources is not None:
+                    sources.append(None)
+                failures.append((KafkaError(KafkaError._DESTROY, "this client was closed meanwhile"), topic))
+                return index + 1
             try:
                 key, value, headers = encode(request)
             except InvalidTimerError as error:
@@ -361,8 +369,8 @@ class Publisher:
             self._closed.set()
 
     def close(self, deadline: float | None = None) -> None:
-        """Wait for the answers to submitted requests, by default for up to ``timeout_s``, and disconnect. May be called
-        twice. In a fork it does nothing: the other process has the connections."""
+        """Wait for the answers to submitted requests and for :meth:`publish_many`, by default for up to ``timeout_s``,
+        and disconnect. May be called twice. In a fork it does nothing: the other process has the connections."""
         self.refuse()
         if self._why_closed is not _CLOSED:
             return
@@ -371,7 +379,11 @@ class Publisher:
             if self._single is not None:
                 self._single.flush(left_s(deadline) + _GRACE_S)
             self._single = None
+        if self._bulk_lock.acquire(timeout=left_s(deadline)):
             self._bulk.clear()
+            self._bulk_lock.release()
+        else:  # the call that uses the producers reads no further request, waits for the answers, and frees them
+            self._is_bulk_cut = True
         if self._thread.ident is not None:
             self._thread.join(left_s(deadline) + _GRACE_S)
 

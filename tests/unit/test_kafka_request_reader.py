@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import Producer
 
 from timers.core.ports import Lost
+from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.request_formats import NATIVE
 from timers.kafka.request_reader import RequestReader
 from timers.process.config.settings import Settings
@@ -60,6 +65,62 @@ def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch
         "timer-request/0/3": (b"3", b"v3", [("a", None)]),
         "timer-request/0/8": (b"8", b"v8", [("a", None)]),
     }
+
+
+async def hang() -> None:
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+async def end_as_if_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("stop", [hang, end_as_if_cancelled])
+def test_a_consumer_that_does_not_stop_is_closed_with_its_thread(
+    stop: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "STOP_S", 0.05)
+    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
+    producer.produce("timer-request", b"v", b"k", 0)
+    assert producer.flush(30) == 0
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    request_reader = RequestReader(Settings(brokers=f"{broker.host}:{broker.port}"), {"timer-request": NATIVE})
+    assert len(request_reader.read(["timer-request/0/0"], lambda: True)) == 1
+    (thread,) = (each for each in threading.enumerate() if each.name == "timers-request-reader")
+    consumer: Any = request_reader._consumer
+    connections = list(consumer._client._conns.values())
+    assert any(each.connected() for each in connections)
+    monkeypatch.setattr(consumer, "stop", stop)
+    request_reader.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not any(each.connected() for each in connections)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_consumer_that_is_dropping_its_fetches_can_be_stopped(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few steps of the event loop after its partitions were taken away, aiokafka's fetcher waits for its fetches."""
+    monkeypatch.setattr(fetch, "STOP_S", 0.2)
+    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
+    (broker,) = producer.list_topics("timer-request", timeout=10).brokers.values()
+    consumer = AIOKafkaConsumer(bootstrap_servers=f"{broker.host}:{broker.port}", fetch_max_wait_ms=5000)
+    await consumer.start()
+    place = TopicPartition("timer-request", 0)
+    consumer.assign([place])
+    await consumer.seek_to_beginning(place)
+    while not consumer._fetcher._pending_tasks:
+        await asyncio.sleep(0)
+    consumer.unsubscribe()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20) as limit:
+        await fetch.stop(consumer)
+    assert not limit.expired()  # the cancel of a time-out would end the wait, too
+    assert consumer._fetcher._fetch_task.done()
 
 
 def test_other_consumers_of_the_program_get_the_records_of_aiokafka() -> None:

@@ -31,11 +31,12 @@ from timers.errors import QueryError
 from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
 from timers.machines.queries.answers import LocalSource, Lookup
+from timers.machines.queries.pages import QueryPages
 from timers.machines.queries.reading import Place, Turns
 from timers.machines.store.memory import MemoryStore
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ask
-from timers.process.threads import LoopThread
+from timers.process.threads import LoopThread, call_in_thread
 from timers.spark.engine import query_port
 from timers.spark.engine import questions as engine_questions
 from timers.spark.engine.bucket import Total
@@ -291,3 +292,15 @@ def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeyp
     wait_until(ended.is_set, "the engine has ended", 30)
     for thread in threads:
         thread.join()
+
+
+def test_an_engine_ends_although_its_port_does_not(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_port, "END_S", 0.05)
+    monkeypatch.setattr(QueryPages, "close", lambda _: asyncio.Event().wait())
+    retries: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop))
+
+    def run() -> None:
+        with answering(replace(SETTINGS, web_port=0), CLUSTER, retries, MONITOR, lambda _: None):
+            pass
+
+    call_in_thread("engine", run).result(DEADLINE_S)

@@ -264,7 +264,11 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
             raise refusals.pop()
         return {}
 
-    consumer = Mock(start=client.start, seek_to_end=nothing, getmany=getmany, stop=nothing)
+    async def stop() -> None:
+        raise asyncio.CancelledError  # as of aiokafka if a broker refuses connections: it is not this task's
+
+    closing = SimpleNamespace(close=nothing)
+    consumer = Mock(start=client.start, seek_to_end=nothing, getmany=getmany, stop=stop, _client=closing)
     monkeypatch.setattr(topic_follower, "AIOKafkaConsumer", lambda **_: consumer)
     monkeypatch.setattr(topic_follower, "limit_updates", lambda _: None)
     monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)

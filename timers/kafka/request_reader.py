@@ -208,10 +208,12 @@ class RequestReader:
         with self._lock:
             self._closed = True
             if self._loop is not None:
-                if self._consumer is not None:
-                    self._run(self._consumer.stop(), lambda: None)
-                self._loop.close()
-                self._loop = self._consumer = None
+                try:
+                    if self._consumer is not None:
+                        self._run(fetch.stop(self._consumer), lambda: None)
+                finally:
+                    self._loop.close()
+                    self._loop = self._consumer = None
 
     def _run(self, work: Coroutine[Any, Any, _T], while_waiting: Callable[[], None]) -> _T:
         """Run a coroutine on the loop's thread. ``while_waiting``, called five times a second, may raise to stop."""
@@ -245,7 +247,7 @@ class RequestReader:
             try:
                 await consumer.start()
             except BaseException:
-                await consumer.stop()
+                await fetch.stop(consumer)
                 raise
             self._consumer = consumer
         return self._consumer

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from mode import Service
 
 from timers.kafka.aiokafka_internals import sessions
-from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of
+from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of, stop
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.config.settings import Settings
@@ -109,4 +109,4 @@ class TopicFollower(Service):
                 logger.exception("reading %s failed; trying again from its end", self._topic)
                 await self.sleep(RETRY_S)
             finally:
-                await consumer.stop()
+                await stop(consumer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,6 +38,9 @@ LISTEN_AGAIN_S = 1.0
 
 STOP_S = 1.0
 """How long an engine that ends waits for its answers: no micro-batch follows that could bring one."""
+
+END_S = 10.0
+"""Longest time for the end of the port."""
 
 
 class _OnExecutors(NamedTuple):
@@ -123,4 +126,5 @@ def answering(
         yield
     finally:
         serving.cancel()
-        submit(end()).result()
+        with suppress(TimeoutError):
+            submit(end()).result(END_S)

@@ -158,7 +158,7 @@ class LogReader:
     async def stop(self) -> None:
         """Close the connections."""
         if self.consumer is not None:
-            await self.consumer.stop()
+            await fetch.stop(self.consumer)
 
     def _note_passed(self, tp: Any, batch: PassedBatch) -> None:
         self._passed.setdefault(tp, []).append(batch)

@@ -1,18 +1,40 @@
-"""The roads of one native timer: from the machine's queue to the write of the store, and from a tick to the commit.
+"""The roads of a timer and of a message: which files a reader needs to follow them, and how often one comes back.
 
-A road is the calls that enter a file of ``timers`` from another one. CONTRIBUTING draws both. A call that enters a file
-again is a *return*; that a function ends, or that a generator goes on, is none. What the harness puts in the place of
-brokers (the producer, and what is known of topics) is not part of a road. Calls of compiled code are not seen, so the
-writer of callbacks is the one in Python, and the sums are left out.
+A road is the calls that enter a file of ``timers`` from another one. A call that enters a file again is a *return*;
+that a function ends, or that a generator goes on, is none. There are two kinds.
+
+**Walked**: the parts of a native timer's road that run in one thread, from the machine's queue to the write of the
+store, and from a tick to the commit. They are run, and each call is noted. CONTRIBUTING draws both. What the harness
+puts in the place of brokers (the producer, and what is known of topics) is not part of them. Calls of compiled code are
+not seen, so the writer of callbacks is the one in Python, and the sums are left out.
+
+**Written**: whole roads, over all threads and processes: :data:`WORKER`, :data:`SPARK` and :data:`QUEUE`. They are
+compared with the source: each function must exist, and its caller, which stands above it one step to the left, must
+name it. They leave out metrics, logs, what is done on an error, and what only looks up a value.
+
+To add a step, write a line below its caller, two spaces more to the right: the file below ``timers``, and the name of
+the function as in a traceback, with its classes and without ``<locals>``.
+
+* With ``by NAME`` at the end the caller names something else: the queue in which it puts a value, the attribute that
+  holds the function, the class that it makes.
+* A line without indentation is another thread or process, which goes on with what the lines above have left. No caller
+  is looked for.
+* A step in the file of its caller does not count. It is written if the steps below it are called there.
+
+Then write the new numbers of files and returns into :data:`WRITTEN`. They may grow only for something that users get:
+each reader reads more.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from inspect import CO_GENERATOR
 from pathlib import Path
+from textwrap import indent
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -166,3 +188,327 @@ def test_contributing_draws_each_road(name: str, loop: Loop) -> None:
 def test_a_call_that_enters_a_file_again_is_a_return() -> None:
     road = [Step(0, "a", "f"), Step(1, "b", "g"), Step(2, "a", "h"), Step(1, "c", "i"), Step(1, "b", "k")]
     assert returns(road) == 2
+
+
+# ---- written roads ---------------------------------------------------------------------------------------------------
+
+FIRING = """
+core/loop.py                                        Loop.step
+  core/machine.py                                   Machine.observe
+    core/timer.py                                   latest_tick
+  core/machine.py                                   Machine.fire_chunk
+    machines/store/rocks.py                         RocksStore.scan
+      machines/store/rocks.py                       RocksStore._scan
+        machines/store/layout.py                    next_key
+    core/timer.py                                   runs
+    machines/firing/transaction.py                  Transaction.begin
+      machines/firing/producer.py                   TransactionalProducer.await_quota
+      machines/firing/topics.py                     Targets.refresh
+    core/machine.py                                 Machine._commit
+      machines/firing/policy.py                     Policy.commit
+        machines/firing/policy.py                   Policy.decide
+          machines/firing/policy.py                 Policy._fire
+            machines/firing/policy.py               Policy._deliver
+              core/sums.py                          are_for
+              machines/firing/policy.py             Policy._deliver_to
+                machines/firing/policy.py           Policy._route
+                  machines/firing/topics.py         Targets.route
+        machines/firing/transaction.py              Transaction.commit
+          machines/firing/transaction.py            Transaction.send
+            core/counters.py                        TransactionCounters.fire
+            kafka/aiokafka_internals/callback_batch.py write_callbacks
+          wire/progress.py                          encode
+          machines/firing/producer.py               TransactionalProducer.transact
+            kafka/aiokafka_internals/callback_batch.py CallbackBatch.seal
+            process/threads.py                      LoopThread.submit
+            machines/firing/producer.py             TransactionalProducer._transact
+              machines/firing/producer.py           TransactionalProducer._check_leaders
+                kafka/aiokafka_internals/produce.py leaders
+                kafka/aiokafka_internals/producer_loop.py BrokerAnswers.absent
+              kafka/aiokafka_internals/produce.py   begin
+              machines/firing/producer.py           TransactionalProducer._deliver
+                kafka/aiokafka_internals/produce.py deliver
+                kafka/aiokafka_internals/producer_loop.py wait_awake
+              kafka/aiokafka_internals/producer_loop.py BrokerAnswers.note
+              kafka/aiokafka_internals/produce.py   commit
+          machines/firing/topics.py                 Targets.note_worked
+      core/counters.py                              Counters.count_committed
+    machines/store/rocks.py                         RocksStore.delete
+      machines/store/rocks.py                       RocksStore._write
+        machines/store/database.py                  Database.write
+"""
+
+WORKER = f"""
+worker/topic_follower.py                            TopicFollower._read
+  worker/ticks.py                                   TickReader.handle
+    worker/topic_follower.py                        TopicFollower.broker_of
+    worker/ticks.py                                 TickJudge.counts
+      process/clock.py                              Clock.read
+      core/clock_guard.py                           ClockGuard.counts
+    worker/service.py                               TimersApp._make_parts by _deliver
+    worker/agents.py                                register.join by _deliver
+      worker/machines/pool.py                       Pool.tick
+        worker/machines/runner.py                   Runner.tick
+          worker/machines/runner.py                 Runner._take by _inbox
+            core/loop.py                            Loop.add_tick
+            core/machine.py                         Machine.oldest_due_s
+              machines/store/rocks.py               RocksStore.oldest_due_s
+worker/machines/runner.py                           Runner._run
+{indent(FIRING.strip(), "  ")}
+"""
+"""A due row of a timer without an id, from the tick on its topic to the commit and the deletion of the row."""
+
+SPARK = f"""
+spark/engine/query.py                               start.run
+  spark/jvm.py                                      planned_offsets
+  spark/engine/read_logs.py                         ReadLogs.through
+    process/threads.py                              LoopThread.submit by _submit
+  spark/engine/read_logs.py                         ReadLogs.log_ends
+  machines/firing/breaker.py                        CircuitBreaker.circuits
+  spark/engine/questions.py                         Questions.told
+  spark/engine/processor.py                         Told.encode
+spark/engine/processor.py                           TimerProcessor.handleInputRows
+  spark/engine/packing.py                           Arrivals.unpack
+  spark/engine/openings.py                          Openings.of by partitions
+  spark/engine/bucket.py                            BucketState.decode
+    wire/progress.py                                decode
+  spark/engine/openings.py                          Openings.adopt
+    machines/firing/topics.py                       Targets.adopt
+      machines/firing/breaker.py                    CircuitBreaker.merge
+  spark/engine/bucket.py                            Bucket.__init__
+  process/clock.py                                  Clock.read
+  spark/engine/bucket.py                            Bucket.counted
+    core/clock_guard.py                             ClockGuard.counts
+  spark/engine/bucket.py                            Bucket.process
+    core/timer.py                                   latest_tick
+    spark/engine/bucket.py                          Bucket._runs
+      spark/engine/bucket.py                        Bucket._has_work
+        spark/engine/machines.py                    Known.has_work
+      spark/engine/machines.py                      MachineRun.__init__ by _run
+    spark/engine/openings.py                        Openings.run
+    spark/engine/machines.py                        MachineRun.go
+      spark/engine/openings.py                      Openings.open
+        spark/engine/openings.py                    Openings._fence
+          spark/engine/openings.py                  Openings._outbox
+            machines/machine_parts.py               Parts.producer
+            machines/machine_parts.py               Parts.outbox
+          machines/firing/producer.py               TransactionalProducer.renew
+            process/threads.py                      LoopThread.submit
+            machines/firing/producer.py             TransactionalProducer._renew
+              kafka/aiokafka_internals/produce.py   open_again
+        spark/engine/machines.py                    Producer.is_followed_by
+        spark/engine/openings.py                    Openings._open_known
+          machines/store/opening.py                 Stores.open
+            machines/store/opening.py               Stores._opened
+              machines/store/rocks.py               RocksStore.open
+                machines/store/database.py          Database.reopen
+          core/store_validity.py                    catch_up
+            machines/store/rocks.py                 RocksStore.drop_through
+          spark/engine/openings.py                  Openings._made
+            machines/machine_parts.py               Parts.machine
+              machines/partition.py                 spec_of
+              machines/partition.py                 PartitionSpec.machine
+                core/machine.py                     Machine.__init__ by machine
+              kafka/progress_log.py                 progress_partition
+              machines/firing/transaction.py        Transaction.bind
+            core/loop.py                            Loop.__init__
+      spark/engine/machines.py                      MachineRun._work
+        core/loop.py                                Loop.add_tick
+{indent(FIRING.strip(), "        ")}
+        core/machine.py                             Machine.commit_progress
+        machines/firing/transaction.py              Transaction.tell_group
+        spark/engine/snapshots.py                   Snapshots.answer
+      spark/engine/questions.py                     Answering.answers
+      spark/engine/machines.py                      MachineRun._known
+      spark/engine/openings.py                      Openings._made.close by closing
+        machines/firing/transaction.py              Transaction.release_compute_lock
+        machines/machine_parts.py                   close_store
+          machines/store/rocks.py                   RocksStore.close
+            machines/store/database.py              Database.close
+      core/counters.py                              subtracted
+    core/counters.py                                added
+  spark/engine/bucket.py                            BucketState.encode
+    wire/progress.py                                encode
+  spark/engine/openings.py                          Openings.failing
+spark/engine/query.py                               start.run
+  machines/firing/topics.py                         Targets.merge
+  spark/engine/questions.py                         Questions.note
+  spark/jobs/engine.py                              run.done
+"""
+"""The same row in a micro-batch, from the offsets that Spark has planned to what the buckets say. The bucket knows the
+machine's progress, and its store is on the disk of the executor."""
+
+QUEUE = """
+queue/receiver.py                                   Receiver._work
+  queue/new_partitions.py                           NewPartitions.work
+    queue/new_partitions.py                         NewPartitions._load
+      queue/new_partitions.py                       load
+        queue/transport.py                          Transport.committed
+        queue/transport.py                          Transport.bounds
+        queue/new_partitions.py                     saved_by
+          queue/metadata.py                         decode
+      queue/new_partitions.py                       NewPartitions._own
+        queue/new_partitions.py                     Loaded.ledger
+          queue/ledger.py                           Ledger.__init__ by kind
+        queue/settling.py                           Settler.assign
+        queue/transport.py                          Transport.start
+  queue/transport.py                                Transport.poll
+    queue/transport.py                              PlainCommits.send
+  queue/receiver.py                                 Receiver._feed
+    queue/records.py                                identity
+    queue/records.py                                size_of
+    queue/ledger.py                                 Ledger.read
+    queue/new_partitions.py                         passed
+    queue/ledger.py                                 Ledger.pass_record
+queue/queue.py                                      Queue._work
+  queue/queue.py                                    Queue.receive
+    queue/state.py                                  State.receive
+      queue/state.py                                State._take
+        queue/ledger.py                             Ledger.take
+        queue/message.py                            Message.deliver
+          queue/records.py                          identity
+  queue/running.py                                  handle
+    queue/running.py                                call
+    queue/running.py                                finish
+      queue/message.py                              Message.ack
+        queue/ledger.py                             Ledger.ack
+        queue/message.py                            Message._settle
+          queue/message.py                          Message._confirm
+            queue/state.py                          State.wait_until_confirmed
+queue/receiver.py                                   Receiver._work
+  queue/receiver.py                                 Receiver._wants_commit
+    queue/settling.py                               Settler.wants_commit
+      queue/ledger.py                               wants_commit
+  queue/receiver.py                                 Receiver._begin_settling
+    process/threads.py                              call_in_thread
+queue/receiver.py                                   Receiver._commit
+  queue/state.py                                    State.waiting
+  queue/receiver.py                                 Committer.commit_all
+    queue/receiver.py                               Committer._ask_leaders
+      queue/transactions.py                         Places.ask_leaders
+    queue/settling.py                               Settler.plan
+      queue/ledger.py                               plan_starts
+      queue/ledger.py                               Ledger.saved
+      queue/metadata.py                             encode
+    queue/receiver.py                               Committer._execute
+      queue/transport.py                            Transport.execute
+        queue/transactions.py                       Transactions.execute
+          queue/transactions.py                     Transactions._write
+            queue/ledger_log.py                     encode_copy
+            queue/transactions.py                   Transactions._write_job
+              queue/records.py                      due_key
+        queue/transport.py                          PlainCommits.commit
+          queue/transactions.py                     offsets
+      queue/settling.py                             Settler.succeed
+        queue/ledger.py                             Ledger.finish
+        queue/settling.py                           Settler._allow
+          queue/ledger.py                           Starts.allow
+    queue/state.py                                  State.confirm
+  queue/state.py                                    State.committed
+"""
+"""A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
+
+WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 36, 59), "queue": (QUEUE, 14, 30)}
+"""Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
+
+LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")
+
+
+class WrittenStep(NamedTuple):
+    """A function of a written road."""
+
+    step: Step
+    caller: Step | None
+    """None: it begins a thread or a process."""
+    named: str
+    """What the caller must name."""
+
+
+def read(text: str) -> list[WrittenStep]:
+    """The steps of a written road."""
+    steps: list[WrittenStep] = []
+    above: list[Step] = []
+    for line in filter(None, text.splitlines()):
+        found = LINE.fullmatch(line)
+        assert found is not None, f"not a step: {line!r}"
+        spaces, file, function, by = found.groups()
+        *classes, name = function.split(".")
+        depth = len(spaces) // 2
+        assert len(spaces) == 2 * depth and depth <= len(above), f"no caller stands above {line!r}"
+        step = Step(depth, file, function)
+        named = by or (classes[-1] if name == "__init__" else name)
+        steps.append(WrittenStep(step, above[depth - 1] if depth else None, named))
+        above[depth:] = [step]
+    return steps
+
+
+def entering(steps: list[WrittenStep]) -> list[Step]:
+    """The steps that enter a file: the road as :class:`Walk` notes it."""
+    return [step for step, caller, _ in steps if caller is None or caller.file != step.file]
+
+
+@cache
+def definitions(file: str) -> dict[str, ast.AST]:
+    """Name of each function and class of a file, as a step has it -> its code."""
+    if not (PRODUCT / file).exists():
+        return {}
+    found: dict[str, ast.AST] = {}
+    inside: list[tuple[str, ast.AST]] = [("", ast.parse((PRODUCT / file).read_text()))]
+    for outer, node in inside:  # grows while it is read
+        for each in ast.iter_child_nodes(node):
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.setdefault(outer + each.name, each)
+                inside.append((f"{outer}{each.name}.", each))
+            elif not isinstance(each, ast.expr):
+                inside.append((outer, each))
+    return found
+
+
+def names(code: ast.AST) -> set[str]:
+    """The variables and attributes that code reads."""
+    loads = [each for each in ast.walk(code) if isinstance(getattr(each, "ctx", None), ast.Load)]
+    found = {each.id for each in loads if isinstance(each, ast.Name)}
+    return found | {each.attr for each in loads if isinstance(each, ast.Attribute)}
+
+
+def wrong(steps: list[WrittenStep]) -> list[str]:
+    """What the source does not have."""
+    found = []
+    for step, caller, named in steps:
+        if step.function not in definitions(step.file):
+            found.append(f"{step.file} has no {step.function}")
+        above = None if caller is None else definitions(caller.file).get(caller.function)
+        if caller is not None and above is not None and named not in names(above):
+            found.append(f"{caller.file}: {caller.function} does not name {named}, for {step.file}: {step.function}")
+    return found
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_written_road_is_that_of_the_source(name: str) -> None:
+    assert wrong(read(WRITTEN[name][0])) == []
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_written_road_does_not_get_longer(name: str) -> None:
+    text, files, its_returns = WRITTEN[name]
+    road = entering(read(text))
+    assert (len({step.file for step in road}), returns(road)) == (files, its_returns)
+
+
+def test_a_step_that_is_not_in_the_source_is_found() -> None:
+    road = """
+core/loop.py  Loop.step
+  core/machine.py  Machine.fire
+  core/machine.py  Machine.accept
+    core/timer.py  latest_tick
+"""
+    assert wrong(read(road)) == [
+        "core/machine.py has no Machine.fire",
+        "core/loop.py: Loop.step does not name fire, for core/machine.py: Machine.fire",
+        "core/machine.py: Machine.accept does not name latest_tick, for core/timer.py: latest_tick",
+    ]
+    assert wrong(read(f"{road}    wire/no.py  gone by _queue")) == [
+        *wrong(read(road)),
+        "wire/no.py has no gone",
+        "core/machine.py: Machine.accept does not name _queue, for wire/no.py: gone",
+    ]

@@ -122,6 +122,23 @@ def test_partitions_that_are_given_up_at_the_end_are_committed(opened: Transport
     assert (closing.revoked, closing.outcomes) == ([[JOBS]], [Outcome.COMMITTED])
 
 
+def test_an_error_while_partitions_are_given_up_leaves_nothing_open(
+    opened: Transport, closing: ClosingConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> Outcome:
+        raise AssertionError("of a callback")
+
+    closed: list[str] = []
+    monkeypatch.setattr(opened._plain, "commit", fail)
+    monkeypatch.setattr(opened._asking, "close", lambda: closed.append("asking"))
+    monkeypatch.setattr(opened.transactions, "close", lambda: closed.append("transactions"))
+    closing.released.set()
+    with pytest.raises(AssertionError, match="of a callback"):
+        opened.close()
+    assert closed == ["asking", "transactions"]
+    opened.close()
+
+
 def test_brokers_that_are_away_do_not_delay_the_end(
     opened: Transport, closing: ClosingConsumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -456,21 +456,26 @@ class Transport:
 
     def close(self) -> None:
         """Leave the group. Callbacks of rebalances run in this call, in another thread."""
-        if self._consumer is not None:
-            self._plain.lose_answers()
-            closing = call_in_thread("queue-close", _close, self._consumer, self._asking, self._plain)
-            wait([closing], _CLOSE_S)
-            if closing.done():
-                closing.result()
-            else:
-                text = (
-                    "the brokers did not confirm within %g s that this process has left %s: other processes get its "
-                    "partitions when its session has timed out"
-                )
-                _log.warning(text, _CLOSE_S, self.group)
-        self._consumer = self._admin = None
-        self._described, self._firsts, self._configs = {}, {}, {}
-        self.transactions.close()
+        try:
+            if self._consumer is not None:
+                self._leave(self._consumer)
+        finally:  # also if a callback fails: its producer would keep its connections, and its transactional id
+            self._consumer = self._admin = None
+            self._described, self._firsts, self._configs = {}, {}, {}
+            self.transactions.close()
+
+    def _leave(self, consumer: Consumer) -> None:
+        self._plain.lose_answers()
+        closing = call_in_thread("queue-close", _close, consumer, self._asking, self._plain)
+        wait([closing], _CLOSE_S)
+        if closing.done():
+            closing.result()
+        else:
+            text = (
+                "the brokers did not confirm within %g s that this process has left %s: other processes get its "
+                "partitions when its session has timed out"
+            )
+            _log.warning(text, _CLOSE_S, self.group)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -626,5 +631,7 @@ def tag_of(described: Any) -> str:
 def _close(consumer: Consumer, asking: Consumer, plain: PlainCommits) -> None:
     """Close the clients of one opening. It may end after the next opening has begun, so it knows only its own."""
     plain.thread = get_ident()
-    consumer.close()
-    asking.close()
+    try:
+        consumer.close()
+    finally:
+        asking.close()

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from time import monotonic
@@ -227,6 +228,8 @@ class RequestReader:
                 if running.done():
                     return running.result()
                 while_waiting()
+        except CancelledError:  # of the loop, which close() has ended
+            raise Lost("told to stop") from None
         except BaseException:
             running.cancel()
             raise

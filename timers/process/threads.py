@@ -57,6 +57,10 @@ def _run(future: Future[_T], call: Callable[[], _T]) -> None:
         future.set_result(result)
 
 
+END_S = 5.0
+"""How long a thread that ends waits for what it has cancelled."""
+
+
 class LoopThread:
     """A thread with an event loop, which does not keep the process alive.
 
@@ -67,19 +71,39 @@ class LoopThread:
     def __init__(self, name: str, on_exception: Callable[..., None] | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(on_exception)
-        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=END_S))
+        self._loop.close()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run ``coroutine`` on the loop. Any thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run ``coroutine`` on the loop. Any thread. Raises RuntimeError after :meth:`close`."""
+        with self._lock:
+            if not self._is_closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise RuntimeError("this event loop has ended")
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        """Call a function on the loop. Any thread."""
-        self._loop.call_soon_threadsafe(call, *args)
+        """Call a function on the loop; after :meth:`close`, do nothing. Any thread."""
+        with self._lock:
+            if not self._is_closed:
+                self._loop.call_soon_threadsafe(call, *args)
 
     def close(self) -> None:
-        """End the loop, and with it the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Cancel what runs on the loop, and end it with its thread. Returns at once, and may be called twice."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class BoundedThreads:
@@ -110,11 +134,11 @@ class BoundedThreads:
                 _run(future, partial(function, *args, **kwargs))
 
         with self._lock:
+            if self._running < self._most:
+                # Before all else: it fails if the machine gives no more threads.
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                self._running += 1
             self._waiting.append(run)
-            if self._running == self._most:
-                return future
-            self._running += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return future
 
     def _work(self) -> None:

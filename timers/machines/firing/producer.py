@@ -19,7 +19,7 @@ import logging
 import math
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as StillRunning
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -414,7 +414,7 @@ class TransactionalProducer:
                     f"{self._transactional_id!r}: it needs the ACLs Write and Describe on all that begin with "
                     f"{self._settings.app_id + '-'!r} (docs/security.md)"
                 ) from None
-            except (KafkaError, OutOfOrderSequenceNumber, AssertionError) as error:
+            except (KafkaError, OutOfOrderSequenceNumber, AssertionError, CancelledError) as error:
                 raise Lost(f"{self._transactional_id}: {error!r}") from error
 
     def close(self) -> None:

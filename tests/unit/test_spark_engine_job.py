@@ -19,14 +19,14 @@ from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
-from timers.spark.engine.bucket import Total
-from timers.spark.engine.machines import Failing, Read, Snapshot
+from timers.spark.engine.machines import Failing, Read
 from timers.spark.engine.processor import Said, Told
 from timers.spark.engine.query import Plan
 from timers.spark.engine.questions import Question
 from timers.spark.jobs import engine
 from timers.spark.jobs.engine import _Cause as Cause
 from timers.spark.monitoring import EngineCounts
+from timers.spark.totals import Snapshot, Total
 
 CLUSTER: Any = SimpleNamespace(partitions={}, topic_ids={})
 

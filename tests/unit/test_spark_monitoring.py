@@ -14,9 +14,8 @@ from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
-from timers.spark.engine.bucket import Total
-from timers.spark.engine.machines import Snapshot
 from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
+from timers.spark.totals import Snapshot, Total
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
 TP = ("timer-request", 0)

@@ -39,11 +39,11 @@ from timers.process.http.asking import ask
 from timers.process.threads import LoopThread, call_in_thread
 from timers.spark.engine import query_port
 from timers.spark.engine import questions as engine_questions
-from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Told
 from timers.spark.engine.query_port import PACE, answering
 from timers.spark.engine.questions import ANSWERS_S, Answering, Questions
 from timers.spark.monitoring import EngineCounts, Monitor
+from timers.spark.totals import Total
 
 TP = ("timer-request", 1)
 PENDING = attrgetter("pending")

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
-from timers.spark.engine.bucket import Total
 from timers.spark.engine.machines import Failing
 from timers.spark.engine.processor import Said
 from timers.spark.jobs.engine import Reporter
+from timers.spark.totals import Total
 
 TICK_MS = 1_800_000_000_000
 AT = "2027-01-15T08:00:00.500Z"  # half a second after the tick

@@ -48,7 +48,7 @@ _COMMANDS = {
     "spark": ("spark:spark", "Jobs on Spark: audit and more, on this machine or a cluster."),
     "console": ("run:console", "Run the HTTP API and its pages: set, find, change and watch timers."),
     "worker": ("run:worker", "Run the worker: faust -A timers.app worker."),
-    "broker": ("broker.commands:broker", "Start, stop and look at the embedded Kafka broker."),
+    "broker": ("broker_commands:broker", "Start, stop and look at the embedded Kafka broker."),
     "settings": ("settings:settings", "Show every setting: variable, value, source and reason."),
 }
 """Each command, where it is, and its line in ``--help``."""

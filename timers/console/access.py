@@ -30,8 +30,8 @@ from timers.process import hosts
 from timers.process.config import variables
 from timers.process.config.settings import Settings
 from timers.process.hosts import Hosts
-from timers.process.http.renewed_tls import version_of
 from timers.process.http.slots import Slots
+from timers.process.renewed_tls import version_of
 from timers.wire.printable import quoted
 
 _LOG_N, _R, _P = 15, 8, 1

@@ -36,8 +36,8 @@ from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.hosts import reached_here
 from timers.process.http.open_connections import OpenConnections
-from timers.process.http.renewed_tls import RenewedContext
 from timers.process.http.web_site import limited
+from timers.process.renewed_tls import RenewedContext
 from timers.wire.printable import quoted
 from timers.wire.query import given_in
 

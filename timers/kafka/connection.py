@@ -23,7 +23,7 @@ from timers.kafka import login_tokens
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
-from timers.process.http.renewed_tls import RenewedContext
+from timers.process.renewed_tls import RenewedContext
 from timers.wire.printable import quoted
 
 TIMEOUT_S = 10.0

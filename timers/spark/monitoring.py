@@ -17,14 +17,13 @@ from timers.process import partition_metrics
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, encoder, registry
 from timers.spark import jvm
+from timers.spark.totals import Snapshot, Total
 from timers.wire.dead_letter import CODES
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
     from timers.machines.log_trimmer import Runner
     from timers.machines.queries.answers import Machines
-    from timers.spark.engine.bucket import Total
-    from timers.spark.engine.machines import Snapshot
 
 UNREADY_S = 60.0
 """A job is not ready if it has done nothing for longer than this and three times its interval."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgpack
 
@@ -20,9 +20,10 @@ from timers.core.index import Swept
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.machines import Known, MachineRun, Producer, Read, Snapshot
+from timers.spark.engine.machines import Known, MachineRun, Producer, Read
 from timers.spark.engine.packing import Arrivals
 from timers.spark.engine.questions import Answering, Question
+from timers.spark.totals import Total
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
@@ -85,20 +86,6 @@ class BucketState:
 def _newest(machines: dict[str, Seen]) -> dict[str, Seen]:
     """Those of the :data:`ANCHORS` machines with the newest times."""
     return dict(sorted(machines.items(), key=lambda item: item[1].time_s)[-ANCHORS:])
-
-
-class Total(NamedTuple):
-    """What a bucket did in a micro-batch."""
-
-    numbers: Mapping[str, float]
-    """What its machines add to those of :meth:`timers.core.counters.Counters.numbers`."""
-    waiting: Mapping[TopicPartition, tuple[int, int | None]]
-    """Partition -> number of its timers, and the due second of the first one."""
-    is_complete: bool
-    snapshots: Mapping[TopicPartition, Snapshot]
-    """Of the partitions that were opened."""
-    answers: Sequence[tuple[int, Any, Exception | None]]
-    """To the questions about partitions."""
 
 
 class Bucket:

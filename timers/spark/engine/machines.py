@@ -32,6 +32,7 @@ from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.transaction import Transaction
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
+from timers.spark.totals import Snapshot
 from timers.wire.formats import RequestRecord
 
 if TYPE_CHECKING:
@@ -132,17 +133,6 @@ class Read(NamedTuple):
     start: int = 0
     """The bucket knows it, and has the records from there to the end."""
     records: Sequence[RequestRecord] = ()
-
-
-class Snapshot(NamedTuple):
-    """What a machine knows of its newest snapshot; None: there is none."""
-
-    unread: int
-    """Offsets of the log since then."""
-    applied: int | None
-    bytes: int | None
-    written_ms: int | None
-    """When it was complete, by what this process knows. It may be an older one."""
 
 
 class Done(NamedTuple):

@@ -21,10 +21,11 @@ from timers.core.timer import TopicPartition
 from timers.machines.firing.breaker import OpenCircuit
 from timers.process.clock import Clock, boot_id
 from timers.process.config.settings import Settings
-from timers.spark.engine.bucket import Bucket, BucketState, Total
+from timers.spark.engine.bucket import Bucket, BucketState
 from timers.spark.engine.machines import Failing, Read
 from timers.spark.engine.packing import Arrivals
 from timers.spark.engine.questions import Question
+from timers.spark.totals import Total
 
 if TYPE_CHECKING:
     from timers.spark.engine.openings import Openings

@@ -28,12 +28,12 @@ from timers.kafka.clients import librdkafka, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.process.config.settings import Settings
 from timers.spark.engine import query, start
-from timers.spark.engine.bucket import Total
 from timers.spark.engine.processor import Said
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
 from timers.spark.jvm import listening
 from timers.spark.session import sentence_of
+from timers.spark.totals import Total
 
 
 class Reporter:

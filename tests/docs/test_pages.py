@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from tests.harness.sim_console import SimCluster
 from timers.cli.main import cli
-from timers.console.server import Server
+from timers.console.web.server import Server
 from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
 from timers.process.metrics import Entry

@@ -21,7 +21,7 @@ from timers.console.kafka_cluster import (
     TopicsFollower,
     WorkerAnswer,
 )
-from timers.console.server import Server
+from timers.console.web.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.errors import QueryError, QueueError, TimersError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics

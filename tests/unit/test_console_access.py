@@ -16,10 +16,10 @@ from aiohttp.test_utils import unused_port
 from tests.harness.console_users import QUICK, USERS, basic, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import access
-from timers.console import server as server_module
 from timers.console.access import Rates, ScryptHash, Users, check_settings
 from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
-from timers.console.server import Server, tls_context
+from timers.console.web import server as server_module
+from timers.console.web.server import Server, tls_context
 from timers.errors import SettingsError
 from timers.offline.fired import CallbackRecord, PastFirings
 from timers.process.config.settings import Settings

@@ -15,7 +15,7 @@ from aiohttp.test_utils import unused_port
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import call
-from timers.console.server import Server
+from timers.console.web.server import Server
 from timers.process.config.settings import Settings
 from timers.process.logs import make_safe
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import kafka_cluster
-from timers.console import server as server_module
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
+from timers.console.web import server as server_module
 from timers.errors import (
     AccessError,
     NoVerdictError,

@@ -44,11 +44,8 @@ CIRCLES = {
 """Modules that import each other. One that ends leaves this list; no new one comes in."""
 
 RINGS = {
-    ("timers/console", "timers/console/web"),
     ("timers/kafka", "timers/kafka/aiokafka_internals"),
     ("timers/machines", "timers/machines/store"),
-    ("timers/wire", "timers/wire/formats"),
-    ("timers/worker", "timers/worker/consumer"),
 }
 """Folders that import each other. The files of a folder and those of a folder in it are two folders."""
 
@@ -58,7 +55,7 @@ MOST_ENTRIES = 19
 MOST_ROWS = 10
 """Rows of the import law in pyproject.toml, which CONTRIBUTING draws."""
 
-LONGEST_CHAIN = 11
+LONGEST_CHAIN = 12
 """Folders of the longest chain in which each imports the next one; a ring counts as one. 10 are enough."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from timers.console.server import tls_context
+from timers.console.web.server import tls_context
 from timers.kafka.connection import ssl_context
 from timers.process.config.settings import Settings
 

@@ -92,7 +92,7 @@ def console(hash_password: bool, new_token: bool) -> None:
     say_brokers(settings)
 
     from timers.console.access import check_settings
-    from timers.console.server import address
+    from timers.console.web.server import address
 
     check_settings(settings)
     asyncio.run(_serve(settings, address(settings)))
@@ -117,7 +117,7 @@ def _print_hash(new_token: bool) -> None:
 
 async def _serve(settings: Settings, url: str) -> None:
     from timers.console.kafka_cluster import KafkaCluster
-    from timers.console.server import Server, tls_context
+    from timers.console.web.server import Server, tls_context
     from timers.process.http.web_site import LimitedSite
 
     cluster = KafkaCluster(settings)

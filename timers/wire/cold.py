@@ -28,8 +28,8 @@ from timers.core.timer import Rejected
 from timers.wire import checks, dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
-from timers.wire.formats import RequestRecord
 from timers.wire.printable import quoted
+from timers.wire.record import RequestRecord
 
 MAX_APPEND_DIGITS = 18
 """Digits of the epoch milliseconds in ``timer-appended``; the number fits in 64 bits."""

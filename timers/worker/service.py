@@ -36,6 +36,7 @@ from timers.machines.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.printable import printable
 from timers.wire.topics import engine_id
@@ -47,7 +48,6 @@ from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.health import WorkerStatus
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
-from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.ticks import TickJudge, TickReader
 

@@ -23,9 +23,9 @@ from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.periodic import every
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.worker.machines.runner import Runner
-from timers.worker.periodic import every
 from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and data of a good round too")
     kafka_version.add_option(parser)
     options = parser.parse_args(argv)
-    forked.preload("timers.console.server", "timers.console.kafka_cluster")
+    forked.preload("timers.console.web.server", "timers.console.kafka_cluster")
     return run_rounds("console", partial(_round, options), one_broker, keep=options.keep)
 
 

@@ -245,7 +245,7 @@ PART_S = 20.0
 
 
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-"""Asks a route of the API on behalf of the user of a page; see :meth:`timers.console.server.Server.perform`."""
+"""Asks a route of the API on behalf of the user of a page; see :meth:`timers.console.web.server.Server.perform`."""
 
 
 class Page:

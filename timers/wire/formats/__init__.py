@@ -5,24 +5,12 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from timers.core.ports import Decoder
-from timers.core.timer import Decoded, Headers, Origin, Row
+from timers.core.timer import Decoded, Origin, Row
 from timers.wire.headers import Header
+from timers.wire.record import RequestRecord as RequestRecord
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 """Kafka's timestamp types: of records whose time the producer set, and of those whose time the broker set."""
-
-
-class RequestRecord(NamedTuple):
-    """A record of a request topic, as a request format reads it."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers | None
-    timestamp: int
-    """Epoch milliseconds."""
-    timestamp_type: int | None = None
-    """None: not known."""
 
 
 RequestBuilder: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header]]]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +51,9 @@ class SimMessage:
         if self._lost:
             raise LeaseLostError("lost")
         self.calls.append(("extend", lease_s))
+
+    def put_back(self) -> None:
+        self.calls.append("put back")
 
     def crashed(self, how: str) -> None:
         self.calls.append(("crashed", how))
@@ -128,6 +134,7 @@ def test_a_message_that_ends_its_process_is_known(child: Child, value: str, endi
 
 def test_a_process_that_hangs_is_ended_when_the_lease_is_over() -> None:
     child = Child(handle)
+    child.start()
     message: Any = SimMessage("hang")
     thread = threading.Thread(target=child.handle, args=(message,))
     thread.start()
@@ -147,3 +154,38 @@ def test_a_handler_that_cannot_be_imported_is_an_error_and_no_crash() -> None:
     with pytest.raises(QueueError, match="must be a function of a module"):
         child.handle(message)
     assert message.calls == []
+
+
+SLOW = f"""
+import os, pathlib, threading
+
+def handle(message):
+    pass
+
+if os.getpid() != {os.getpid()}:
+    pathlib.Path(__file__).with_name("begun").touch()
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("ends", ["the queue", "the lease"])
+def test_a_process_that_does_not_end_to_import_its_handler_is_ended(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("slow_handler.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    stopping = threading.Event()
+    child = Child(importlib.import_module("slow_handler").handle, stopping.is_set)
+    message: Any = SimMessage("nothing")
+    thread = threading.Thread(target=child.handle, args=(message,), daemon=True)
+    thread.start()
+    wait_until((tmp_path / "begun").exists, "the import")
+    process = child._process
+    if ends == "the queue":
+        stopping.set()
+    else:
+        message.is_settled = True
+    wait_until(lambda: not thread.is_alive(), "the end of the process")
+    assert message.calls == (["put back"] if ends == "the queue" else [])
+    with pytest.raises(ValueError, match="closed"):  # it has ended
+        process.is_alive()

@@ -259,7 +259,7 @@ class Queue:
                 self.stop()
 
     def _work(self, handler: Callable[[Message], None], in_child: bool) -> None:
-        child = Child(handler) if in_child else None
+        child = Child(handler, lambda: self.stopping) if in_child else None
         with self.handlers.running():
             try:
                 if child is not None:

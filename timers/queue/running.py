@@ -350,27 +350,34 @@ class Child:
 
     Args:
         handler: a function that can be imported by its name.
+        stopping: whether a process that starts is not needed any more.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, stopping: Callable[[], bool] = lambda: False) -> None:
         self._handler = handler
+        self._stopping = stopping
         self._process: Any = None
         self._pipe: Connection
 
-    def start(self) -> None:
-        """Start the process, unless it runs.
+    def start(self, message: Message | None = None) -> bool:
+        """Start the process, unless it runs. To import the handler may take any time: returns False if it is stopping,
+        or the lease of ``message`` is over, before that is done.
 
         Raises:
             QueueError: it cannot import the handler.
         """
         if self._process is not None:
-            return
+            return True
         context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
         try:
             self._process.start()
             theirs.close()
+            while not self._pipe.poll(_POLL_S):
+                if self._stopping() or (message is not None and message.is_settled):
+                    self.end(kill=True)
+                    return False
             self._pipe.recv()
         except Exception as error:
             code = self.end(kill=True)
@@ -379,6 +386,7 @@ class Child:
                 "function of a module that can be imported, and a program that calls run() needs "
                 '`if __name__ == "__main__":` around it'
             ) from error
+        return True
 
     def handle(self, message: Message) -> None:
         """Run the handler for a message, and settle the message as the handler said.
@@ -386,7 +394,10 @@ class Child:
         Raises:
             QueueError: the process cannot be started.
         """
-        self.start()
+        if not self.start(message):
+            if not message.is_settled:
+                message.put_back()
+            return
         try:
             self._pipe.send(RemoteMessage.of(message))
             reply = self._reply(message)

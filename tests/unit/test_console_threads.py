@@ -16,10 +16,11 @@ from confluent_kafka import Producer
 from tests.harness.console_users import USERS, basic
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.waiting import DEADLINE_S
-from timers.console import history, kafka_cluster, server
+from timers.console import history, kafka_cluster
 from timers.console.history import Threads
 from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
+from timers.console.web import server
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access

@@ -70,6 +70,13 @@ def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.Mon
 
 DAMAGED = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x"
 TOO_LARGE = "OversizedAllocationException: Memory required for vector is (4000000000)"
+OUT_OF_MEMORY = "Lost task 20.0 in stage 4.0 (TID 27): java.lang.OutOfMemoryError: Java heap space"
+IN_SPARK = "\n\tat java.base/java.nio.ByteBuffer.allocate(ByteBuffer.java:363)\n\tat org.apache.spark.x.Y.z(Y.scala:1)"
+IN_RECORDS = (
+    "\n\tat java.base/java.nio.HeapByteBuffer.<init>(HeapByteBuffer.java:64)"
+    "\n\tat java.base/java.nio.ByteBuffer.allocate(ByteBuffer.java:363)"
+    "\n\tat org.apache.kafka.common.record.DefaultRecord.readFrom(DefaultRecord.java:280)"
+)
 FAILED = "[STREAM_FAILED] Query [id = 7] terminated with exception: Job aborted"
 TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\n  File x\n    raise"
 
@@ -103,6 +110,12 @@ TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\
 )
 def test_most_failures_are_no_reason_to_end(message: str, sentence: str, cause: Cause) -> None:
     assert engine._restartable(StreamingQueryException(message)) == (sentence, cause)
+
+
+def test_a_record_that_claims_too_much_memory_is_told_from_a_micro_batch_that_needs_it() -> None:
+    for stack, expected in ((IN_SPARK, Cause.TOO_LARGE), (IN_RECORDS, Cause.UNREADABLE)):
+        _, cause = engine._restartable(StreamingQueryException(f"{FAILED}: {OUT_OF_MEMORY}{stack}"))
+        assert cause is expected
 
 
 def test_an_engine_that_must_not_run_ends() -> None:
@@ -182,10 +195,11 @@ class Plans:
 
     def __init__(self) -> None:
         self.anew: list[bool] = []
+        self.starts: dict[tuple[str, int], int] = {}
 
     def __call__(self, anew: bool) -> Plan:
         self.anew.append(anew)
-        return Plan(f"plan {len(self.anew)}", 2, 100_000, CLUSTER)
+        return Plan(f"plan {len(self.anew)}", 2, 100_000, CLUSTER, self.starts)
 
 
 def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_not_fit(
@@ -249,6 +263,10 @@ def test_a_partition_that_spark_cannot_read_is_read_by_its_machine(monkeypatch: 
     planning.after(cause, has_worked=True, sentence=sentence)
     assert (plans.anew, asked) == ([False, True], [("timer-request", 12)])
     assert planning.plan.starts == {("timer-request", 12): 77}
+    plans.starts = {("timer-request", 12): 5, ("by-id", 0): 9}
+    planning.after(cause, has_worked=True, sentence="java.lang.OutOfMemoryError: Java heap space")
+    assert planning.plan.starts == {("timer-request", 12): 77, ("by-id", 0): 77}, "the text names no partition"
+    plans.starts = {}
     planning.after(Cause.MISMATCH, has_worked=True, sentence="it is old")
     assert planning.plan.starts == {}
 

@@ -58,8 +58,11 @@ def read(
         min_partitions: smallest number of tasks, for machines with more cores than partitions.
         passed_over: ranges of offsets that cannot be read, by partition.
     """
-    parts = _around(starting, ending, passed_over)
-    frames = [_read(spark, settings, *part, min_partitions) for part in parts]
+    lows = {(tp, low) for tp, ranges in passed_over.items() for low, _ in ranges}
+    frames = []
+    for first, end in _around(starting, ending, passed_over):
+        ends_there = any(((topic, p), at) in lows for topic, of in end.items() for p, at in of.items())
+        frames.append(_read(spark, settings, first, end, min_partitions, _ONE_BY_ONE if ends_there else {}))
     # Spark's source does not accept an empty list of partitions.
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], RECORD)
 
@@ -84,11 +87,22 @@ def _around(
     return parts
 
 
+_ONE_BY_ONE = {"kafka.max.poll.records": "1"}
+"""For a range that ends at one that cannot be read: by default Java's consumer parses 500 records at a time, so those
+after the range too, and fails before Spark has the last records of the range."""
+
+
 def _read(
-    spark: SparkSession, settings: Settings, starting: Offsets, ending: Offsets, min_partitions: int | None
+    spark: SparkSession,
+    settings: Settings,
+    starting: Offsets,
+    ending: Offsets,
+    min_partitions: int | None,
+    more: Mapping[str, str],
 ) -> DataFrame:
     options = {
         **_reader_options(settings),
+        **more,
         "assign": json.dumps({topic: sorted(partitions) for topic, partitions in starting.items()}),
         "startingOffsets": as_json(starting),
         "endingOffsets": as_json(ending),

@@ -46,6 +46,9 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, most of the cost of a row.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    # A record may claim more memory than Java has. That fails its task, and must not end the process, which is also the
+    # driver if the master is local. By default Spark ends the process after an error of memory in a task.
+    "spark.executor.killOnFatalError.depth": "0",
     # Spark's progress bar would overwrite the lines of the command.
     "spark.ui.showConsoleProgress": "false",
 }

@@ -119,6 +119,9 @@ _DATA_LOSS = re.compile("KAFKA_DATA_LOSS|Some data may have been lost")
 _UNREADABLE = re.compile(r"Received exception when fetching the next record from ([\w.-]+)-([0-9]+)\.")
 """Words of Kafka's consumer for Java if a record batch cannot be read. No other text says where it is."""
 
+_CLAIMS_TOO_MUCH = re.compile(r"OutOfMemoryError\b.*(?:\n\s+at .*){0,9}\n\s+at org\.apache\.kafka\.common\.record\.")
+"""An error of Java where its consumer parses a record that claims to be larger than the memory."""
+
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+: .*)$", re.MULTILINE)
 """The line in which py4j shows the reason of a failed call. Failures pass through the function of ``foreachBatch``."""
 
@@ -230,7 +233,7 @@ class _Cause(Enum):
     TOO_LARGE = auto()
     """A micro-batch may be too large."""
     UNREADABLE = auto()
-    """Spark cannot read a record batch of a partition: the machine reads it by itself."""
+    """Spark cannot read a record batch: the machine of its partition reads it by itself."""
 
 
 _OWN_CAUSES = {
@@ -280,20 +283,24 @@ class _Planning:
         if cause in (_Cause.MISMATCH, _Cause.UNREADABLE) or is_lost:
             self._unloaded_since = None
             self._plan_again(anew=True)
-            if found := _UNREADABLE.search(sentence):
-                self._read_behind((found[1], int(found[2])))
+            if cause is _Cause.UNREADABLE:
+                found = _UNREADABLE.search(sentence)
+                self._read_behind(self.plan.starts if found is None else [(found[1], int(found[2]))])
         elif self._too_large > 1 and self._max_requests > self._least_requests:
             self._max_requests = max(self._least_requests, self._max_requests // 4)
             self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")
             self._plan_again(anew=False)
 
-    def _read_behind(self, tp: TopicPartition) -> None:
-        """Let Spark read a partition from its present end on. Its machine reads what is before: as a worker does, it
-        says what cannot be read, or passes over it."""
+    def _read_behind(self, tps: Iterable[TopicPartition]) -> None:
+        """Let Spark read partitions from their present ends on. Their machines read what is before: as a worker does,
+        they say what cannot be read, or pass over it."""
+        starts = dict(self.plan.starts)
         with closing(reader(librdkafka(self._settings))) as consumer:
-            ends = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=TIMEOUT_S)
-        if ends is not None:
-            self.plan = replace(self.plan, starts={**self.plan.starts, tp: ends[1]})
+            for tp in tps:
+                ends = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=TIMEOUT_S)
+                if ends is not None:
+                    starts[tp] = ends[1]
+        self.plan = replace(self.plan, starts=starts)
 
     def _plan_again(self, *, anew: bool) -> None:
         self.plan = replace(self._make_plan(anew), max_requests=self._max_requests)
@@ -319,6 +326,8 @@ def _restartable(failure: StreamingQueryException | None) -> tuple[str, _Cause]:
     sentence = sentence_of(failure) if reason is None else reason[1]
     if found := _UNREADABLE.search(text):
         return found[0], _Cause.UNREADABLE
+    if _CLAIMS_TOO_MUCH.search(text):
+        return "a record claims more memory than Java has: the machines read the logs themselves", _Cause.UNREADABLE
     if _DATA_LOSS.search(text):
         return sentence, _Cause.MISMATCH
     if _NOT_LOADED in text:

@@ -31,9 +31,12 @@ from timers.core.grouping import groups
 from timers.counted import counted
 from timers.errors import NameTakenError, SparkError
 from timers.kafka import connection
+from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
+from timers.kafka.progress_log import read_all
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
@@ -192,7 +195,13 @@ class Logs:
         """
         left = TopicOffsets(self._settings).remaining(starts)
         self.deleted += left.deleted
-        read = kafka.read(self._spark, self._settings, left.starts, left.ends)
+        try:
+            admin = admin_client(self._settings, connection.ErrorReports(self._settings))
+            known = read_all(self._settings, existing_topics(admin, self._settings))
+        except KafkaException as error:
+            raise SparkError(f"what is passed over of the request logs is not known: {error.args[0].str()}") from error
+        passed_over = {tp: each.settings.passed_over for tp, each in known.items()}
+        read = kafka.read(self._spark, self._settings, left.starts, left.ends, passed_over=passed_over)
         return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
 
     def port(self) -> Callable[[], KafkaPort]:

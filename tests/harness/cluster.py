@@ -28,6 +28,7 @@ _MOVING = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError._NOENT,  # librdkafka knows no leaders
 )
 """Errors while an overloaded broker is briefly not in the cluster."""

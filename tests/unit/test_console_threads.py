@@ -288,6 +288,42 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: 
     await cluster.close()
 
 
+async def test_a_stream_whose_consumer_cannot_be_closed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: SimConsumer) -> None:
+        raise RuntimeError("of the client")
+
+    ended = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
+    monkeypatch.setattr(SimConsumer, "close", fail)
+    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: SimConsumer())
+    monkeypatch.setattr(connection, "partitions_of", lambda *_: 1)
+    cluster = KafkaCluster(SETTINGS)
+    follower = await cluster.follow(["orders"], None)
+    async with asyncio.timeout(DEADLINE_S):
+        await follower.close()
+    assert await asyncio.to_thread(ended.wait, DEADLINE_S), "the error is said"
+    await cluster.close()
+
+
+async def test_a_part_of_a_console_that_fails_at_the_end_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, closed = KafkaCluster(SETTINGS), []
+
+    async def open_log() -> Any:
+        raise TimeoutError("the topic was not created")
+
+    async def close() -> None:
+        closed.append(1)
+        raise RuntimeError("of a part")
+
+    cluster._log_opening = asyncio.create_task(open_log())
+    parts = cluster._requests, cluster._times, cluster._reading, cluster._retrying, cluster._finding, cluster._opening
+    for each in (cluster.client, *parts):
+        monkeypatch.setattr(each, "close", close)
+    with pytest.raises(RuntimeError, match="of a part"):
+        await cluster.close()
+    assert len(closed) == 7
+
+
 async def test_a_stream_whose_client_went_while_it_began_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = SimConsumer()
     monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)

@@ -237,6 +237,16 @@ def test_a_command_without_a_token_is_named(program: str, said: str, monkeypatch
     assert LONG not in sentence and program not in sentence
 
 
+def test_what_a_command_leaves_behind_does_not_keep_the_next_token_from_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the files of the command, and a session of its own: it is not killed."""
+    monkeypatch.setattr(login_tokens, "ANSWER_S", 0.5)
+    left_behind = running("import os, time; os.fork() or (os.setsid(), time.sleep(15))")
+    source = source_of(Settings.load(OAUTH | left_behind))
+    with pytest.raises(AccessError, match=r"gives no token within 0\.5 s"):
+        source.get()
+    assert source._renewing is not None and source._renewing.done()
+
+
 def test_a_command_that_cannot_be_run_is_named_without_its_arguments() -> None:
     sentence = error_of(TIMERS_SASL_TOKEN_COMMAND="/no/such/program --secret pa55")
     assert sentence == "TIMERS_SASL_TOKEN_COMMAND ('/no/such/program') cannot be run: No such file or directory"

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -158,9 +158,11 @@ class TopicsFollower:
         try:
             self._poll()
         finally:
-            self._consumer.close()
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._closed.set)
+            try:
+                self._consumer.close()
+            finally:
+                with suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._closed.set)
 
     def _poll(self) -> None:
         while not self._ended.is_set():
@@ -308,14 +310,20 @@ class KafkaCluster:
 
     async def close(self) -> None:
         """Wait for answers under way, and disconnect."""
-        await self.client.close()
-        if self._log_opening is not None:
-            with suppress(TimersError):
-                await asyncio.to_thread((await self._log_opening).close)
-        for each in (self._requests, self._times, self._reading, self._retrying, self._finding, self._opening):
-            await each.close()
-        if self._session is not None:
-            await self._session.close()
+        async with AsyncExitStack() as stack:  # all are closed, even if one of them fails
+            if self._session is not None:
+                stack.push_async_callback(self._session.close)
+            for each in (self._opening, self._finding, self._retrying, self._reading, self._times, self._requests):
+                stack.push_async_callback(each.close)
+            if self._log_opening is not None:
+                stack.push_async_callback(self._close_log, self._log_opening)
+            await self.client.close()
+
+    @staticmethod
+    async def _close_log(opening: asyncio.Task[Publisher]) -> None:
+        await asyncio.wait({opening})
+        if not opening.cancelled() and opening.exception() is None:  # else the changes that waited for it have failed
+            await asyncio.to_thread(opening.result().close)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import re
+import selectors
 import shlex
 import signal
 import ssl
@@ -34,7 +35,7 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from timers.core.clock_guard import iso
@@ -434,50 +435,60 @@ def _from_command(settings: Settings) -> Token:
         )
     except OSError as error:
         raise AccessError(f"{name} cannot be run: {error.strerror}") from None
-    assert process.stdout is not None and process.stderr is not None
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        _kill(process)
-
-    alarm = threading.Timer(ANSWER_S, end)
-    alarm.daemon = True
-    alarm.start()
     try:
-        said = call_in_thread("timers-token-stderr", _end_of, process.stderr)
-        output = process.stdout.read(_MAX_BYTES + 1)
-        if len(output) > _MAX_BYTES:
-            _kill(process)
-            raise AccessError(f"{name} prints more than {_MAX_BYTES} bytes, which is no token")
-        code = process.wait()
-        stderr = said.result(ANSWER_S).decode(errors="replace").strip().splitlines()
+        output, said, code = _answer_of(process)
+    except TimeoutError:
+        raise AccessError(f"{name} gives no token within {ANSWER_S:g} s") from None
     finally:
-        alarm.cancel()
         _kill(process)
-        process.wait()
-        process.stdout.close()
-    if late.is_set():
-        raise AccessError(f"{name} gives no token within {ANSWER_S:g} s")
+        with suppress(subprocess.TimeoutExpired):  # one that waits for a disk does not end
+            process.wait(_MARGIN_S)
+    if len(output) > _MAX_BYTES:
+        raise AccessError(f"{name} prints more than {_MAX_BYTES} bytes, which is no token")
     if code:
+        stderr = said.decode(errors="replace").strip().splitlines()
         why = f" ({_masked(stderr[-1], *words[1:])})" if stderr else ""
         raise AccessError(f"{name} gives no token: it ends with exit code {code}{why}: run it by hand")
     return _of_json(name, output) if output.lstrip().startswith(b"{") else _token(name, output, None)
+
+
+def _answer_of(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, int]:
+    """What a command prints on stdout, the end of what it prints on stderr, and its exit code.
+
+    It waits neither for a process that the command leaves behind with these files, nor for one that prints too much.
+
+    Raises:
+        TimeoutError: this takes longer than :data:`ANSWER_S`.
+    """
+    assert process.stdout is not None and process.stderr is not None
+    end_at, output, said = monotonic() + ANSWER_S, b"", b""
+    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
+        for each in (process.stdout, process.stderr):
+            selector.register(each, selectors.EVENT_READ)
+        while selector.get_map() and len(output) <= _MAX_BYTES:
+            left_s = end_at - monotonic()
+            if left_s <= 0 or not (ready := selector.select(left_s)):
+                raise TimeoutError
+            for key, _ in ready:
+                more = os.read(key.fd, _MAX_BYTES + 1)
+                if not more:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    output += more
+                else:
+                    said = (said + more)[-4096:]
+        if len(output) > _MAX_BYTES:
+            return output, said, 0
+    try:
+        return output, said, process.wait(max(0.0, end_at - monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a command, and what it has started, if they still run."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _end_of(stream: IO[bytes]) -> bytes:
-    """Read a stream to its end, and return its last bytes."""
-    last = b""
-    with stream:
-        while more := stream.read1(4096):  # type: ignore[attr-defined]
-            last = (last + more)[-4096:]
-    return last
 
 
 def _from_module(settings: Settings) -> Token:

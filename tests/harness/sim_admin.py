@@ -54,7 +54,7 @@ class SimAdmin:
         self.config_requests += 1
         return {resource: SimpleNamespace(result=partial(self._describe, resource.name)) for resource in resources}
 
-    def _describe(self, name: str) -> dict[str, Any]:
+    def _describe(self, name: str, _: float) -> dict[str, Any]:
         if self.denied:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         if name not in self.topics:

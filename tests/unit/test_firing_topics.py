@@ -402,7 +402,7 @@ def test_the_reason_why_a_topic_cannot_be_created_reaches_its_dead_letter(creati
 
 def test_topics_are_created_after_a_request_without_an_answer(creating: Targets) -> None:
     admin = cluster(creating)
-    answer, admin.create_topics = admin.create_topics, raising(TimeoutError())  # type: ignore[method-assign]
+    answer, admin.create_topics = admin.create_topics, raising(KafkaException(KafkaError(KafkaError._TIMED_OUT)))  # type: ignore[method-assign]
     admin.may_answer.set()
     ask(creating, "t")
     wait_until(lambda: not creating._creator._threads._running, "the request fails")

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import DEADLINE_S
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, Progress
@@ -28,6 +29,8 @@ from timers.machines.store.opening import Stores, store_path
 from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
+from timers.process.threads import call_in_thread
+from timers.spark.engine import snapshots as engine_snapshots
 from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
 
 TP = "timer-request", 3
@@ -151,6 +154,25 @@ def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(s
     machine: Any = SimpleNamespace(progress=Progress(5).with_setting(FEATURE_LEVEL, SNAPSHOTS), state=State.ACCEPTING)
     pickle.loads(sent)(machine)
     assert snapshots._taker.wanted == {TP}
+
+
+def test_an_end_does_not_wait_for_a_look_that_hangs(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = Event(), Event()
+
+    def look() -> None:
+        begun.set()
+        go_on.wait()
+
+    monkeypatch.setattr(engine_snapshots, "CLOSE_S", 0.05)
+    monkeypatch.setattr(engine_snapshots, "LOOK_S", 0.0)
+    monkeypatch.setattr(snapshots._taker, "look", look)
+    snapshots.runner(TP, machine_at(9))
+    assert begun.wait(DEADLINE_S)
+    try:
+        call_in_thread("close", snapshots.close).result(DEADLINE_S)
+    finally:
+        go_on.set()
+        snapshots._thread.join(DEADLINE_S)
 
 
 def test_machines_that_are_answered_at_a_time_start_one_thread(

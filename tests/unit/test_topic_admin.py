@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
-from timers.kafka import connection, topic_admin
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
+
+from timers.kafka import connection, topic_admin, topics
+from timers.kafka.error_codes import code_of
+from timers.kafka.snapshot_log import SnapshotLog
+from timers.machines.log_trimmer import LogTrimmer
 from timers.process.config.settings import Settings
 
 
@@ -27,3 +37,51 @@ def test_create_if_missing_does_not_wait_forever_for_the_topic(monkeypatch: pyte
     monkeypatch.setattr(topic_admin, "create", lambda *_: False)
     monkeypatch.setattr(topic_admin, "monotonic", lambda: float(next(now_s)))
     assert topic_admin.create_if_missing(Settings.load({}), "hidden", partitions=3) is False
+
+
+FORGETFUL: Any = SimpleNamespace(
+    create_topics=lambda new, **_: {each.topic: Future() for each in new},
+    delete_records=lambda places, **_: {each: Future() for each in places},
+    describe_configs=lambda resources, **_: {each: Future() for each in resources},
+    describe_topics=lambda *_, **__: {"t": Future()},
+    list_consumer_groups=lambda **_: Future(),
+    list_offsets=lambda places, **_: {each: Future() for each in places},
+    list_topics=lambda **_: SimpleNamespace(topics={}),
+)
+"""An admin client that forgets each question, as librdkafka may."""
+
+
+def trimmer() -> LogTrimmer:
+    trimmer = LogTrimmer.__new__(LogTrimmer)
+    trimmer._admin = FORGETFUL
+    return trimmer
+
+
+def snapshots() -> SnapshotLog:
+    log = SnapshotLog.__new__(SnapshotLog)
+    log._admin, log._topic, log.partition = FORGETFUL, "t", 0
+    return log
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: topic_admin.create(FORGETFUL, NewTopic("t", 1, 1), 0.0),
+        lambda: topic_admin.configs(FORGETFUL, ["t"], 0.0),
+        lambda: topic_admin.identity(FORGETFUL, "t", 0.0),
+        lambda: topics._describe(FORGETFUL, ["t"], None, 0.0),
+        lambda: trimmer().ends(("t", 0)),
+        lambda: trimmer().delete_below({("t", 0): 7}, 0.0),
+        lambda: list(trimmer().other_readers("t", 1, lambda: None)),
+        lambda: snapshots().delete_before(7),
+    ],
+)
+def test_a_question_that_is_forgotten_ends_as_one_without_an_answer(
+    call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "GRACE_S", 0.01)
+    monkeypatch.setattr("timers.machines.log_trimmer.TIMEOUT_S", 0.0)
+    monkeypatch.setattr("timers.kafka.snapshot_log.SILENT_S", 0.0)
+    with pytest.raises(KafkaException) as error:
+        call()
+    assert code_of(error.value) == KafkaError._TIMED_OUT

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,6 +34,9 @@ AGAIN_S = 0.2
 """Time between two tries of a call that failed because a leader moves."""
 
 _FIRST_ATTEMPT_S = 0.25
+
+GRACE_S = 5.0
+"""Added to the time for an answer, which librdkafka keeps itself."""
 
 _RECENT_S = 15.0
 """librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
@@ -370,6 +374,26 @@ def metadata(
             if is_over(monotonic() - began_s):
                 raise
         attempt_s *= 2
+
+
+def give_up_at(timeout_s: float = TIMEOUT_S) -> float:
+    """Until when :func:`answer` waits if a question is asked now with a time for the answer: a monotonic time."""
+    return monotonic() + timeout_s + GRACE_S
+
+
+def answer(asked: Future[_T], until: float) -> _T:
+    """The answer to a question of an admin client. Blocks.
+
+    Args:
+        until: one time for all parts of a question: see :func:`give_up_at`.
+
+    Raises:
+        KafkaException: what the brokers answer, or librdkafka; also if that has forgotten the question, as it may.
+    """
+    try:
+        return asked.result(max(0.0, until - monotonic()))
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def while_moving(call: Callable[[], _T], timeout_s: float) -> _T:

@@ -129,8 +129,9 @@ def allow(settings: Settings, principal: str, wanted: Iterable[Right]) -> None:
             for operation in right.operations
         ]
         try:
+            until = connection.give_up_at()
             for outcome in admin.create_acls(bindings, request_timeout=connection.TIMEOUT_S).values():
-                outcome.result(connection.TIMEOUT_S)
+                connection.answer(outcome, until)
         except KafkaException as error:
             if code_of(error) not in NOT_ALLOWED:
                 raise

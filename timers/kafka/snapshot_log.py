@@ -22,6 +22,7 @@ from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
+from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import identity
@@ -289,7 +290,7 @@ class SnapshotLog:
             KafkaException: the brokers do not answer, or refuse.
         """
         for deleted in self._admin.delete_records([TopicPartition(self._topic, self.partition, offset)]).values():
-            deleted.result()
+            answer(deleted, give_up_at(SILENT_S))
 
     def _look(self, named: NamedSnapshot) -> None:
         """Compare what the progress says with the topic, which a user may have deleted or made anew."""

@@ -26,9 +26,6 @@ from timers.process.threads import BoundedThreads, log_failure
 
 logger = logging.getLogger(__name__)
 
-
-_GRACE_S = 5.0
-
 _SHOWN_S = 5.0
 """Seconds that a new topic may take until the brokers show it: the controller answers before they know it."""
 
@@ -99,7 +96,7 @@ def identity(admin: AdminClient, name: str, timeout_s: float) -> Identity | None
     Raises:
         KafkaException: no broker answers, or the topic may not be described.
     """
-    return identity_of(ask_for_identity(admin, name, timeout_s))
+    return identity_of(ask_for_identity(admin, name, timeout_s), connection.give_up_at(timeout_s))
 
 
 def ask_for_identity(admin: AdminClient, name: str, timeout_s: float) -> Future[Any]:
@@ -108,10 +105,10 @@ def ask_for_identity(admin: AdminClient, name: str, timeout_s: float) -> Future[
     return asked
 
 
-def identity_of(asked: Future[Any]) -> Identity | None:
+def identity_of(asked: Future[Any], until: float | None = None) -> Identity | None:
     """What :func:`identity` returns, in an answer; waits for it."""
     try:
-        found = asked.result()
+        found = connection.answer(asked, until or connection.give_up_at())
     except KafkaException as error:
         if code_of(error) in NO_TOPIC:
             return None
@@ -172,9 +169,10 @@ def create_all(
     """Create topics in one request, and wait for them. Returns topic -> error, for those that were not created."""
     failures = {}
     created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
+    until = connection.give_up_at(timeout_s)
     for name, future in created.items():
         try:
-            future.result(timeout_s + _GRACE_S)
+            connection.answer(future, until)
         except KafkaException as failure:
             failures[name] = failure
     return failures
@@ -188,10 +186,10 @@ def configs(
     Args:
         skip_denied: leave out topics whose configuration may not be read.
     """
-    found = {}
+    found, until = {}, connection.give_up_at(timeout_s)
     for topic, asked in ask_for_configs(admin, topics, timeout_s).items():
         try:
-            found[topic] = config_of(asked)
+            found[topic] = config_of(asked, until)
         except KafkaException as error:
             if not skip_denied or code_of(error) not in NOT_ALLOWED:
                 raise
@@ -209,9 +207,9 @@ def ask_for_configs(
     return {resource.name: future for resource, future in asked.items()}
 
 
-def config_of(asked: Future[Any]) -> dict[str, str]:
+def config_of(asked: Future[Any], until: float | None = None) -> dict[str, str]:
     """The configuration in an answer, name to value; waits for it."""
-    return {name: entry.value for name, entry in asked.result().items()}
+    return {name: entry.value for name, entry in connection.answer(asked, until or connection.give_up_at()).items()}
 
 
 class Listed(NamedTuple):
@@ -294,7 +292,7 @@ class TopicCreator:
         refused = {}
         try:
             failures = create_all(self._admin, [NewTopic(name, -1, -1) for name in names], self._timeout_s)
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             logger.warning("%d callback topics were not created, as no broker answered: %s", len(names), error)
         else:
             refused = {

@@ -200,10 +200,10 @@ class TopicOffsets:
             until_s = _SKIP_S if self._skips_leaderless and waited_s < _SKIP_S else self._timeout_s
             left_s = max(_POLL_S, until_s - waited_s)
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
-            failed = {}
+            failed, give_up = {}, connection.give_up_at(left_s)
             for where, future in futures.items():
                 try:
-                    found = future.result(left_s + _POLL_S)
+                    found = connection.answer(future, give_up)
                     if found.offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                     listed[where.topic, where.partition] = found

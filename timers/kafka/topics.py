@@ -260,7 +260,8 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
 def _add_partitions(admin: AdminClient, name: str, count: int) -> list[str]:
     """Give a topic this many partitions. Returns why it cannot have them: its other partitions go on."""
     try:
-        admin.create_partitions([NewPartitions(name, count)], request_timeout=TIMEOUT_S)[name].result()
+        asked = admin.create_partitions([NewPartitions(name, count)], request_timeout=TIMEOUT_S)
+        connection.answer(asked[name], connection.give_up_at(TIMEOUT_S))
     except KafkaException as error:
         why = error.args[0].str()
         return [f"topic {name!r} lacks partitions, and former snapshots are kept; it must have {count} ({why})"]
@@ -332,10 +333,10 @@ def _describe(
     described = admin.describe_topics(
         TopicCollection(names), include_authorized_operations=True, request_timeout=timeout_s
     )
-    found = {}
+    found, until = {}, connection.give_up_at(timeout_s)
     for name, future in described.items():
         try:
-            found[name] = future.result()
+            found[name] = connection.answer(future, until)
         except KafkaException as error:
             if denied is not None and code_of(error) in NOT_ALLOWED:
                 denied.add(name)
@@ -422,7 +423,8 @@ def _set_append_time(admin: AdminClient, wrong: WrongConfig) -> bool:
     entry = ConfigEntry(TIMESTAMP_TYPE, LOG_APPEND_TIME, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, wrong.topic, incremental_configs=[entry])
     try:
-        admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+        asked = admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)
+        connection.answer(asked[resource], connection.give_up_at(TIMEOUT_S))
     except KafkaException as error:
         if wrong.severity != RED:
             return False

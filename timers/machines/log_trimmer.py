@@ -27,6 +27,7 @@ from timers.core.progress import LOG_TRIMMED, Progress
 from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
+from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import NO_GROUP, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import SEGMENT_MS
 from timers.kafka.progress_log import allowed_level
@@ -166,7 +167,7 @@ class LogTrimmer:
     def _offset(self, tp: TopicPartition, what: OffsetSpec) -> int:
         place, level = Place(*tp), IsolationLevel.READ_COMMITTED
         asked = self._admin.list_offsets({place: what}, isolation_level=level, request_timeout=TIMEOUT_S)
-        return int(asked[place].result().offset)
+        return int(answer(asked[place], give_up_at(TIMEOUT_S)).offset)
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, bytes]:
         """The ids of those topics that exist."""
@@ -176,8 +177,9 @@ class LogTrimmer:
         """Delete the records of each partition below an offset."""
         wanted = [Place(*tp, offset) for tp, offset in bounds.items()]
         options = {"request_timeout": timeout_s, "operation_timeout": timeout_s}
+        until = give_up_at(timeout_s)
         for deleted in self._admin.delete_records(wanted, **options).values():
-            deleted.result()
+            answer(deleted, until)
 
     def other_readers(self, topic: str, partitions: int, check: Callable[[], None]) -> Iterator[str]:
         """Yields what else reads a topic, as far as this worker may see it: groups, and other apps.
@@ -188,7 +190,7 @@ class LogTrimmer:
         for app in topics.apps_with_snapshots(topic, self._admin.list_topics(timeout=TIMEOUT_S).topics):
             if app != self._settings.app_id:
                 yield f"app {app!r}"
-        listed = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result()
+        listed = answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), give_up_at(TIMEOUT_S))
         for error in listed.errors:  # a group of this broker may read the topic, too
             raise error
         places = [Place(topic, partition) for partition in range(partitions)]

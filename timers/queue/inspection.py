@@ -37,7 +37,6 @@ MAX_DELAYED = query.MAX_LIMIT
 
 _TIMEOUT_S = 10.0
 _WORKER_TIMEOUT_S = 3.0
-_GRACE_S = 5.0
 _POLL_S = 0.2
 _FETCH_BYTES = 16_384
 """Only the first message of each partition is needed. Brokers send at least one batch."""
@@ -270,7 +269,7 @@ class Inspection:
     def _members(self, group: str) -> int:
         described = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group]
         try:
-            return len(described.result(_TIMEOUT_S + _GRACE_S).members)
+            return len(connection.answer(described, connection.give_up_at(_TIMEOUT_S)).members)
         except KafkaException as error:
             if code_of(error) in NO_GROUP:
                 return 0
@@ -301,7 +300,7 @@ class Inspection:
 
     def _result(self, future: Future[Any], failed: str) -> Any:
         with self._reports.explained(failed, QueueError):
-            return future.result(_TIMEOUT_S + _GRACE_S)
+            return connection.answer(future, connection.give_up_at(_TIMEOUT_S))
 
 
 def count_delayed(settings: Settings, callback_topics: Iterable[str], cluster_id: str) -> tuple[int | None, bool]:

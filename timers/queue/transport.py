@@ -392,7 +392,8 @@ class Transport:
         give_up = monotonic() + _TIMEOUT_S
         while True:
             try:
-                return {name: tag_of(future.result()) for name, future in self._describe().items()}
+                asked, until = self._describe(), connection.give_up_at(_TIMEOUT_S)
+                return {name: tag_of(connection.answer(future, until)) for name, future in asked.items()}
             except KafkaException as error:  # a broker may not know a new topic yet
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                     raise

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from timers.core import levels
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 POLL_S = 0.1
+
+CLOSE_S = 10.0
+"""How long an end waits for the thread of snapshots, which does not keep the process alive."""
 
 
 class CopyView:
@@ -163,7 +167,8 @@ class Snapshots:
         with self._starting:
             self._stop.set()
         self._taker.should_stop = True
-        while self._thread.is_alive():
+        give_up = monotonic() + CLOSE_S
+        while self._thread.is_alive() and monotonic() < give_up:
             for runner in [*self.runners.values()]:
                 runner.end()
             self._thread.join(POLL_S)

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
+from timers.cli.spark import stop_event
 from timers.cli.spark.jobs import jars as command
 from timers.errors import SettingsError, SparkError
 from timers.process.jars import JarSet
@@ -159,6 +160,16 @@ def test_a_log_or_an_output_that_cannot_be_written_is_one_sentence(tmp_path: Pat
         session._log(path).__enter__()
     with pytest.raises(SettingsError, match=r"^--into '.*/file/x' cannot be written \(.*\): let this user"):
         CliRunner().invoke(command, ["--into", str(path)], catch_exceptions=False)
+
+
+def test_a_second_signal_ends_a_job_whose_present_step_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
+    here = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stop_event() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        assert "a second signal ends this at once" in capfd.readouterr().err
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is here
 
 
 def test_java_ignores_the_sigterm_of_a_service_and_this_process_does_not() -> None:

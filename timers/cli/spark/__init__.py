@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +17,7 @@ from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import say, say_metrics
 from timers.errors import SettingsError
 from timers.process.config.project import project_dir
-from timers.process.signals import on_signals
+from timers.process.signals import on_signals, raise_interrupt
 from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
@@ -133,7 +135,15 @@ def written(option: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set. A job checks it between two steps."""
+    """An event that SIGTERM and Ctrl-C set. A job checks it between two steps, of which Spark's start may take minutes:
+    a second signal ends the command as Ctrl-C does."""
     stop = threading.Event()
-    with on_signals((signal.SIGTERM, signal.SIGINT), lambda *_: stop.set()):
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise_interrupt(number, frame)
+        stop.set()
+        os.write(2, b"stopping after the present step; a second signal ends this at once\n")
+
+    with on_signals((signal.SIGTERM, signal.SIGINT), end):
         yield stop

@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -20,6 +21,7 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
 from timers.machines.store.memory_limit import RocksMemory
@@ -132,6 +134,31 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
         await asked.wait()
         await pool.close()
     assert failures == []
+
+
+async def test_the_end_does_not_wait_for_a_client_that_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "END_S", 0.05)
+
+    async def owns(tp: TopicPartition) -> bool:
+        return True
+
+    may_end = asyncio.Event()
+
+    async def hang() -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
+    for client in (pool._log_end_ticks._client, pool._lineage_watch._lineages.client):
+        client._client = SimpleNamespace(close=hang)
+    ended, _ = await asyncio.wait({asyncio.create_task(pool.close())}, timeout=30)
+    may_end.set()
+    assert ended
+    with pytest.raises(RuntimeError, match="has ended"):
+        pool.producers.submit(hang())
 
 
 @pytest.mark.parametrize("error", [Fenced("taken over"), Lost("timed out")])

@@ -106,6 +106,10 @@ TRIM_S = 2.0
 """Seconds after which freed memory is given back to the system: glibc keeps the write buffers that RocksDB has flushed,
 60 MB in a burst of 2,000,000 timers."""
 
+STOP_TIMEOUT_S = 80.0
+"""How long a worker that was told to end may take for all. A handover takes up to 30 s, and machines that close before
+and after it 20 s each. Kubernetes kills the worker after 90 s (``deploy/helm``)."""
+
 END_TIMEOUT_S, CUT_OFF_S = 15.0, 0.5
 """How long Faust's clients may take to disconnect at the end, after all machines are closed, and if no broker can be
 reached. Then the worker tries for two seconds before: so it ends within five."""
@@ -324,27 +328,31 @@ class TimersApp(faust_internals.App):
 
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
+        self._end_after_timeout(STOP_TIMEOUT_S, "brokers, a disk or a machine")
         is_cut_off = False
-        if self._snapshot_taker is not None:  # the parts were made
-            self._snapshot_taker.should_stop = True
-            pool, consumer = self.status.pool, self.status.consumer
-            is_cut_off = not await consumer.reaches_a_broker()
-            if is_cut_off:
-                logger.warning("no broker can be reached: ending without a handover")
-            elif self.fatal is None:  # after an error it is started again, and finds its partitions
-                await pool.settle()
-                await consumer.leave()
-                await pool.hand_over(consumer.has_others)
-            await pool.close()
-        self._end_after_timeout(CUT_OFF_S if is_cut_off else END_TIMEOUT_S)
-        await self._query_pages.close()
-        await super().on_stop()
+        async with contextlib.AsyncExitStack() as stack:  # each step is made, even if one before it fails
+            stack.push_async_callback(super().on_stop)
+            stack.push_async_callback(self._query_pages.close)
+            stack.callback(lambda: self._end_after_timeout(CUT_OFF_S if is_cut_off else END_TIMEOUT_S))
+            if self._snapshot_taker is not None:  # the parts were made
+                self._snapshot_taker.should_stop = True
+                pool, consumer = self.status.pool, self.status.consumer
+                stack.push_async_callback(pool.close)
+                is_cut_off = not await consumer.reaches_a_broker()
+                if is_cut_off:
+                    logger.warning("no broker can be reached: ending without a handover")
+                    self._end_after_timeout(END_TIMEOUT_S)
+                elif self.fatal is None:  # after an error it is started again, and finds its partitions
+                    await pool.settle()
+                    await consumer.leave()
+                    await pool.hand_over(consumer.has_others)
 
-    def _end_after_timeout(self, timeout_s: float) -> None:
-        """End the process after a time: Faust's clients wait forever for brokers that are down."""
+    def _end_after_timeout(self, timeout_s: float, silent: str = "the brokers") -> None:
+        """End the process after a time: Faust's clients wait forever for brokers that are down, and a machine for a
+        disk that stalls."""
 
         def end() -> None:
-            logger.warning("the brokers did not answer for %g s; ending without leaving the group", timeout_s)
+            logger.warning("%s did not answer for %g s; ending without leaving the group", silent, timeout_s)
             if self.fatal:
                 _report_fatal(self.fatal, self.settings)
             logging.shutdown()

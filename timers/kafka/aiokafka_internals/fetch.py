@@ -7,8 +7,7 @@ was read, and fetches other partitions meanwhile.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from struct import unpack_from
 from typing import Any
@@ -22,6 +21,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from timers.core.lineage import PassedBatch
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.batch_pieces import (
     PIECE_BYTES,
     PIECE_RECORDS,
@@ -34,15 +34,10 @@ from timers.kafka.aiokafka_internals.batch_pieces import (
 )
 from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
-logger = logging.getLogger(__name__)
-
 _THEIR_RECORDS = fetcher.PartitionRecords
 
 MAX_VALUE_BYTES = 100 * 1024 * 1024
 """If no limit of a partition is known, only the first bytes of a value above this size are read."""
-
-STOP_S = 3.0
-"""Twice this time is the longest for each of the two steps in which :func:`stop` closes a consumer."""
 
 
 def error_codes(response: Any) -> Iterator[tuple[str, int, int]]:
@@ -86,24 +81,13 @@ async def reaches_a_broker(consumer: AIOKafkaConsumer, timeout_s: float) -> bool
 
 
 async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer and close its connections: in a few seconds, whatever aiokafka raises.
+    """Stop a consumer and close its connections, in bounded time and without an error.
 
-    Its fetcher waits for the fetches that it cancels. A cancel that arrives meanwhile ends this wait only, so
-    ``consumer.stop()`` waits for the fetcher without end; a second cancel ends it. A fetch that pauses after an error
-    raises CancelledError out of ``consumer.stop()``, which the caller must not take for its own.
+    A cancel that arrives while its fetcher waits for fetches that it drops ends this wait only. A fetch that pauses
+    after an error raises CancelledError out of ``consumer.stop()``.
     """
-    await _end(consumer.stop())
-    await _end(client_of(consumer).close())  # again, for a consumer that has stopped half-way
-
-
-async def _end(closing: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(closing)
-    for _ in range(2):
-        if (await asyncio.wait({task}, timeout=STOP_S))[0]:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.debug("closing a consumer failed", exc_info=error)
-            return
-        task.cancel()
+    await sessions.end_in_time(consumer.stop())
+    await sessions.end_in_time(client_of(consumer).close())  # again, for a consumer that has stopped half-way
 
 
 def read_from(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:

@@ -172,4 +172,4 @@ async def _ask(settings: Settings, group: str, ask: Callable[[_Send], Awaitable[
         node = await client.coordinator_lookup(CoordinationType.GROUP, group)
         return await ask(partial(client.send, node, group=ConnectionGroup.COORDINATION))
     finally:
-        await client.close()
+        await sessions.end_in_time(client.close())

@@ -566,7 +566,7 @@ def taking_part(
             await member.run()
         finally:
             await member.leave()
-            await client.close()
+            await sessions.end_in_time(client.close())
 
     async def start() -> asyncio.Task[None]:
         return asyncio.create_task(run())

@@ -105,7 +105,7 @@ class LeaderClient:
                 try:
                     await client.bootstrap()
                 except BaseException:
-                    await client.close()
+                    await sessions.end_in_time(client.close())
                     raise
                 self._client = client
         self._topics.update(topics)
@@ -117,7 +117,7 @@ class LeaderClient:
         """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await sessions.end_in_time(client.close())
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         """Id of the leader of a partition; None without a leader, and then the metadata is updated soon."""

@@ -62,6 +62,7 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, Produce
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
 from timers.core.ports import BatchesRefused
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.requests import by_topic
@@ -481,7 +482,7 @@ async def close_at_once(producer: AIOKafkaProducer, timeout_s: float) -> None:
     task = producer._sender.sender_task
     if task is not None:
         task.cancel()
-    await producer.client.close()
+    await sessions.end_in_time(producer.client.close())
     if task is not None:
         await asyncio.wait([task], timeout=timeout_s)
         if task.done() and not task.cancelled():

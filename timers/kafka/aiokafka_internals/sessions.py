@@ -14,6 +14,7 @@ This module relies on:
 ``AIOKafkaConnection.send(request, expect_response)``       called for each request; returns an awaitable of its answer
 ``AIOKafkaConnection._do_sasl_handshake()``                 logs in, by ``send``; raises what keeps it from that
 ``AIOKafkaConnection.close(reason, exc)``, ``connected()``  called at each end
+``AIOKafkaConnection._writer``                              the stream; None before and after the connection
 ``_sasl_oauth_token_provider``                              the argument of this name
 ``SaslHandShakeRequest``, ``SaslAuthenticateRequest``       the requests of a login; the answer to the second one has
                                                             ``session_lifetime_ms``, 0 without an end
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from aiokafka import conn
@@ -45,6 +46,30 @@ AGAIN_AT = 0.8
 
 PAUSE_S = 1.5
 """Least time between two logins of a connection. A broker refuses a second one within a second."""
+
+
+CLOSE_S = 2.0
+"""After this time a connection is cut that cannot be closed in order: one with TLS waits 30 s for a broker that is
+frozen, and one without TLS until the broker has taken what was sent, without a limit."""
+
+END_S = 3.0
+"""Half of the time that :func:`end_in_time` waits."""
+
+
+async def end_in_time(closing: Coroutine[Any, Any, None]) -> None:
+    """Wait for a call that closes something of aiokafka, but for at most 6 s, whatever it raises.
+
+    aiokafka cancels its tasks and waits for their end. One that is just waiting for another task, or has just got its
+    answer, may miss this cancel and go on: a second cancel ends the wait. And CancelledError of such a task comes out
+    of the call, which the caller must not take for its own.
+    """
+    task = asyncio.ensure_future(closing)
+    for _ in range(2):
+        if (await asyncio.wait({task}, timeout=END_S))[0]:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.debug("a client was not closed in order", exc_info=error)
+            return
+        task.cancel()
 
 
 def arguments(settings: Settings) -> dict[str, Any]:
@@ -161,4 +186,8 @@ class Connection(AIOKafkaConnection):
         """Close the connection."""
         if self._next_login is not None:
             self._next_login.cancel()
-        return super().close(reason, exc)
+        writer, closed = self._writer, super().close(reason, exc)
+        if writer is not None:
+            cut = self._loop.call_later(CLOSE_S, writer.transport.abort)
+            closed.add_done_callback(lambda _: cut.cancel())
+        return closed

@@ -376,11 +376,12 @@ class Pool:
         self.recoveries.close()
         self._ended, self._dealt, self.stopped = True, frozenset(), {}
         await asyncio.wait([self._close({*self.runners} | self._openings.partitions), *self._closing.values()])
-        await self._log_end_ticks.close()
-        await self._lineage_watch.close()
-        await self._openings.in_thread(self.parts.request_reader.close)
-        self.producers.close()
-        self._openings.close()
+        reader_closed = self._openings.in_thread(self.parts.request_reader.close)
+        try:
+            await asyncio.gather(self._log_end_ticks.close(), self._lineage_watch.close(), reader_closed)
+        finally:
+            self.producers.close()
+            self._openings.close()
 
     # ---- requests and ticks -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.kafka import topics
-from timers.kafka.progress_log import progress_partition
+from timers.kafka.progress_rules import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import RECORD_BYTES, SnapshotLog, Unwritten
 from timers.kafka.topic_admin import configs

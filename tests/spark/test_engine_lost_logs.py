@@ -22,7 +22,8 @@ from timers.cli.broker import EmbeddedBroker
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.kafka import topics
-from timers.kafka.progress_log import ProgressLog, progress_partition
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.progress_rules import progress_partition
 from timers.spark.engine import start
 from timers.wire import progress as progress_record
 

@@ -8,10 +8,9 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from time import monotonic, sleep
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -19,17 +18,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.core import levels
-from timers.core.doubts import is_refused
-from timers.core.keys import NEVER
-from timers.core.ports import Lost
-from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
+from timers.core.progress import Progress
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
-from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
-from timers.kafka.accepted_loss import check_loss
+from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
+from timers.kafka.progress_rules import Copy, ProgressRules, progress_partition
 from timers.kafka.records import Record, TransactionalWriter, write
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
@@ -50,9 +46,6 @@ TIMEOUT_S = 25.0
 ANSWER_S = 5.0
 POLL_S, AGAIN_S = 0.05, 0.2
 
-SNAPSHOT = ":snapshot"
-"""In TIMERS_ACCEPT_LOSS after the name of a partition: also the loss of its snapshots, so of all that is pending."""
-
 GROUP_ANSWER_S = 2.0
 """How long an opening waits for the group's copy of a progress."""
 
@@ -68,29 +61,6 @@ NEW_APP_S = 30.0
 TAIL_RECORDS = 2_000
 """Records read from the end first. The newest progress of a running machine is among them. If it is not,
 all records are read."""
-
-
-_Copy: TypeAlias = tuple[int, str] | BaseException
-"""Offset and text that the group has committed for a partition, or why they are not known."""
-
-
-def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
-    """Partition of the progress topic with a machine's records. Machines are spread over the partitions.
-
-    Raises:
-        Lost: the topic was deleted.
-    """
-    count = cluster.partitions.get(settings.progress_topic)
-    if not count:
-        raise Lost(f"topic {settings.progress_topic!r} was deleted; once it is there again, the partition is opened")
-    return tp[1] % count
-
-
-def _said(values: Witness) -> str:
-    """What a progress or its copy says, for a sentence."""
-    due_s, offset = values.fired_through
-    fired = "nothing fired" if values.fired_through == NEVER else f"all fired up to second {due_s}, offset {offset}"
-    return f"says that it was accepted up to offset {values.next_offset} and {fired}"
 
 
 async def _fetched(client: LeaderClient, place: TopicPartition, offset: int) -> bytes | None:
@@ -116,7 +86,7 @@ async def _committed(client: LeaderClient, group: str, tp: TopicPartition) -> tu
         raise KafkaException(KafkaError(error.errno, f"the group {group!r}: {error!r}")) from None
 
 
-class ProgressLog:
+class ProgressLog(ProgressRules):
     """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop.
     They raise KafkaException if the brokers do not answer.
 
@@ -128,8 +98,7 @@ class ProgressLog:
     def __init__(
         self, settings: Settings, cluster: Cluster, timeout_s: float = TIMEOUT_S, ask: AskLeaders | None = None
     ) -> None:
-        self._settings = settings
-        self._cluster = cluster
+        super().__init__(settings, cluster)
         self._timeout_s = timeout_s
         self._loop = asyncio.Runner()
         self._client = LeaderClient(settings, "progress", min(ANSWER_S, timeout_s))
@@ -169,7 +138,7 @@ class ProgressLog:
                 return found
         missing = [tp for tp in wanted.values() if tp not in found]
         for tp, values in self._elsewhere(missing, after_fence=after_fence).items():
-            found[tp] = max(values, key=partial(self._age, tp))
+            found[tp] = max(values, key=partial(self.age, tp))
         return found
 
     def level_of_new_machines(self) -> int:
@@ -283,18 +252,18 @@ class ProgressLog:
         while True:
             record, copy, ends = self._read_with_copy(tp, after_fence)
             try:
-                return {} if record is None else {tp: record}, self._checked(tp, record, copy, ends[1]), ends
+                return {} if record is None else {tp: record}, self.checked(tp, record, copy, ends[1]), ends
             except LogMismatch:
                 if monotonic() > deadline:
                     raise
             sleep(POLL_S)
 
-    def _read_with_copy(self, tp: TopicPartition, after_fence: bool) -> tuple[bytes | None, _Copy, tuple[int, int]]:
+    def _read_with_copy(self, tp: TopicPartition, after_fence: bool) -> tuple[bytes | None, Copy, tuple[int, int]]:
         """Newest committed record of a machine, the group's copy of it, and the ends of its request log."""
         key, partition = progress_record.encode_key(*tp), progress_partition(tp, self._cluster, self._settings)
         places, group = (tp, (self._settings.progress_topic, partition)), self._settings.app_id
 
-        async def ask(client: LeaderClient) -> tuple[list[tuple[int, int]], _Copy] | None:
+        async def ask(client: LeaderClient) -> tuple[list[tuple[int, int]], Copy] | None:
             ends, copy = await asyncio.gather(
                 log_ends(client, places), _committed(client, group, tp), return_exceptions=True
             )
@@ -309,26 +278,16 @@ class ProgressLog:
         if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
-        if not isinstance(copy, BaseException) and self._is_behind(tp, record, copy):
+        if not isinstance(copy, BaseException) and self.is_behind(tp, record, copy):
             record = self._with_elsewhere(tp, record, after_fence=after_fence)
         return record, copy, ends
-
-    def _is_behind(self, tp: TopicPartition, record: bytes | None, copy: tuple[int, str]) -> bool:
-        """Whether the group knows more of a machine than the record in the partition where its newest one belongs."""
-        if record is None:
-            return copy[0] > 0 or bool(copy[1])
-        seen, topic_id = progress_record.decode_witness(copy[1]) or (None, b"")
-        known, known_id = progress_record.decode(record, ANY_LEVEL, partition_name(*tp))
-        if seen is None or topic_id != self._cluster.topic_ids[tp[0]]:
-            return False
-        return known_id != topic_id or known.is_behind(seen)
 
     def _with_elsewhere(self, tp: TopicPartition, record: bytes | None, *, after_fence: bool) -> bytes | None:
         """The newest of ``record`` and those in the partitions where the machine wrote before some were added to the
         topic. Where it belongs now may be one that it wrote before it had another place."""
         found = [record] if record else []
         found += self._elsewhere([tp], after_fence=after_fence).get(tp, ())
-        return max(found, key=partial(self._age, tp), default=None)
+        return max(found, key=partial(self.age, tp), default=None)
 
     def _elsewhere(self, tps: Iterable[TopicPartition], *, after_fence: bool) -> dict[TopicPartition, list[bytes]]:
         """The newest records of machines in the partitions where they wrote before some were added to the topic."""
@@ -343,144 +302,6 @@ class ProgressLog:
             for key, value in records.items():
                 found.setdefault(keys[key], []).append(value)
         return found
-
-    def _age(self, tp: TopicPartition, record: bytes) -> tuple[object, ...]:
-        """Of two records of one log, the later one has no smaller values; offsets count from a cut on only."""
-        known, topic_id = progress_record.decode(record, ANY_LEVEL, partition_name(*tp))
-        seen = known.witness
-        return (
-            topic_id == self._cluster.topic_ids.get(tp[0]),
-            seen.cut,
-            seen.next_offset,
-            seen.holes,
-            seen.fired_through,
-        )
-
-    def _checked(self, tp: TopicPartition, record: bytes | None, copy: _Copy, end: int) -> Progress:
-        """The machine's progress, compared with its log up to ``end``, and with the copy of it that the group has."""
-        name, progress = partition_name(*tp), None if record is None else self.decoded(tp, record)
-        committed, seen = 0, None
-        if isinstance(copy, BaseException):
-            logger.warning("%s: the copy of its progress in the group cannot be read: %r", name, copy)
-        else:
-            committed, text = copy
-            seen, seen_id = progress_record.decode_witness(text) or (None, b"")
-            if seen is None:
-                committed = 0  # of another program in the group, which says nothing of the machine
-            if seen_id != self._cluster.topic_ids[tp[0]]:
-                seen = None
-        if seen is not None and (known := progress or Progress()).is_behind(seen):
-            if seen.level > levels.SUPPORTED:
-                raise LevelTooHigh(seen.level, levels.SUPPORTED, name)
-            progress = self.mismatch(
-                tp,
-                f"the progress of {name} {_said(known.witness)}, but the group {self._settings.app_id!r} "
-                f"has a copy of it that {_said(seen)}: {self._settings.progress_topic!r} lost records, or an older "
-                "record was written there (was an old copy of it restored, or an unclean leader elected?). Timers that "
-                f"fired after this copy, for {WITNESS_S:.0f} s at most, may fire again",
-                known.at_least(seen),
-                way="with the larger values",
-            )
-        elif progress is None and committed > 0 and end > 0:
-            progress = self.mismatch(
-                tp,
-                f"{name} has no progress in {self._settings.progress_topic!r}, but the group "
-                f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known, "
-                "or not since its newest snapshot if it has one",
-                Progress(next_offset=committed),
-            )
-        return progress or Progress()
-
-    def decoded(self, tp: TopicPartition, record: bytes) -> Progress:
-        """The progress in a record of a machine; that of a new machine, if its topic was deleted and created again."""
-        machine = progress_record.machine_name(self._settings.app_id, *tp)
-        progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
-        if topic_id == self._cluster.topic_ids[tp[0]]:
-            return progress
-        logger.warning(
-            "topic %s was deleted and created again: %s starts from its beginning", tp[0], partition_name(*tp)
-        )
-        return Progress()
-
-    def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
-        """Check the number of partitions of a topic whose timers have ids.
-
-        Args:
-            tp: the partition to open.
-            records: progress of all partitions of its topic.
-
-        Raises:
-            LogMismatch: partitions were added since timers were accepted there.
-        """
-        topic = tp[0]
-        count = self._cluster.partitions[topic]
-        for (record_topic, _), record in records.items():
-            if record_topic != topic:
-                continue
-            try:
-                progress, topic_id = progress_record.decode(record)
-            except LevelTooHigh:  # this stops one machine: the others may have a lower level
-                continue
-            known = progress.setting_at(PARTITIONS, progress.next_offset, count)
-            if topic_id == self._cluster.topic_ids[topic] and known != count:
-                self.mismatch(
-                    tp,
-                    f"{topic} has {count} partitions and had {known} when its timers were accepted: partitions were "
-                    "added, and an id may come by another partition than its timer, which then could not be replaced "
-                    "or cancelled. All timers of this topic wait, the other topics go on; what to do is in "
-                    "docs/operations.md#partitions-added-to-a-topic-of-ids",
-                    progress,
-                )
-                return
-
-    def check_start(self, tp: TopicPartition, low: int, position: int, progress: Progress) -> None:
-        """Check a log whose first offset ``low`` is after ``position``, where reading must start: nothing is left to
-        restore the requests between them from.
-
-        Raises:
-            LogMismatch: records between them were deleted, and this app has read the log before.
-        """
-        begins = f"{partition_name(*tp)} begins at offset {low}, but must be read from {position}"
-        named = [each.applied for each in (progress.snapshot, progress.older_snapshot) if each is not None]
-        if named:
-            offsets = " and ".join(map(str, named))
-            sentence = (
-                f"{begins}, and what is pending below cannot be restored: its snapshots, at offset {offsets}, cannot "
-                "be read, or end before the log begins (the errors before this one say why)"
-            )
-            self.mismatch(tp, sentence, progress, kind=SNAPSHOT)
-        elif progress != Progress():  # a new app starts with the first record that exists
-            sentence = "records were deleted before they could be read (retention.ms or retention.bytes is too small)"
-            self.mismatch(tp, f"{begins}: {sentence}", progress)
-
-    def check_doubt(self, tp: TopicPartition, progress: Progress, applied: int, compacted: str | None) -> Progress:
-        """Returns the progress with which a machine whose store was written up to ``applied`` may go on [I29].
-
-        Args:
-            compacted: why the topic is compacted now, in a sentence; None: it is not.
-
-        Raises:
-            DoubtfulLog: the log may lack what the machine would read.
-        """
-        name, doubt = partition_name(*tp), progress.doubt
-        if not is_refused(progress, applied, self._settings.worker_id, is_compacted=compacted is not None):
-            ends = compacted is None and name in self._settings.accept_loss.split(",")
-            return replace(progress, doubt=None) if ends else progress
-        before = progress.next_offset if compacted is not None or doubt is None else doubt.before_offset
-        whole = f"worker {doubt.worker}" if doubt is not None and doubt.worker else "the worker that owned it before"
-        was = f"its topic {'is' if compacted else 'was'} compacted, and"
-        if applied < before:
-            why = f"{name} must be read from offset {applied}, but {was} requests below offset {before} may be gone"
-        else:  # the doubt names another worker
-            own = "the store here may have read its log after that, while another worker owned it"
-            why = f"{name}: {was} {own}: it may lack requests below offset {before}"
-        sentence = f"{why}. The store of {whole} is whole: start it with its disk"
-        try:
-            return self.mismatch(
-                tp, f"{sentence}. {compacted}" if compacted else sentence, replace(progress, doubt=None)
-            )
-        except LogMismatch as mismatch:
-            raise DoubtfulLog(str(mismatch), progress) from None
 
     def check_logs(self, read: Mapping[TopicPartition, Progress]) -> dict[TopicPartition, Progress]:
         """Returns the progress with which the engine on Spark goes on: shortened, where the log is another one [I28].
@@ -502,34 +323,6 @@ class ProgressLog:
             if cut is not None:
                 found[tp] = self.accept_cut(tp, progress, Cut(cut), holds)
         return found
-
-    def accept_cut(self, tp: TopicPartition, progress: Progress, cut: Cut, holds: str) -> Progress:
-        """Returns the progress with which a machine goes on after its log has lost its end [I28].
-
-        Args:
-            holds: what a store holds of the range that is gone, as a sentence.
-
-        Raises:
-            LogMismatch: the loss was not accepted.
-        """
-        return self.mismatch(
-            tp,
-            f"{partition_name(*tp)} was read up to offset {progress.next_offset}, and has lost its records from offset "
-            f"{cut.offset} on; what is there now are other records, or none (was an unclean leader elected, or an old "
-            f"copy of a disk restored?). {holds}",
-            cut.applied_to(progress),
-        )
-
-    def mismatch(
-        self, tp: TopicPartition, sentence: str, fallback: Progress, way: str = "without them", kind: str = ""
-    ) -> Progress:
-        """Returns ``fallback``, if TIMERS_ACCEPT_LOSS names the partition, and the kind of loss if it has one.
-
-        Raises:
-            LogMismatch: with ``sentence``, if it does not.
-        """
-        check_loss(self._settings.accept_loss, tp, sentence, way, kind)
-        return fallback
 
 
 def newest_fired_s(settings: Settings, cluster: Cluster) -> int | None:

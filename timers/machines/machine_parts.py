@@ -18,7 +18,7 @@ from timers.errors import StoreError
 from timers.kafka.aiokafka_internals import callback_batch, record_starts
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog
-from timers.kafka.progress_log import progress_partition
+from timers.kafka.progress_rules import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.machines.firing.policy import Policy, policy_of
 from timers.machines.firing.producer import TransactionalProducer

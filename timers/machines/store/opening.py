@@ -23,7 +23,8 @@ from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
 from timers.counted import counted
 from timers.kafka.log_lineage import Answer, AskLog
-from timers.kafka.progress_log import SNAPSHOT, ProgressLog
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.progress_rules import SNAPSHOT
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
 from timers.machines.store.database import Database, alone

@@ -17,7 +17,8 @@ from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.connection import while_moving
-from timers.kafka.progress_log import ProgressLog, progress_partition
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.progress_rules import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings

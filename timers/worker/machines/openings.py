@@ -25,7 +25,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.kafka.clients import asking_admin
 from timers.kafka.leaders import TIMEOUT_S
-from timers.kafka.progress_log import progress_partition
+from timers.kafka.progress_rules import progress_partition
 from timers.kafka.topic_admin import Listed, listed
 from timers.kafka.topics import compacted_now
 from timers.machines.machine_parts import Parts, close_store

@@ -22,7 +22,7 @@ from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog, LogLineages
-from timers.kafka.progress_log import progress_partition
+from timers.kafka.progress_rules import progress_partition
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster

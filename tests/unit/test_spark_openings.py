@@ -18,12 +18,12 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
-from timers.machines.machine_parts import Parts
+from timers.machines.opener import OpenedMachine
+from timers.machines.store import opening
 from timers.process.config.settings import Settings
 from timers.spark.engine import openings as module
 from timers.spark.engine.machines import Known, Producer
 from timers.spark.engine.openings import Openings, Places
-from timers.wire.topics import snapshots
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
@@ -57,14 +57,23 @@ class Offline(Openings):
         self._producers |= producers
         self._outboxes |= outboxes
 
-    def _open_known(self, tp: TopicPartition, known: Known, opening: Producer) -> Any:
-        return SimpleNamespace(loop=SimpleNamespace(machine=None), how="known") if self.has_store else None
+    def _opened(self, tp: TopicPartition, made: Any, opening: Producer) -> Any:
+        return made
 
-    def _open(self, tp: TopicPartition) -> Any:
-        self.in_use -= 1
-        if self.in_use >= 0:
-            raise StoreInUse("another process has it open")
-        return SimpleNamespace(how="read")
+
+def open_machine(stores: object, port: Any, tp: TopicPartition, ask: object, *, fences: bool) -> Any:
+    """Fences, and says how the machine was opened."""
+    assert fences
+    openings: Offline = port._openings
+    port.fence()
+    openings.in_use -= 1
+    if openings.in_use >= 0:
+        raise StoreInUse("another process has it open")
+    return SimpleNamespace(how="known" if port.known() is not None and openings.has_store else "read")
+
+
+def open_known(stores: object, port: Any, tp: TopicPartition, known: object) -> Any:
+    return SimpleNamespace(machine=None, how="known") if port._openings.has_store else None
 
 
 def how(opened: Any) -> str | None:
@@ -79,6 +88,8 @@ NOW_S = 1_000_000
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Targets", "RequestReader", "LogLineages", "AskLog", "ProducerLoop", "Snapshots"):
         monkeypatch.setattr(module, name, Mock())
+    monkeypatch.setattr(module, "open_machine", open_machine)
+    monkeypatch.setattr(module, "open_known", open_known)
 
 
 def known(epoch: int, topic_id: bytes = b"topic") -> Known:
@@ -119,7 +130,9 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
 def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings.in_use = 2
-    assert how(openings.open((TOPIC, 0), None)) == "read"
+    assert how(openings.open((TOPIC, 0), known(3))) == "known"
+    openings.has_store = False
+    assert how(openings.open((TOPIC, 0), known(4))) == "read", "its owner was fenced once, so what is known stands"
     monkeypatch.setattr(module, "IN_USE_S", -1.0)
     openings.in_use = 1
     with pytest.raises(StoreInUse):
@@ -140,27 +153,13 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(
     openings._outboxes[TOPIC, 0] = outboxes[0].policy
     store = Mock(**{"close.side_effect": error})
     monkeypatch.setattr(module, "Loop", Mock())
-    monkeypatch.setattr(Parts, "machine", Mock())
-    opened = openings._made((TOPIC, 0), Progress(), store, Producer(7, 3))
+    made = OpenedMachine(Mock(), opening.Opened(Progress(), store, 0))
+    opened = Openings._opened(openings, (TOPIC, 0), made, Producer(7, 3))
     first.begin(Tick(NOW_S * 1000))
     assert first._compute_lock.locked()
     opened.close()
     assert store.close.called and not first._compute_lock.locked()
     second.begin(Tick(NOW_S * 1000))
-    openings.close()
-
-
-def test_partitions_that_open_at_the_same_time_share_an_answer_about_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    openings, names = Offline(Places(SETTINGS, CLUSTER, 1)), ["other"]
-    list_topics = Mock(side_effect=lambda timeout: SimpleNamespace(topics=[*names]))
-    times = iter([10.0, 10.0, 11.0, 11.1, 11.1])
-    monkeypatch.setattr(Openings, "_admin", SimpleNamespace(list_topics=list_topics))
-    monkeypatch.setattr(module, "monotonic", lambda: next(times))
-    assert openings._apps_with_snapshots(TOPIC) == []
-    names.append(snapshots("app", TOPIC))
-    assert openings._apps_with_snapshots(TOPIC) == []
-    assert openings._apps_with_snapshots(TOPIC) == ["app"], "a second later"
-    assert list_topics.call_count == 2
     openings.close()
 
 

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,11 @@ import pytest
 
 from tests.docs.markdown import ROOT
 from timers.core.progress import Progress
+from timers.machines import opener
 from timers.machines.store.opening import Opened
 from timers.process import limits as process_limits
 from timers.process.http.open_connections import most_connections
 from timers.process.partition_metrics import PartitionMetrics
-from timers.worker.machines import openings
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
 from timers.worker.machines.openings import Opening, Openings
 
@@ -102,19 +103,14 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 
 def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Openings:
     """Openings whose brokers answer at once."""
-
-    async def has_leaders(*_: object) -> frozenset[str]:
-        return frozenset()
-
-    none_compacted: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-    none_compacted.set_result({})
     pool: Any = SimpleNamespace(capacity=capacity, parts=parts)
     taken = Openings(pool)
-    monkeypatch.setattr(taken, "_ask", lambda *_: none_compacted)
-    monkeypatch.setattr(taken, "_check_leaders", has_leaders)
-    monkeypatch.setattr(openings, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
-    monkeypatch.setattr(openings, "may_restore", lambda *_: False)
-    monkeypatch.setattr(taken, "_restoring", threading.Semaphore(0))  # what needs no restore waits for none
+    no_topics: Future[dict[str, Any]] = Future()
+    no_topics.set_result({})
+    taken.answers = SimpleNamespace(ask=lambda *_: no_topics)  # type: ignore[assignment]
+    monkeypatch.setattr(opener, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
+    monkeypatch.setattr(opener, "may_restore", lambda *_: False)
+    taken.restoring = threading.Semaphore(0)  # what needs no restore waits for none
     return taken
 
 
@@ -144,8 +140,9 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
         view = close
 
     class SimParts:
-        settings = SimpleNamespace(progress_topic="progress")
-        cluster = ask_log = None
+        settings = SimpleNamespace(progress_topic="progress", app_id="app")
+        cluster = SimpleNamespace(partitions={"progress": 1})
+        ask_log = None
 
         def producer(self, *_: object) -> None: ...
 
@@ -185,7 +182,7 @@ async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> Non
     """Else the error would end the worker."""
     capacity = measured(0, 8)
     capacity.enter()
-    pool: Any = SimpleNamespace(capacity=capacity, parts=None)
+    pool: Any = SimpleNamespace(capacity=capacity, parts=SimpleNamespace(settings=None))
     taken, opening = Openings(pool), Opening(("requests", 0), PartitionMetrics())
     assert await taken.read_ahead(opening) is None
     with pytest.raises(NoRoom):

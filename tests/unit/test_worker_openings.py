@@ -55,6 +55,7 @@ class SimPool:
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.consumer = SimpleNamespace(owns=self._owns)
         self.recoveries = SimpleNamespace(check_ready=lambda: None)
+        self.parts = SimpleNamespace(settings=None)
 
     async def _owns(self, tp: TopicPartition) -> bool | None:
         return self.owns_it

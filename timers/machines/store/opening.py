@@ -53,6 +53,9 @@ class Opened(NamedTuple):
 ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
 
+PATIENCE_S = 30.0
+"""A restore ends after this time without a record, and gives its place to another one. It begins again later."""
+
 
 @dataclass(frozen=True)
 class Stores:
@@ -116,6 +119,30 @@ class Stores:
             store.copy(path)
             return self._opened(path, tp, unseen)
 
+    def put(self, tp: TopicPartition, stores: Iterable[RocksStore]) -> RocksStore:
+        """Returns the store of a machine, which is now the one that was opened beside it. It closes ``stores``, which
+        are both of them."""
+        path = store_path(self.settings, tp)
+        with alone(path):
+            for each in stores:
+                each.close()
+            use_beside(path)
+            return self.open(tp)
+
+    def progress_log(self, ask: AskLog | None = None) -> ProgressLog:
+        """Returns a reader of the progress of machines; close it.
+
+        Args:
+            ask: asks over connections that others share, and each question for :data:`ANSWER_S` only.
+        """
+        if ask is None:
+            return ProgressLog(self.settings, self.cluster)
+        return ProgressLog(self.settings, self.cluster, ANSWER_S, ask.leaders)
+
+    def snapshot_log(self, tp: TopicPartition, check: Callable[[], None]) -> SnapshotLog:
+        """Returns a reader of the snapshots of a machine; close it. ``check`` is called often, and may raise."""
+        return SnapshotLog(self.settings, snapshots(self.settings.app_id, tp[0]), tp[1], check, PATIENCE_S)
+
     def _opened(self, path: Path, tp: TopicPartition, condemnations: Condemnations) -> RocksStore:
         topic, partition = tp
         log_id = f"cluster={self.cluster.cluster_id} topic={self.cluster.topic_ids[topic].hex()} partition={partition}"
@@ -138,7 +165,7 @@ def open_partition(
         KafkaException: the brokers do not answer.
     """
     cluster = stores.cluster
-    with closing(ProgressLog(stores.settings, cluster, ANSWER_S, ask.leaders)) as log:
+    with closing(stores.progress_log(ask)) as log:
         records, progress, ends = log.read_one(tp, after_fence=after_fence)
         is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
         if stores.indexed(tp) and not stores.formats[tp[0]].partitions_may_increase:
@@ -269,10 +296,6 @@ AGAIN = (
 """What it means to go on from a snapshot that the progress does not name."""
 
 
-PATIENCE_S = 30.0
-"""A restore ends after this time without a record, and gives its place to another one. It begins again later."""
-
-
 def may_restore(opened: Opened, apps: Collection[str] = ()) -> bool:
     """Whether to call :func:`restore`: the log begins later than the store ended, or takes longer to be read than a
     snapshot; or snapshots may say that a machine without progress is not new.
@@ -306,12 +329,9 @@ def restore(
             or the progress was lost.
         Lost: the records of snapshots do not come.
     """
-    settings, unused = stores.settings, [opened.store]
+    unused = [opened.store]
     try:
-        with (
-            closing(SnapshotLog(settings, snapshots(settings.app_id, tp[0]), tp[1], check, PATIENCE_S)) as log,
-            closing(ProgressLog(settings, stores.cluster)) as progress_log,
-        ):
+        with closing(stores.snapshot_log(tp, check)) as log, closing(stores.progress_log()) as progress_log:
             restoring = _Restoring(stores, tp, stores.place_of(tp), opened, log, progress_log, now_s, unused)
             progress, store = restoring.restored(apps)
         return opened._replace(progress=progress, store=restoring.use(store))
@@ -432,9 +452,4 @@ class _Restoring(NamedTuple):
         """Returns the store, in the place of the present one."""
         if store is self.unused[0]:
             return self.unused.pop(0)
-        path = store_path(self.stores.settings, self.tp)
-        with alone(path):
-            for each in self.unused:
-                each.close()
-            use_beside(path)
-            return self.stores.open(self.tp)
+        return self.stores.put(self.tp, self.unused)

@@ -28,6 +28,7 @@ from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.machines import opener
 from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.transaction import Transaction
 from timers.process.partition_metrics import PartitionMetrics
@@ -75,6 +76,11 @@ class Known(NamedTuple):
     wait. The next machine gets them again."""
     held_from: int | None = None
     """First offset in its own log of the newest transaction that wrote there since the opening; None: none did."""
+
+    @property
+    def of_store(self) -> opener.Known:
+        """What an opening must know."""
+        return opener.Known(self.progress, self.applied)
 
     def has_work(self, read_to: int, second: int) -> bool:
         """Whether the machine must run at ``second``, after requests up to ``read_to`` were read."""

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from math import inf
+from functools import partial
 from time import monotonic
 from typing import ClassVar, TypeVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from timers.core import levels
 from timers.core.counters import Counters
@@ -29,26 +27,27 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
-from timers.core.store_validity import catch_up
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, NameTakenError, StoreInUse
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
-from timers.kafka.clients import asking_admin
 from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
 from timers.kafka.progress_log import ProgressLog, allowed_level
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
+from timers.kafka.shared_answers import SharedAnswers
+from timers.kafka.topic_admin import listed
 from timers.kafka.topics import Cluster
 from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.policy import Policy
 from timers.machines.firing.producer import TransactionalProducer
 from timers.machines.firing.topics import Targets
 from timers.machines.machine_parts import Parts, close_store
-from timers.machines.store.failures import Condemnations, forget_frames
+from timers.machines.opener import Known as OfStore
+from timers.machines.opener import OpenedMachine, open_known, open_machine
+from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
-from timers.machines.store.opening import may_restore, open_partition, restore
 from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
@@ -66,9 +65,6 @@ THREADS = 64
 
 TOPICS_S = 10.0
 """How long an answer about all topics may take."""
-
-FRESH_S = 1.0
-"""Seconds for which openings share an answer about all topics."""
 
 IN_USE_S = 30.0
 """How long a task waits for a store that another attempt, or an engine that ends, has open. That one is fenced, and
@@ -122,10 +118,7 @@ class Openings:
         self._producers: dict[TopicPartition, TransactionalProducer] = {}
         self._reopening: dict[TopicPartition, Reopening] = {}
         self._adopted: dict[str, OpenCircuit] = {}
-        self._listing = threading.Lock()
-        self._listed_at = -inf
-        self._topics: list[str] = []
-        """Names of all topics, by the answer that came at ``_listed_at``."""
+        self.answers = SharedAnswers(settings)
         self.had_others = False
 
     @classmethod
@@ -186,14 +179,11 @@ class Openings:
 
         If no one else has committed since, and the store on this disk is the one of then, the progress is known.
         """
-        self._patiently(tp, partial(self._fence, tp))
-        opening, opened = self._opening(tp), None
-        if known is not None and known.topic_id == self.parts.cluster.topic_ids[tp[0]]:
-            if known.producer.is_followed_by(opening):
-                opened = self._patiently(tp, partial(self._open_known, tp, known, opening))
-            else:
-                self.had_others = True
-        return opened or self._patiently(tp, partial(self._open, tp))
+        port = _Port(self, tp, known)
+        open_now = partial(open_machine, self.parts, port, tp, self.parts.ask_log, fences=True)
+        made = self._patiently(tp, open_now)
+        assert made is not None and port.opening is not None, "it has fenced"
+        return self._opened(tp, made, port.opening)
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         """Open a partition again after a failed transaction; first wait, if it fails again and again."""
@@ -206,12 +196,16 @@ class Openings:
 
         None: it must be fenced, because its store on this disk is not the one of the last commit.
         """
-        if known.topic_id == self.parts.cluster.topic_ids[tp[0]]:
+        if self.is_of_this_log(tp, known):
             with suppress(StoreInUse, Lost):
-                if (opened := self._open_known(tp, known, known.producer)) is not None:
-                    self.snapshots.runner(tp, opened.loop.machine)
-                    return opened
+                if (made := open_known(self.parts, _Port(self, tp, known), tp, known.of_store)) is not None:
+                    self.snapshots.runner(tp, made.machine)
+                    return self._opened(tp, made, known.producer)
         return None
+
+    def is_of_this_log(self, tp: TopicPartition, known: Known) -> bool:
+        """Whether what a bucket knows is of the topic of now."""
+        return known.topic_id == self.parts.cluster.topic_ids[tp[0]]
 
     def level_for(self, machine: Machine) -> int:
         """The level that a machine may have now, by what the operator allows."""
@@ -239,9 +233,9 @@ class Openings:
         reader = RequestReader(self._places.settings, {}, "read_committed", on_unreadable=_stop_reading)
         try:
             with closing(reader):
-                yield from reader.fetches(tp, start, end, self._check)
+                yield from reader.fetches(tp, start, end, self.check)
         except Lost as error:
-            self._check()
+            self.check()
             raise CheckpointMismatch(str(error)) from error
 
     # ---- one partition ----------------------------------------------------------------------------------------------
@@ -263,90 +257,41 @@ class Openings:
         pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
         logger.warning("%s: %s; opening it again", partition_name(*tp), error)
         self._stop.wait(pause_s)
-        self._check()
+        self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise Lost if it was told to stop."""
         if self._stop.is_set():
             raise Lost("told to stop")
 
-    def _metrics(self, tp: TopicPartition) -> PartitionMetrics:
+    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
-    def _outbox(self, tp: TopicPartition) -> Policy:
+    def renew(self, tp: TopicPartition) -> Producer:
+        """Fence the former owners of a machine. Returns the opening."""
+        self.outbox(tp)
+        self._producers[tp].renew()
+        return Producer(*self._producers[tp].opening)
+
+    def outbox(self, tp: TopicPartition) -> Policy:
+        """Returns the outbox of a machine, which all its openings in this process share."""
         if tp not in self._outboxes:
-            metrics = self._metrics(tp)
+            metrics = self.metrics(tp)
             self._producers[tp] = self.parts.producer(tp, self._stop, metrics)
             self._outboxes[tp] = self.parts.outbox(tp, self._producers[tp], metrics)
         return self._outboxes[tp]
 
-    def _fence(self, tp: TopicPartition) -> None:
-        self._outbox(tp)
-        self._producers[tp].renew()
-
-    def _opening(self, tp: TopicPartition) -> Producer:
-        return Producer(*self._producers[tp].opening)
-
-    def _open(self, tp: TopicPartition) -> Opened:
-        """Read the progress of a machine whose former owners are fenced, and open it [I14]."""
-        self._check_run()
-        self.snapshots.forget(tp)
-        opened = open_partition(self.parts, tp, self.parts.ask_log, self.parts.cluster.compacted.get(tp[0]))
-        try:
-            apps = self._apps_with_snapshots(tp[0]) if opened.is_new else ()
-        except BaseException:
-            opened.store.close()
-            raise
-        if may_restore(opened, apps):
-            opened = restore(self.parts, tp, opened, self._check, apps, lambda: self.now_s)
-        return self._made(tp, opened.progress, opened.store, self._opening(tp))
-
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return asking_admin(self.parts.settings)
-
-    def _apps_with_snapshots(self, topic: str) -> list[str]:
-        """The apps that have snapshots of a request topic, as far as the engine may see them.
-
-        Partitions that open at the same time share an answer. A topic that a former owner has made since is missing,
-        but no log is trimmed so soon after it: a machine without progress can still read all of its log.
-        """
-        with self._listing:
-            self._check()
-            if monotonic() > self._listed_at + FRESH_S:
-                self._topics = [*self._admin.list_topics(timeout=TOPICS_S).topics]
-                self._listed_at = monotonic()
-            return apps_with_snapshots(topic, self._topics)
-
-    def _open_known(self, tp: TopicPartition, known: Known, opening: Producer) -> Opened | None:
-        """Open a machine whose progress is known; None if the store on this disk is another one than then."""
-        store = self.parts.open(tp)
-        try:
-            is_same = store.applied == known.applied and not known.progress.rescues
-            if is_same and catch_up(store, known.progress, indexed=self.parts.indexed(tp)):
-                return self._made(tp, known.progress, store, opening)
-        except Lost as error:  # it is damaged
-            forget_frames(error)
-        store.close()
-        return None
-
-    def _made(self, tp: TopicPartition, progress: Progress, store: RocksStore, opening: Producer) -> Opened:
-        outbox, metrics = self._outbox(tp), self._metrics(tp)
-        try:
-            loop = Loop(self.parts.machine(tp, progress, store, outbox, metrics))
-        except BaseException as error:  # the store may be damaged
-            forget_frames(error)
-            store.close()
-            raise
+    def _opened(self, tp: TopicPartition, made: OpenedMachine, opening: Producer) -> Opened:
+        outbox, metrics, store = self.outbox(tp), self.metrics(tp), made.opened.store
 
         def close() -> None:
             outbox.transaction.release_compute_lock()  # a run that failed may have been filling its transaction
             close_store(store)
 
-        topic_id, answer = self.parts.cluster.topic_ids[tp[0]], partial(self.snapshots.answer, tp, loop.machine, store)
-        return Opened(loop, outbox.transaction, topic_id, opening, metrics, close, answer)
+        topic_id, answer = self.parts.cluster.topic_ids[tp[0]], partial(self.snapshots.answer, tp, made.machine, store)
+        return Opened(Loop(made.machine), outbox.transaction, topic_id, opening, metrics, close, answer)
 
-    def _check_run(self) -> None:
+    def check_run(self) -> None:
         """Check that this is the newest engine of the app.
 
         Raises:
@@ -360,3 +305,63 @@ class Openings:
             raise NameTakenError(
                 f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
             )
+
+
+class _Port:
+    """What an opening asks of the engine (:class:`timers.machines.opener.Port`).
+
+    Args:
+        known: what the bucket knows of the machine; None: nothing.
+
+    Attributes:
+        opening: that of the producer, after the fence.
+    """
+
+    def __init__(self, openings: Openings, tp: TopicPartition, known: Known | None) -> None:
+        self._openings, self._tp, self._known = openings, tp, known
+        self.opening: Producer | None = None
+        self.check = openings.check
+
+    def check_leaders(self) -> None:
+        """Ask nothing: a machine is opened in each micro-batch."""
+
+    def fence(self) -> None:
+        """Once: an opening that waits for the store of another attempt has no other owner meanwhile."""
+        if self.opening is None:
+            self.opening = self._openings.renew(self._tp)
+
+    def known(self) -> OfStore | None:
+        if self._known is None or not self._openings.is_of_this_log(self._tp, self._known):
+            return None
+        if self.opening is not None and self._known.producer.is_followed_by(self.opening):
+            return self._known.of_store
+        self._openings.had_others = True
+        return None
+
+    def compacted(self) -> str | None:
+        return self._openings.parts.cluster.compacted.get(self._tp[0])
+
+    def apps(self) -> Collection[str]:
+        """A topic of snapshots that a former owner has made since an answer that is shared is missing, but no log is
+        trimmed so soon after it: a machine without progress can still read all of its log."""
+        return apps_with_snapshots(self._tp[0], self._openings.answers.ask(listed, TOPICS_S).result())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this process has begun for the machine does not count: it may have had another owner."""
+        self._openings.check_run()
+        self._openings.snapshots.forget(self._tp)
+        yield
+
+    def restoring(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def now_s(self) -> float | None:
+        return self._openings.now_s
+
+    def refuse(self, progress: Progress) -> None:
+        """Commit nothing: the engine does not look for changes of a topic's configuration."""
+
+    def machine(self, progress: Progress, store: RocksStore, now_s: float | None) -> Machine:
+        openings, tp = self._openings, self._tp
+        return openings.parts.machine(tp, progress, store, openings.outbox(tp), openings.metrics(tp), now_s)

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,18 +20,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiokafka.errors import KafkaError
 
 from timers.core.doubts import commit_refusal
+from timers.core.machine import Machine
 from timers.core.ports import Lost
+from timers.core.progress import Progress
 from timers.core.store_validity import StoreTooOld
 from timers.core.timer import TopicPartition
-from timers.errors import DoubtfulLog, Fenced, LogMismatch
-from timers.kafka.clients import asking_admin
+from timers.errors import Fenced, LogMismatch
 from timers.kafka.leaders import TIMEOUT_S
 from timers.kafka.progress_rules import progress_partition
-from timers.kafka.topic_admin import Listed, listed
+from timers.kafka.shared_answers import SharedAnswers
+from timers.kafka.topic_admin import listed
 from timers.kafka.topics import compacted_now
+from timers.machines.firing.policy import Policy
 from timers.machines.machine_parts import Parts, close_store
-from timers.machines.store.failures import forget_frames
-from timers.machines.store.opening import ANSWER_S, Opened, may_restore, open_partition, restore
+from timers.machines.opener import open_machine
+from timers.machines.store.opening import ANSWER_S
+from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.wire.topics import apps_with_snapshots, partition_name
 from timers.worker.machines.capacity import NoRoom
@@ -62,12 +67,6 @@ RESTORES = 4
 """Number of stores that are restored at a time: each has clients of librdkafka, and all share the interpreter lock."""
 
 STOP_POLL_S = 0.2
-
-LEAST_AHEAD = 10_000
-"""Fewer records are read again in the time in which a store is opened once more, so they are not read ahead."""
-
-FRESH_S = 1.0
-"""Seconds for which the openings of all partitions share one answer about leaders, or about configurations."""
 
 
 class Opening:
@@ -119,12 +118,9 @@ class Openings:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
-        self._reading = asyncio.Semaphore(READERS)
-        self._restoring = threading.Semaphore(RESTORES)
-        self._admin: Any = None
-        self._making = threading.Lock()
-        self._answers: dict[Callable[..., Any], tuple[asyncio.Future[Any], float]] = {}
-        """Question -> the last answer, and until when it is fresh."""
+        self.reading = threading.Semaphore(READERS)
+        self.restoring = threading.Semaphore(RESTORES)
+        self.answers = SharedAnswers(pool.parts.settings)
         self._openings: dict[TopicPartition, Opening] = {}
         self._failures: dict[TopicPartition, Failures] = {}
         self._ended = False
@@ -305,127 +301,30 @@ class Openings:
             return None
 
     async def _open(self, opening: Opening, *, fences: bool) -> OpenMachine | None:
-        """The machine of a partition; without a fence None if there is little to read ahead."""
-        capacity, parts, tp = self._pool.capacity, self._pool.parts, opening.tp
+        return await self.in_thread(partial(self._open_now, self._pool.parts, opening, fences=fences))
+
+    def _open_now(self, parts: Parts, opening: Opening, *, fences: bool) -> OpenMachine | None:
+        """The machine of a partition; without a fence None if there is little to read ahead. Blocks."""
+        capacity, tp, metrics = self._pool.capacity, opening.tp, opening.metrics
         capacity.enter()
-        to_release = contextlib.ExitStack()
-        to_release.callback(capacity.leave)
-        try:
-            producer = parts.producer(tp, opening.stop, opening.metrics)
-            outbox = parts.outbox(tp, producer, opening.metrics)
+        with contextlib.ExitStack() as to_release:
+            to_release.callback(capacity.leave)
+            producer = parts.producer(tp, opening.stop, metrics)
+            outbox = parts.outbox(tp, producer, metrics)
             to_release.callback(outbox.transaction.close)
-            # Asked beside the next questions, so that it takes no further time.
-            asked = self._ask(parts, compacted_now, parts.settings, parts.cluster, ANSWER_S)
-            topics = await self._check_leaders(parts, tp)
-            if fences:
-                await self.in_thread(outbox.transaction.open)
-            compacted = (await asyncio.shield(asked)).get(tp[0])
-            try:
-                opened = await self._read(parts, opening, compacted, topics, fenced=fences)
-            except DoubtfulLog as doubtful:
-                if fences and compacted is not None:
-                    place = progress_partition(tp, parts.cluster, parts.settings)
-                    outbox.transaction.bind(parts.cluster.topic_ids[tp[0]], place, doubtful.progress.cuts)
-                    await self.in_thread(commit_refusal, outbox, doubtful.progress)
-                raise
-            progress, store, *_ = opened
-            to_release.callback(close_store, store)
-            if not fences and (progress.rescues or progress.next_offset - store.applied <= LEAST_AHEAD):
-                await self.in_thread(to_release.close)
+            made = open_machine(parts, _Port(self, parts, opening, outbox), tp, parts.ask_log, fences=fences)
+            if made is None:
                 return None
-            now_s = None if fences else await self.in_thread(self._known_time, opening)
-            machine = parts.machine(tp, progress, store, outbox, opening.metrics, now_s)
-        except BaseException as error:
-            forget_frames(error)  # the store may be damaged
-            await self.in_thread(to_release.close)
-            raise
-        if fences:
-            opening.metrics.opened_at = monotonic()
+            machine, opened, is_restored = made
+            to_release.callback(close_store, opened.store)
+            release = to_release.pop_all().close
+        found = (SNAPSHOT if is_restored else STORE) if opened.store.applied > opened.low else LOG
+        if fences:  # what it was read ahead from counts, not what was read since
+            metrics.opened_from, metrics.ahead_from, metrics.opened_at = metrics.ahead_from or found, "", monotonic()
         else:
-            opening.metrics.ahead_from = opening.metrics.opened_from
+            metrics.ahead_from = found
         expect = partial(parts.expect, producer, outbox)
-        return OpenMachine(machine, outbox.transaction, to_release.close, opening.stop, store.view, expect, not fences)
-
-    async def _read(
-        self, parts: Parts, opening: Opening, compacted: str | None, topics: Collection[str], *, fenced: bool
-    ) -> Opened:
-        """Returns the progress and the store of a partition, which is restored if that takes less time than to read."""
-        tp, metrics = opening.tp, opening.metrics
-        async with self._reading:
-            opening.check()
-            opened = await self.in_thread(
-                partial(open_partition, parts, tp, parts.ask_log, compacted, after_fence=fenced)
-            )
-        metrics.opened_from = STORE if opened.store.applied > opened.low else LOG
-        apps = apps_with_snapshots(tp[0], topics)
-        if (fenced or not opened.is_new) and may_restore(opened, apps):
-            restoring = partial(restore, parts, tp, opened, apps=apps, now_s=parts.now_s)
-            opened = await self.in_thread(self._restore, opening, opened, restoring)
-            metrics.opened_from = SNAPSHOT if opened.store.applied > opened.low else LOG
-        if fenced and metrics.ahead_from:  # what it was read ahead from counts, not what was read since
-            metrics.opened_from, metrics.ahead_from = metrics.ahead_from, ""
-        return opened
-
-    def _known_time(self, opening: Opening) -> float | None:
-        """The brokers' time, by which the age of a store of a compacted topic is judged [I9]; waits until it is known.
-
-        None: the topic is not compacted, and the age does not count.
-        """
-        parts = self._pool.parts
-        if not parts.formats[opening.tp[0]].topic_is_compacted:
-            return None
-        while (now_s := parts.now_s()) is None:
-            sleep(STOP_POLL_S)
-            opening.check()
-        return now_s
-
-    def _restore(self, opening: Opening, opened: Opened, restoring: Callable[..., Opened]) -> Opened:
-        """Restore a store, outside of the places of those whose progress is read: it may take long."""
-        try:
-            self._known_time(opening)
-            while not self._restoring.acquire(timeout=STOP_POLL_S):
-                opening.check()
-        except Lost:
-            opened.store.close()
-            raise
-        began = monotonic()
-        try:
-            return restoring(check=opening.check)
-        finally:
-            opening.metrics.restoring_s += monotonic() - began
-            self._restoring.release()
-
-    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> Collection[str]:
-        """Check that the logs of a machine have leaders. Returns the names of all topics, which the answer has too.
-
-        A topic of snapshots that was made since then is missing. But no log is trimmed so soon after it, so a machine
-        without progress can still read all of its log.
-
-        Raises:
-            Lost: a log has no leader: every further step would wait for it.
-        """
-        progress_topic = parts.settings.progress_topic
-        needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
-        known: dict[str, Listed] = await asyncio.shield(self._ask(parts, listed, TIMEOUT_S))
-        missing = [partition_name(*tp) for tp in needed if tp[0] in known and tp[1] in known[tp[0]].leaderless]
-        if missing:
-            raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
-        return known.keys()
-
-    def _ask(self, parts: Parts, question: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """The answer to a question that the openings of all partitions share for :data:`FRESH_S`."""
-        asked = self._answers.get(question)
-        if asked is None or (asked[0].done() and monotonic() > asked[1]):
-            asked = self.in_thread(self._answer, parts, question, args), monotonic() + FRESH_S
-            self._answers[question] = asked
-        return asked[0]
-
-    def _answer(self, parts: Parts, question: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Ask with the client that the openings share. Making it takes a second with login tokens."""
-        with self._making:
-            if self._admin is None:  # its length, the number of its messages, is 0
-                self._admin = asking_admin(parts.settings)
-        return question(self._admin, *args)
+        return OpenMachine(machine, outbox.transaction, release, opening.stop, opened.store.view, expect, not fences)
 
     # ---- closing ------------------------------------------------------------------------------------------------
 
@@ -459,3 +358,74 @@ class Openings:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False)
+
+
+class _Port:
+    """What an opening asks of a worker (:class:`timers.machines.opener.Port`)."""
+
+    def __init__(self, openings: Openings, parts: Parts, opening: Opening, outbox: Policy) -> None:
+        self._openings, self._parts, self._opening, self._outbox = openings, parts, opening, outbox
+        self._names: Collection[str] = ()
+        """Of all topics, as :meth:`check_leaders` has found them. A topic of snapshots that was made since then is
+        missing. But no log is trimmed so soon after it, so a machine without progress can still read all of its log."""
+        # Asked beside the next questions, so that it takes no further time.
+        self._compacted = openings.answers.ask(compacted_now, parts.settings, parts.cluster, ANSWER_S)
+
+    def check(self) -> None:
+        self._opening.check()
+
+    def check_leaders(self) -> None:
+        settings, tp = self._parts.settings, self._opening.tp
+        needed = [tp, (settings.progress_topic, progress_partition(tp, self._parts.cluster, settings))]
+        known = self._openings.answers.ask(listed, TIMEOUT_S).result()
+        missing = [partition_name(*tp) for tp in needed if tp[0] in known and tp[1] in known[tp[0]].leaderless]
+        if missing:
+            raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
+        self._names = known.keys()
+
+    def fence(self) -> None:
+        self._outbox.transaction.open()
+
+    def known(self) -> None:
+        return None
+
+    def compacted(self) -> str | None:
+        return self._compacted.result().get(self._opening.tp[0])
+
+    def apps(self) -> Collection[str]:
+        return apps_with_snapshots(self._opening.tp[0], self._names)
+
+    def reading(self) -> AbstractContextManager[object]:
+        return self._openings.reading
+
+    @contextlib.contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Outside of the places of those whose progress is read: it may take long."""
+        self.now_s()
+        while not self._openings.restoring.acquire(timeout=STOP_POLL_S):
+            self.check()
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self._opening.metrics.restoring_s += monotonic() - began
+            self._openings.restoring.release()
+
+    def now_s(self) -> float | None:
+        """Waits until it is known."""
+        parts = self._parts
+        if not parts.formats[self._opening.tp[0]].topic_is_compacted:
+            return None
+        while (now_s := parts.now_s()) is None:
+            sleep(STOP_POLL_S)
+            self.check()
+        return now_s
+
+    def refuse(self, progress: Progress) -> None:
+        parts, tp = self._parts, self._opening.tp
+        place = progress_partition(tp, parts.cluster, parts.settings)
+        self._outbox.transaction.bind(parts.cluster.topic_ids[tp[0]], place, progress.cuts)
+        commit_refusal(self._outbox, progress)
+
+    def machine(self, progress: Progress, store: RocksStore, now_s: float | None) -> Machine:
+        return self._parts.machine(self._opening.tp, progress, store, self._outbox, self._opening.metrics, now_s)

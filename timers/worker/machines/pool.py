@@ -138,7 +138,6 @@ class Pool:
         self._last_tick_at = 0.0
         self.capacity = Capacity()
         self.producers = ProducerLoop()
-        self._openings = Openings(self)
         self.recoveries = Recoveries(self)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
         lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
@@ -154,6 +153,7 @@ class Pool:
         ask_log = AskLog(lineages, partial(asyncio.run_coroutine_threadsafe, loop=self._loop), compacted)
         others = Targets(settings, cluster.partitions), request_reader, self.producers, now_s, ask_log
         self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others, committed=self.committed)
+        self._openings = Openings(self)
 
     # ---- status: any thread -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from tests.harness.publication import Publication, publish_in_process
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import due_in
 from tests.harness.worker import READY, Worker
-from timers.worker.machines.openings import LEAST_AHEAD
+from timers.machines.opener import LEAST_AHEAD
 
 pytestmark = pytest.mark.broker
 

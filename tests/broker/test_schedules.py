@@ -23,9 +23,9 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK
 from timers.errors import TopicConfigError
 from timers.kafka import topics
+from timers.machines.opener import LEAST_AHEAD
 from timers.process.config.settings import Settings
 from timers.wire.formats import schedule
-from timers.worker.machines.openings import LEAST_AHEAD
 
 pytestmark = pytest.mark.broker
 

@@ -6,14 +6,10 @@ The simulator must find each one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import changed
-from tests.simulation.kit import SimStore, SimWorker
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
-from timers.core.progress import History, Progress
-from timers.machines.partition import PartitionSpec
 
 
 class CountsAllTicks(ClockGuard):
@@ -36,19 +32,13 @@ class LeapsAddUp(ClockGuard):
 # ---- a time that was taken back -------------------------------------------------------------------------------------
 
 
-class KeepsHolesOnOpening(SimWorker):
-    """A store is opened with timers that have fired by a wrong clock."""
-
-    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        super().open_store(spec, store, replace(progress, settings=History()))
-
-
 HAS_FIRED = (
     "key <= (reached(fired_through, self._holes, key[1]) if self._holes else fired_through)",
     "key <= fired_through",
 )
 
 CHANGED = {
+    "[I24] a store keeps what a wrong clock has fired": changed(("store.applied <= hole.before_offset", "False")),
     "[I20] a later clock agrees": changed(
         ("abs(time_s - tick.time_s) <= self._max_leap_s", "time_s >= tick.time_s - self._max_leap_s"),
     ),

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 import timers
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 
-ROOMS = ("core", "machines/firing")
+ROOMS = ("core", "machines/firing", "machines/opener.py", "machines/store/opening.py", "kafka/progress_rules.py")
+"""Folders and files of the product in which a rule may be broken."""
 
 Change: TypeAlias = tuple[str, str]
 """What the product says, and what a mutation says instead: two expressions, or a statement and statements."""
@@ -56,7 +57,9 @@ class Place(NamedTuple):
 def trees() -> dict[Path, ast.Module]:
     """Returns file -> syntax tree of the rooms."""
     root = Path(timers.__file__).parent
-    return {path: ast.parse(path.read_text()) for room in ROOMS for path in sorted((root / room).rglob("*.py"))}
+    rooms = [root / room for room in ROOMS]
+    paths = [path for room in rooms for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]
+    return {path: ast.parse(path.read_text()) for path in paths}
 
 
 @cache

@@ -9,9 +9,8 @@ from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.next_level import LEVEL
 from timers.core.machine import Machine
-from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, History, SettingChange
 from timers.core.timer import Fetched
-from timers.wire import progress as progress_record
 
 
 class RaisesWithABatch(Machine):
@@ -45,14 +44,15 @@ class RaisesBeforeAllCan(UpgradedWorker):
         return allowed
 
 
-class OlderVersionsReadOn(UpgradedWorker):
-    """[I21]: a version that does not know the level ignores it."""
-
-    def decode_progress(self, value: bytes | None) -> Progress:
-        return progress_record.decode(value or b"", LEVEL)[0]
-
-
 CHANGED = {
+    "levels: older versions read on": changed(
+        (
+            "progress_record.decode(record, self.supported, partition_name(*tp), machine)",
+            f"progress_record.decode(record, {LEVEL}, partition_name(*tp), machine)",
+        ),
+        ("seen.level > self.supported", "False"),
+        worker=UpgradedWorker,
+    ),
     "levels: all requests are read at the newest level": changed(
         ("progress.setting_at(FEATURE_LEVEL, offset, FIRST)", "progress.level"),
         worker=UpgradedWorker,

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import Parts, SimWorker
 from timers.core.lineage import Leader, Lineage, Parted
 from timers.core.machine import Machine
-from timers.core.progress import Progress
-from timers.core.rescue import Cut
 from timers.core.timer import Fetched, TopicPartition
-from timers.machines.partition import PartitionSpec
 
 
 class ComparesNothing(SimWorker):
@@ -41,14 +36,6 @@ class KnowsTheNewestEpochOnly(SimWorker):
         return found if found is None or end < 0 else Parted(end)
 
 
-class DoesNotCompareAtAnOpening(SimWorker):
-    """A machine opens without a question about its log."""
-
-    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
-        store.lineage, unknown = Lineage(), replace(progress, lineage=Lineage())
-        return replace(super().open_compared(spec, store, unknown), lineage=progress.lineage)
-
-
 class ComparesNotAgain(SimWorker):
     """A running worker does not compare its logs: what has grown to exactly a position sends no batch."""
 
@@ -56,13 +43,6 @@ class ComparesNotAgain(SimWorker):
         for runner in self.runners.values():
             if (leader := runner.loop.untrusted_leader) is not None:
                 runner.machine.trust(leader)
-
-
-class IgnoresTheStore(SimWorker):
-    """What a store accepted without a commit is no reason to stop."""
-
-    def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
-        return [super().compare(machine, lineages)[0], None]
 
 
 class TrustsEachLeader(Machine):
@@ -81,45 +61,33 @@ class CountsNoMarkers(Machine):
         return super().accept(fetched._replace(passed=passed))
 
 
-class NotesNoCut(SimWorker):
-    """The acceptance leaves no cut in the history: the store of a former owner still counts."""
-
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
-        return replace(super().accept(machine, store, progress, cut), settings=progress.settings)
-
-
-class EmptiesTheStoreFirst(SimWorker):
-    """After the acceptance the store is emptied before its timers are dead letters."""
-
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
-        accepted = super().accept(machine, store, progress, cut)
-        store.empty()
-        return accepted
-
-
-class ReadsFromTheOldPosition(SimWorker):
-    """After the acceptance reading goes on from the former position."""
-
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
-        accepted = super().accept(machine, store, progress, cut)
-        return replace(accepted, next_offset=min(progress.next_offset, self.log.end(*machine)))
-
+ACCEPTED = "progress = accept(progress, cut)"
+REPLACE = "__import__('dataclasses').replace"
 
 MUTATIONS = {
     "T1 nothing is compared": Mutation(worker=ComparesNothing),
     "T1 no batch is compared": Mutation(worker=ComparesNoBatches),
     "T1 the newest epoch only": Mutation(worker=KnowsTheNewestEpochOnly),
     "T1 markers do not count": Mutation(Parts(machine=CountsNoMarkers)),
-    "T2 no question at an opening": Mutation(worker=DoesNotCompareAtAnOpening),
+    "T2 no question at an opening": changed(("answers = self.ask.compare(self.tp, lineages)", "pass")),
     "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
     "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),
-    "T6 the store is ignored": Mutation(worker=IgnoresTheStore),
+    "T6 the store is ignored": changed(
+        ("answers = self.ask.compare(self.tp, lineages)", "answers = self.ask.compare(self.tp, lineages)[0], None")
+    ),
     "T6 a store takes back what another owner accepted": changed(
         ("return Cut(found, only_in_store=cut is None)", "return Cut(found)"),
     ),
-    "T7 no cut in the history": Mutation(worker=NotesNoCut),
-    "T7 reading goes on from the old position": Mutation(worker=ReadsFromTheOldPosition),
-    "T8 the store is emptied first": Mutation(worker=EmptiesTheStoreFirst),
+    "T7 no cut in the history": changed(
+        (ACCEPTED, f"before = progress; {ACCEPTED}; progress = {REPLACE}(progress, settings=before.settings)")
+    ),
+    "T7 reading goes on from the old position": changed(
+        (
+            ACCEPTED,
+            f"at = min(progress.next_offset, log_end); {ACCEPTED}; progress = {REPLACE}(progress, next_offset=at)",
+        )
+    ),
+    "T8 the store is emptied first": changed((ACCEPTED, f"{ACCEPTED}; store.empty()")),
     "T8 no cursor": changed(
         (
             "rescues = self.progress.rescues[-self.rescue_count :]",

@@ -18,7 +18,6 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Row, Tick, TopicPartition
-from timers.machines.partition import PartitionSpec
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
@@ -29,20 +28,6 @@ class IgnoresTheStoreOnOpening(Machine):
     def __init__(self, progress: Progress, *args: Any) -> None:
         super().__init__(progress, *args)
         self.progress = replace(self.progress, next_offset=progress.next_offset)
-
-
-class DropsWhatFormerOwnerHadNotRead(SimWorker):
-    """[I1]: on opening, rows up to fired_through are dropped, also those that the former owner had not read."""
-
-    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        store.drop_through(progress.fired_through, MAX_OFFSET)
-
-
-class KeepsFiredRowsOnOpening(SimWorker):
-    """[I1]: a store is opened unchanged, although another worker has fired some of its timers."""
-
-    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        return None
 
 
 # ---- [I2]: commit a batch's output, then store the batch; change memory after the commit -----------------------------
@@ -181,7 +166,20 @@ class RepeatsUnknownCommit(SimTransactions):
             return super().transact(batches, offsets)
 
 
+CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset)"
+
 CHANGED = {
+    "[I8] a store with another history is read on": changed(("store = self.stores.emptied(self.tp, store)", "pass")),
+    "[I11] an opening that fails keeps its store": changed(("close_store(held)", "pass")),
+    "[I1] requests that the former owner had not read are dropped": changed(
+        (
+            "catch_up(store, progress, indexed=self.stores.indexed(self.tp))",
+            "store.drop_through(progress.fired_through, 2**62) is None",
+        ),
+    ),
+    "[I1] timers that another worker fired are kept on opening": changed(
+        (CAUGHT_UP, "None"),
+    ),
     "[I1] an old next_offset is committed": changed(
         (
             "self._outbox.commit(after, output)",

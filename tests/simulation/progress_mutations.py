@@ -6,19 +6,19 @@ The simulator must find each one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from tests.simulation.edits import changed
-from tests.simulation.kit import SimLog, SimOutbox, SimProducer, SimWorker
+from tests.simulation.kit import SimLog, SimProducer, SimWorker
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from tests.simulation.kit.worker import SimRunner
 from timers.core.keys import NEVER, OrderKey
-from timers.core.progress import Progress
 from timers.core.timer import CutValue, Fetched, TopicPartition
+from timers.machines.firing.policy import Policy
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
@@ -42,26 +42,20 @@ class DoesNotFence(SimTransactions):
         self.producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
 
 
-class ReadsProgressBeforeFencing(SimWorker):
-    """[I14]: a new owner reads the progress before it fences the former one, which may commit in between."""
+class FormerOwnerCommitsLate(SimWorker):
+    """The former owner of a machine commits just before it is fenced."""
 
     _all: ClassVar[list[SimWorker]] = []
 
     def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
         self._all[:] = [worker for worker in self._all if worker.log is self.log] + [self]
-        self._read_early: dict[TopicPartition, Progress] = {}
 
-    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        for machine in outboxes:
-            self._read_early[machine] = super().read_progress(machine)
-            for former in self._all:
-                if former is not self and machine in former.runners:
-                    former.step(machine)
-        super().fence(outboxes)
-
-    def read_progress(self, machine: TopicPartition) -> Progress:
-        return self._read_early.pop(machine)
+    def fence(self, machine: TopicPartition, policy: Policy) -> None:
+        for former in self._all:
+            if former is not self and machine in former.runners:
+                former.step(machine)
+        super().fence(machine, policy)
 
 
 class ReadsProgressToLastStableOffset(SimWorker):
@@ -89,7 +83,8 @@ class ProgressOutsideTheTransaction(SimTransactions):
         for batch in [each for name, _, each in batches if name == topic]:
             ((append_ms, key, value, headers),) = batch.records
             progress = progress_record.decode(value, LEVEL)[0]
-            told = progress_record.encode(replace(progress, fired_through=self._told), TOPIC_ID)
+            name = progress_record.machine_name(self._settings.app_id, *self._machine)
+            told = progress_record.encode(replace(progress, fired_through=self._told), TOPIC_ID, name)
             batch.records = [(append_ms, key, told, headers)]
             super().transact(batches, offsets)
             self._faults.point("between a transaction and its progress")
@@ -117,27 +112,6 @@ class MemoryDecides(SimWorker):
         return replace(record, value=CutValue.of(record.value or b"", 1_000_000, b""))
 
 
-# ---- a second witness of progress -----------------------------------------------------------------------------------
-
-
-class IgnoresTheWitness(SimWorker):
-    """[I8]: the newest record on the progress topic is taken for the newest progress."""
-
-    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
-        return progress
-
-
-class BelievesTheWitness(SimWorker):
-    """[I8]: what the group says replaces the progress, although a copy may be some seconds old."""
-
-    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
-        _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
-        found = progress_record.decode_witness(text)
-        if found is None:
-            return progress
-        return replace(progress, next_offset=found[0].next_offset, fired_through=found[0].fired_through)
-
-
 # ---- records that are passed over ------------------------------------------------------------------------------------
 
 
@@ -153,7 +127,23 @@ PASS_OVER = "return machine.commit_change(change, Output(rejected=[letter]), in_
 RANGE_ALONE = "machine.commit_change(change, in_replay=True)"
 LETTER_ALONE = "machine.commit_change(lambda now: now, Output(rejected=[letter]), in_replay=True)"
 
+OPENED = "opened = open_partition(stores, tp, ask, compacted, after_fence=fences)"
+SEEN = "seen is not None and (known := progress or Progress()).is_behind(seen)"
+
 CHANGED = {
+    "[I8] a witness of progress is ignored": changed((SEEN, "False")),
+    "[I8] an older witness replaces the progress": changed(
+        (SEEN, "seen is not None and (known := progress or Progress()) is not None"),
+        (
+            "known.at_least(seen)",
+            "replace(known, next_offset=seen.next_offset, fired_through=seen.fired_through)",
+        ),
+    ),
+    "[I14] progress is read before fencing": changed(
+        ("port.fence()", "pass"),
+        (OPENED, f"{OPENED}; fences and port.fence()"),
+        worker=FormerOwnerCommitsLate,
+    ),
     "passed over: a replay takes what can be read now": changed(
         ("records = self.progress.settings.left_of(records)", "pass")
     ),

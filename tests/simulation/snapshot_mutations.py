@@ -9,14 +9,13 @@ from hashlib import sha256
 from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
-from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import Parts, SimRunner
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
 from timers.core.progress import PASSED_OVER, NamedSnapshot, Progress
-from timers.core.snapshots import Footer, deletable_before
+from timers.core.snapshots import deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import LogMismatch
 from timers.machines.store import layout
@@ -103,22 +102,6 @@ class NamesWhatIsLost(SnapshotWorker):
         return True
 
 
-class StartsAnew(SnapshotWorker):
-    """[S4], [S6]: a machine without a snapshot goes on with what is left of its log."""
-
-    def found(self, machine: TopicPartition, progress: Progress) -> list[tuple[NamedSnapshot, Footer]]:
-        store = self.disk.open_store(machine)
-        store.applied = max(store.applied, self.log.start(*machine))
-        return []
-
-
-class RestoresAnyAge(SnapshotWorker):
-    """[S8]: a snapshot of a compacted topic may be old."""
-
-    def is_fresh(self, store: SimStore, now_s: float, stale_after_s: int) -> bool:
-        return True
-
-
 class AnyNumber(SimSnapshots):
     """Records of any number count, and no digest is compared."""
 
@@ -192,6 +175,12 @@ class StoresFirst(Machine):
 
 
 MUTATIONS = {
+    "S4 a log that begins late is read without its snapshot": changed(
+        ("(fences or not opened.is_new) and may_restore(opened, apps)", "False"), worker=SnapshotWorker
+    ),
+    "S4 a restored store is not used": changed(
+        ("self.stores.put(self.tp, self.unused)", "self.unused.pop(0)"), worker=SnapshotWorker
+    ),
     "I32 nothing is compared": changed(("count and missing > 0", "False"), worker=SnapshotWorker),
     "I32 stored before it is compared": Mutation(Parts(machine=StoresFirst), SnapshotWorker),
     "I32 a compacted topic is counted": changed(
@@ -229,11 +218,18 @@ MUTATIONS = {
         ),
         worker=SnapshotWorker,
     ),
-    "S4 a machine goes on without what was deleted": Mutation(worker=StartsAnew),
+    "S4 a machine goes on without what was deleted": changed(
+        ("self.progress_log.check_start(self.tp, low, store.applied, progress)", "pass"),
+        ("self._check_loss(found, apps)", "found = []"),
+        worker=SnapshotWorker,
+    ),
     "S6 the progress goes back to its snapshot": changed(
         ("max(progress.next_offset, footer.applied)", "footer.applied"), worker=SnapshotWorker
     ),
-    "S8 an old snapshot is restored": Mutation(worker=RestoresAnyAge),
+    "S8 an old snapshot is restored": changed(
+        ("store.read_through_s is not None and abs(now_s - store.read_through_s) <= stale_after_s", "True"),
+        worker=SnapshotWorker,
+    ),
     "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
     "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),
     "S14 a broken one becomes the older one": changed(

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from tests.simulation.checkers import Checkers
-from tests.simulation.kit.faults import Crashed, Faults, Violation
+from tests.simulation.kit.faults import Crashed, Violation
+from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, RefusingOutbox
-from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
@@ -279,7 +279,8 @@ class SnapshotSimulator(Simulator):
         is_known = is_decided and self._is_known_otherwise(machine, newest)
         if progress.snapshot is None or not is_known or self._is_doubtful():
             return "nothing"
-        value = progress_record.encode(replace(progress, snapshot=None, older_snapshot=None), TOPIC_ID)
+        name = progress_record.machine_name(self._settings.app_id, *machine)
+        value = progress_record.encode(replace(progress, snapshot=None, older_snapshot=None), TOPIC_ID, name)
         self.log.append(where, key, value, partition=PROGRESS_PARTITION)
         self.topics.excused |= {each.number for each in self.topics.chunks[machine]}
         self.topics.taken_back |= self.topics.excused
@@ -295,7 +296,7 @@ class SnapshotSimulator(Simulator):
         if lost != "nothing":  # older progress names what may be deleted since [S6]
             for machine in self.machines:
                 newest = self.workers[0].newest_record(b"%s/%d" % (machine[0].encode(), machine[1]))
-                progress = self.workers[0].decode_progress(newest.value) if newest else Progress()
+                progress = progress_record.decode(newest.value or b"", LEVEL)[0] if newest else Progress()
                 numbers = {each.number for each in (progress.snapshot, progress.older_snapshot) if each}
                 self.topics.excused |= numbers
                 self.topics.taken_back |= numbers
@@ -368,7 +369,7 @@ class SnapshotCheckers(Checkers):
             return  # the log lacks requests that the store holds
         worker = self._worker
         named_only = replace(progress, snapshot=named, older_snapshot=None)
-        store = worker.restore(machine, SimStore(Faults()), named_only, lambda _: True, self._log.clock.now_s)
+        store = worker.restore(machine, named_only, self._log.clock.now_s)
         if not store.applied and worker.spec(machine).limits.stale_after_s:
             return  # it is too old
         if not progress.has_same_history(store.history, store.applied):

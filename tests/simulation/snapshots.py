@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
 from random import Random
@@ -27,14 +27,11 @@ from timers.core.snapshots import (
     deletable_before,
     footer_of,
     may_take,
-    progress_from,
     restored,
     trimmed_to,
-    usable,
     with_named,
 )
 from timers.core.timer import Fetched, TopicPartition
-from timers.machines.partition import PartitionSpec
 from timers.machines.store.verifying import Verified, compared, in_order, progress_at
 from timers.machines.store.verifying import restored as restore_one
 
@@ -76,7 +73,9 @@ class SnapshotTopics:
 
 
 class SimSnapshots:
-    """Implements :class:`timers.core.snapshots.Snapshots`, and writes."""
+    """Implements :class:`timers.kafka.snapshot_log.SnapshotLog`, and writes."""
+
+    damaged = False
 
     def __init__(self, topics: SnapshotTopics, machine: TopicPartition) -> None:
         self._topics = topics
@@ -116,6 +115,9 @@ class SimSnapshots:
             yield chunk.items
         if digest.digest() != named.digest:
             raise Unreadable("its digest is another one")
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def chunks_of(self, named: NamedSnapshot) -> list[Chunk]:
         return [each for each in self._chunks[named.first_offset : named.end_offset] if each.number == named.number]
@@ -158,78 +160,29 @@ class SnapshotWorker(SimWorker):
     Attributes:
         topics: shared by the workers of a run.
         numbers: random source of the numbers.
-        restores: number of stores that were restored.
-        found_again: number of times that a snapshot was used which the progress did not name any more.
     """
 
     topics = SnapshotTopics()
     numbers = Random(0)
-    restores = 0
-    found_again = 0
+    accepts_at_once = SimWorker.accepts_at_once | {"from the snapshot", "from it"}
+    """An operator accepts that a progress went back, so that it does not name its snapshots."""
+
+    def known_time_s(self) -> float:
+        return super().known_time_s() if self._last_tick is None else self._last_tick[1].second
 
     def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
         return SimSnapshots(self.topics, machine)
 
-    def place(self, machine: TopicPartition) -> Place:
-        return Place("cluster", self.settings.app_id, TOPIC_ID, machine[1], machine[0])
-
-    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> tuple[Progress, SimStore]:
-        machine, start = spec.tp, self.log.start(*spec.tp)
-        if self.is_refused(machine, progress, store.applied):
-            return progress, store
-        new = self.restore(machine, store, progress)
-        if new.applied < start and not progress.rescues_of(store.history, store.applied):
-            for named, footer in self.found(machine, progress):
-                if new is store:  # an operator accepts that the progress went back
-                    after = self.progress_from(named, footer, progress)
-                    new = self.restore(machine, store, after, lambda _: True)
-                    progress = progress if new is store else after
-        if new is not store:
-            self.disk.use(machine, new)
-        return super().restored(spec, new, progress)
-
-    def found(self, machine: TopicPartition, progress: Progress) -> list[tuple[NamedSnapshot, Footer]]:
-        """The snapshots that a progress may have lost the names of."""
-        start, end = self.log.start(*machine), self.log.end(*machine)
-        return usable(self.snapshots_of(machine).whole(), self.place(machine), progress, start, end)
-
-    def progress_from(self, named: NamedSnapshot, footer: Footer, progress: Progress) -> Progress:
-        """The progress with which a machine goes on from such a snapshot."""
-        self.found_again += 1
-        return progress_from(named, footer, progress)
-
-    def restore(
-        self,
-        machine: TopicPartition,
-        store: SimStore,
-        progress: Progress,
-        names: Callable[[NamedSnapshot], bool] | None = None,
-        now_s: float | None = None,
-    ) -> SimStore:
-        """Restore the newest snapshot that can be read, unless the store is almost as new."""
-
-        def is_named(named: NamedSnapshot) -> bool:
-            now = self.read_progress(machine)
-            return named in (now.snapshot, now.older_snapshot)
-
-        def report(named: NamedSnapshot, why: Unreadable | None) -> None:
-            self.restores += why is None
-
-        start, snapshots = self.log.start(*machine), self.snapshots_of(machine)
-        beside = partial(self.disk.beside, store.faults)
-        stale_after_s = self.spec(machine).limits.stale_after_s
-        if now_s is None and self._last_tick is not None:
-            now_s = self._last_tick[1].second
+    def restore(self, machine: TopicPartition, progress: Progress, now_s: float) -> SimStore:
+        """Restore the newest snapshot that a progress names to a store of its own."""
+        start, snapshots, store = self.log.start(*machine), self.snapshots_of(machine), SimStore(Faults())
+        beside, stale_after_s = partial(self.disk.beside, store.faults), self.spec(machine).limits.stale_after_s
 
         def is_fresh(store: SimStore) -> bool:
-            return not stale_after_s or (now_s is not None and self.is_fresh(store, now_s, stale_after_s))
+            return not stale_after_s or store_validity.is_fresh(store, now_s, stale_after_s)
 
-        place, names = self.place(machine), names or is_named
-        return restored(store, progress, place, start, snapshots, beside, is_fresh, names, report)
-
-    def is_fresh(self, store: SimStore, now_s: float, stale_after_s: int) -> bool:
-        """Whether a store of a compacted topic is new enough."""
-        return store_validity.is_fresh(store, now_s, stale_after_s)
+        how = self.place(machine), start, snapshots, beside, is_fresh, lambda _: True, lambda *_: None
+        return restored(store, progress, *how)
 
     # ---- taking -------------------------------------------------------------------------------------------------
 

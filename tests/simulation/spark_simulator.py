@@ -21,8 +21,7 @@ from tests.simulation.checkers import Checkers
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Crashed, Faults
-from tests.simulation.kit.outbox import TOPIC_ID, SimOutbox
-from tests.simulation.kit.store import SimStore
+from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS, Checkpoint
@@ -33,7 +32,8 @@ from timers.core.progress import Cuts, Progress
 from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
 from timers.machines.firing.breaker import OpenCircuit
-from timers.machines.partition import PartitionSpec
+from timers.machines.firing.policy import Policy
+from timers.machines.opener import Known as OfStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
@@ -43,6 +43,7 @@ from timers.spark.engine.openings import Openings
 from timers.spark.engine.packing import Arrivals, pack
 from timers.spark.engine.read_logs import ReadLogs
 from timers.wire import headers as h
+from timers.wire.topics import transactional_id
 
 NOW_S = 1_000_000
 LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
@@ -83,18 +84,14 @@ class SimExecutor(SimWorker):
 
     known: Known | None = None
 
-    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        super().fence(outboxes)
-        (outbox,) = outboxes.values()
-        self.opening = Producer(7, outbox.producer.producer.epoch)
+    def fence(self, machine: TopicPartition, policy: Policy) -> None:
+        super().fence(machine, policy)
+        self.opening = Producer(7, self.log.epoch(transactional_id(self.settings.app_id, *machine)))
 
-    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
+    def known_of(self, machine: TopicPartition) -> OfStore | None:
         known = self.known
-        if known is not None and (self.trusts_any_opening or known.producer.is_followed_by(self.opening)):
-            is_same = store.applied == known.applied and not known.progress.rescues
-            if is_same and spec.catch_up(store, known.progress):
-                return known.progress  # without a look at the log
-        return super().open_compared(spec, store, progress)
+        is_mine = known is not None and (self.trusts_any_opening or known.producer.is_followed_by(self.opening))
+        return known.of_store if known is not None and is_mine else None
 
 
 class SimPartitions(Openings):

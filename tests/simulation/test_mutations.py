@@ -51,7 +51,7 @@ def changed(kind: type) -> Iterator[str]:
 def test_each_mutation_overrides_methods_that_exist(module: ModuleType) -> None:
     """A method that was renamed in the base class would make its mutation an ordinary machine."""
     kinds = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    assert kinds
+    assert kinds or vars(module)["CHANGED"]
     assert [name for kind in kinds if kind.__mro__[1] is not object for name in changed(kind)] == []
 
 

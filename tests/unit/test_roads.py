@@ -288,30 +288,35 @@ spark/engine/processor.py                           TimerProcessor.handleInputRo
     spark/engine/openings.py                        Openings.run
     spark/engine/machines.py                        MachineRun.go
       spark/engine/openings.py                      Openings.open
-        spark/engine/openings.py                    Openings._fence
-          spark/engine/openings.py                  Openings._outbox
-            machines/machine_parts.py               Parts.producer
-            machines/machine_parts.py               Parts.outbox
-          machines/firing/producer.py               TransactionalProducer.renew
-            process/threads.py                      LoopThread.submit
-            machines/firing/producer.py             TransactionalProducer._renew
-              kafka/aiokafka_internals/produce.py   open_again
-        spark/engine/machines.py                    Producer.is_followed_by
-        spark/engine/openings.py                    Openings._open_known
-          machines/store/opening.py                 Stores.open
-            machines/store/opening.py               Stores._opened
-              machines/store/rocks.py               RocksStore.open
-                machines/store/database.py          Database.reopen
-          core/store_validity.py                    catch_up
-            machines/store/rocks.py                 RocksStore.drop_through
-          spark/engine/openings.py                  Openings._made
-            machines/machine_parts.py               Parts.machine
-              machines/partition.py                 spec_of
-              machines/partition.py                 PartitionSpec.machine
-                core/machine.py                     Machine.__init__ by machine
-              kafka/progress_log.py                 progress_partition
-              machines/firing/transaction.py        Transaction.bind
-            core/loop.py                            Loop.__init__
+        machines/opener.py                          open_machine
+          spark/engine/openings.py                  _Port.fence
+            spark/engine/openings.py                Openings.renew
+              spark/engine/openings.py              Openings.outbox
+                machines/machine_parts.py           Parts.producer
+                machines/machine_parts.py           Parts.outbox
+              machines/firing/producer.py           TransactionalProducer.renew
+                process/threads.py                  LoopThread.submit
+                machines/firing/producer.py         TransactionalProducer._renew
+                  kafka/aiokafka_internals/produce.py open_again
+          spark/engine/openings.py                  _Port.known
+            spark/engine/machines.py                Producer.is_followed_by
+            spark/engine/machines.py                Known.of_store
+          machines/opener.py                        open_known
+            machines/store/opening.py               Stores.open
+              machines/store/opening.py             Stores._opened
+                machines/store/rocks.py             RocksStore.open
+                  machines/store/database.py        Database.reopen
+            core/store_validity.py                  catch_up
+              machines/store/rocks.py               RocksStore.drop_through
+            spark/engine/openings.py                _Port.machine
+              machines/machine_parts.py             Parts.machine
+                machines/partition.py               spec_of
+                machines/partition.py               PartitionSpec.machine
+                  core/machine.py                   Machine.__init__ by machine
+                kafka/progress_rules.py             progress_partition
+                machines/firing/transaction.py      Transaction.bind
+        spark/engine/openings.py                    Openings._opened
+          core/loop.py                              Loop.__init__
       spark/engine/machines.py                      MachineRun._work
         core/loop.py                                Loop.add_tick
 {indent(FIRING.strip(), "        ")}
@@ -320,9 +325,9 @@ spark/engine/processor.py                           TimerProcessor.handleInputRo
         spark/engine/snapshots.py                   Snapshots.answer
       spark/engine/questions.py                     Answering.answers
       spark/engine/machines.py                      MachineRun._known
-      spark/engine/openings.py                      Openings._made.close by closing
+      spark/engine/openings.py                      Openings._opened.close by closing
         machines/firing/transaction.py              Transaction.release_compute_lock
-        machines/machine_parts.py                   close_store
+        machines/store/opening.py                    close_store
           machines/store/rocks.py                   RocksStore.close
             machines/store/database.py              Database.close
       core/counters.py                              subtracted
@@ -408,7 +413,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 36, 59), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 37, 63), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

@@ -62,6 +62,11 @@ class ProgressRules:
         self._settings = settings
         self._cluster = cluster
 
+    @property
+    def supported(self) -> int:
+        """The highest feature level that may be read. Simulated workers run other versions."""
+        return levels.SUPPORTED
+
     def is_behind(self, tp: TopicPartition, record: bytes | None, copy: tuple[int, str]) -> bool:
         """Whether the group knows more of a machine than the record in the partition where its newest one belongs."""
         if record is None:
@@ -98,8 +103,8 @@ class ProgressRules:
             if seen_id != self._cluster.topic_ids[tp[0]]:
                 seen = None
         if seen is not None and (known := progress or Progress()).is_behind(seen):
-            if seen.level > levels.SUPPORTED:
-                raise LevelTooHigh(seen.level, levels.SUPPORTED, name)
+            if seen.level > self.supported:
+                raise LevelTooHigh(seen.level, self.supported, name)
             progress = self.mismatch(
                 tp,
                 f"the progress of {name} {_said(known.witness)}, but the group {self._settings.app_id!r} "
@@ -122,7 +127,7 @@ class ProgressRules:
     def decoded(self, tp: TopicPartition, record: bytes) -> Progress:
         """The progress in a record of a machine; that of a new machine, if its topic was deleted and created again."""
         machine = progress_record.machine_name(self._settings.app_id, *tp)
-        progress, topic_id = progress_record.decode(record, name=partition_name(*tp), machine=machine)
+        progress, topic_id = progress_record.decode(record, self.supported, partition_name(*tp), machine)
         if topic_id == self._cluster.topic_ids[tp[0]]:
             return progress
         logger.warning(

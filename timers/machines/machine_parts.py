@@ -14,7 +14,6 @@ from timers.core.limits import ChunkSize
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.errors import StoreError
 from timers.kafka.aiokafka_internals import callback_batch, record_starts
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog
@@ -92,13 +91,3 @@ class Parts(Stores):
         place = progress_partition(tp, self.cluster, self.settings)
         outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts)
         return machine
-
-
-def close_store(store: RocksStore) -> None:
-    """Close a store. An error is logged."""
-    try:
-        store.close()
-    except StoreError as error:  # not fatal: requests that were not flushed are read again
-        logger.warning("%s", error)
-    except Exception:  # a bug: it must not stop other partitions
-        logger.exception("a store did not close")

@@ -8,8 +8,8 @@ workers differ in their :class:`Port`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager, ExitStack
 from typing import NamedTuple, Protocol
 
 from timers.core.machine import Machine
@@ -19,9 +19,16 @@ from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog
 from timers.kafka.log_lineage import AskLog
-from timers.machines.machine_parts import close_store
 from timers.machines.store.failures import forget_frames
-from timers.machines.store.opening import Opened, Stores, may_restore, open_partition, restore
+from timers.machines.store.opening import (
+    Opened,
+    Stores,
+    close_store,
+    closed_if_it_fails,
+    may_restore,
+    open_partition,
+    restore,
+)
 from timers.machines.store.rocks import RocksStore
 
 LEAST_AHEAD = 10_000
@@ -82,7 +89,9 @@ class OpenedMachine(NamedTuple):
     is_restored: bool = False
 
 
-def open_machine(stores: Stores, port: Port, tp: TopicPartition, ask: AskLog, *, fences: bool) -> OpenedMachine | None:
+def open_machine(
+    stores: Stores, port: Port, tp: TopicPartition, ask: AskLog, *, fences: bool, least_ahead: int = LEAST_AHEAD
+) -> OpenedMachine | None:
     """Open a machine. Blocks.
 
     Args:
@@ -90,6 +99,7 @@ def open_machine(stores: Stores, port: Port, tp: TopicPartition, ask: AskLog, *,
         tp: the partition.
         ask: asks the leaders.
         fences: whether to fence the former owner. If not, the machine may only read ahead while that one fires.
+        least_ahead: so many records at most are not read ahead.
 
     Returns:
         The machine; None without a fence, if there is little to read ahead.
@@ -113,26 +123,26 @@ def open_machine(stores: Stores, port: Port, tp: TopicPartition, ask: AskLog, *,
         if fences and compacted is not None:
             port.refuse(doubtful.progress)
         raise
-    with _closed_if_it_fails(opened.store):
+    with closed_if_it_fails(opened.store):
         apps = port.apps() if opened.is_new else ()
         is_restored = (fences or not opened.is_new) and may_restore(opened, apps)
     if is_restored:
         with ExitStack() as place:
-            with _closed_if_it_fails(opened.store):
+            with closed_if_it_fails(opened.store):
                 place.enter_context(port.restoring())
             opened = restore(stores, tp, opened, port.check, apps, port.now_s)
     progress, store, *_ = opened
-    if not fences and (progress.rescues or progress.next_offset - store.applied <= LEAST_AHEAD):
+    if not fences and (progress.rescues or progress.next_offset - store.applied <= least_ahead):
         close_store(store)
         return None
-    with _closed_if_it_fails(store):
+    with closed_if_it_fails(store):
         return OpenedMachine(port.machine(progress, store, None if fences else port.now_s()), opened, is_restored)
 
 
 def open_known(stores: Stores, port: Port, tp: TopicPartition, known: Known) -> OpenedMachine | None:
     """Open a machine whose progress is known; None if the store on this disk is another one than then."""
     store = stores.open(tp)
-    with _closed_if_it_fails(store):
+    with closed_if_it_fails(store):
         is_same = store.applied == known.applied and not known.progress.rescues
         try:
             if is_same and catch_up(store, known.progress, indexed=stores.indexed(tp)):
@@ -141,13 +151,3 @@ def open_known(stores: Stores, port: Port, tp: TopicPartition, known: Known) -> 
             forget_frames(error)
     close_store(store)
     return None
-
-
-@contextmanager
-def _closed_if_it_fails(store: RocksStore) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        forget_frames(error)  # they may keep the files of the store
-        close_store(store)
-        raise

@@ -35,6 +35,7 @@ class Faults:
     Attributes:
         passed: name of the last passed point; after a crash, the point of the crash.
         stepping: whether a machine does a step now.
+        has_crashed: whether the process has crashed, and not started again: it does nothing more, such as closing.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Faults:
         self._fails_after: int | None = None
         self._fails_at: str | None = None
         self._fails_stepping = False
-        self.stepping = False
+        self.stepping = self.has_crashed = False
         self._at: str | None = None
 
     def arm(self, fault: str, times: int = 1) -> None:
@@ -86,6 +87,7 @@ class Faults:
             self._points_left -= 1
         if self._at == name or (self._points_left is not None and self._points_left < 0):
             self._at = self._points_left = None
+            self.has_crashed = True
             raise Crashed(name)
 
     def clear(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from tests.harness.memory_store import MemoryStore
-from tests.simulation.kit.faults import Faults
+from tests.simulation.kit.faults import Faults, Violation
 from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
@@ -82,6 +83,13 @@ class SimStore(MemoryStore):
     def _image(self) -> _Image:
         return self.applied, self.lineage, self._rows[:], self._entries.copy(), self.read_through_s
 
+    def close(self) -> None:
+        """Release its lock. A process that crashes here closes nothing."""
+        if self.release is not None and not self.faults.has_crashed:
+            self.release()
+
+    release: Callable[[], None] | None = None
+
     def empty(self) -> None:
         self.applied, self.lineage, self._rows, self._entries, self.read_through_s = 0, Lineage(), [], {}, None
         self.condemned = False
@@ -103,13 +111,15 @@ class SimDisk:
 
     def open(self, machine: TopicPartition, faults: Faults) -> SimStore:
         """Open the store of ``machine``. A store has one lock, as in RocksDB."""
-        assert machine not in self._open, f"the store of {machine} is open already"
+        if machine in self._open:
+            raise Violation(f"the store of {machine} is open already")
         if machine not in self._stores:
             self._stores[machine] = self._store(faults)
         elif self._stores[machine].condemned:
             self._stores[machine].empty()
         self._open.add(machine)
         self._stores[machine].closed = False
+        self._stores[machine].release = partial(self.close, machine)
         return self._stores[machine]
 
     def applied(self, machine: TopicPartition) -> int:

@@ -7,18 +7,18 @@ Here each round is one call of :meth:`SimWorker.step`. Faults happen between two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from zlib import crc32
 
 from tests.simulation.kit.faults import Crashed, Faults, Unforeseen, Violation
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
-from tests.simulation.kit.next_level import LEVEL, formats_at
+from tests.simulation.kit.next_level import formats_at
+from tests.simulation.kit.opening import NoSnapshots, SimAsk, SimPort, SimProgressLog, SimStores
 from tests.simulation.kit.outbox import (
     PROGRESS_PARTITION,
     TOPIC_ID,
@@ -29,7 +29,7 @@ from tests.simulation.kit.outbox import (
     outbox_of,
 )
 from tests.simulation.kit.store import SimDisk, SimStore
-from timers.core import doubts, levels
+from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.levels import READABLE_LATE
 from timers.core.limits import Limits
@@ -40,9 +40,11 @@ from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.core.rescue import Cut, StoreUse, decide_use
+from timers.core.snapshots import Place
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
-from timers.errors import Fenced, LevelTooHigh, LogMismatch
+from timers.errors import DoubtfulLog, Fenced, LogMismatch
+from timers.machines.firing.policy import Policy
+from timers.machines.opener import Known, OpenedMachine, open_machine
 from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
@@ -134,6 +136,8 @@ class SimWorker:
         stopped: machines that must not run, until they are assigned again -> why.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
         refused: machines that it has refused because their topic was compacted.
+        restores: number of stores that were restored.
+        went_back: number of times that it went on with a progress that had gone back.
     """
 
     def __init__(
@@ -165,6 +169,7 @@ class SimWorker:
         self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._topics = SimTopics(log)
         self.refused: set[TopicPartition] = set()
+        self.restores = self.went_back = 0
         self.committed: dict[TopicPartition, int] = {}
         self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
@@ -178,6 +183,9 @@ class SimWorker:
     has_levels: ClassVar[bool] = False
     """Whether the workers of a run have two versions, and machines are raised."""
 
+    accepts_at_once: ClassVar[frozenset[str]] = frozenset({"with the larger values"})
+    """The ways out of a lost progress that an operator takes at once, by their words in the sentences."""
+
     def use_version(self, supports: int) -> None:
         """Run another version from the next start on."""
         self.supports = supports
@@ -190,17 +198,12 @@ class SimWorker:
         fresh = [machine for machine in machines if machine not in self.runners]
         for machine in fresh:
             self.stopped.pop(machine, None)
-        outboxes = {
-            machine: outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
-            for machine in fresh
-        }
         try:
-            self.fence(outboxes)
             for machine in fresh:
-                with suppress(
-                    LogMismatch
-                ):  # a level that is too high, or a doubt: it stays the owner of a machine that it cannot run
-                    self._open(machine, outboxes[machine])
+                try:
+                    self._open(machine)
+                except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
+                    self.stopped[machine] = mismatch
         except Unforeseen as error:
             for machine in fresh:
                 if machine not in self.runners:
@@ -208,32 +211,44 @@ class SimWorker:
         except Crashed:
             self.crash()
 
-    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        for outbox in outboxes.values():
-            outbox.policy.transaction.open()
+    def fence(self, machine: TopicPartition, policy: Policy) -> None:
+        """Fence the former owner of a machine."""
+        policy.transaction.open()
 
-    def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
-        progress = self.read_progress(machine)
-        self.faults.point("after reading progress")
-        spec = self._spec_now(machine)
-        store = self.disk.open(machine, self.faults)
+    def known_of(self, machine: TopicPartition) -> Known | None:
+        """What is known of a machine without reading its progress: nothing, in a worker."""
+        return None
+
+    def place(self, machine: TopicPartition) -> Place:
+        """What the footers of a machine's snapshots say."""
+        return Place("cluster", self.settings.app_id, TOPIC_ID, machine[1], machine[0])
+
+    def snapshots_of(self, machine: TopicPartition) -> Any:
+        """The snapshots of a machine: there are none."""
+        return NoSnapshots()
+
+    def known_time_s(self) -> float:
+        """The brokers' time."""
+        return self.log.clock.now_ms / 1000
+
+    def _made(self, machine: TopicPartition, port: SimPort, **more: Any) -> OpenedMachine | None:
+        stores: Any = SimStores(self)
+        ask: Any = SimAsk(self)
+        return open_machine(stores, port, machine, ask, **more)
+
+    def _open(self, machine: TopicPartition) -> None:
+        outbox = outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
+        port = SimPort(self, machine, outbox.policy, outbox.counters)
         try:
-            progress = self.open_compared(spec, store, progress)
-            progress, store = self.restored(spec, store, progress)
-        except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
-            self.stopped[machine] = mismatch
-            self.disk.close(machine)
-            if machine[0] in self.log.wrongly_compacted:
-                with suppress(Lost, Fenced):
-                    self.commit_refusal(outbox, progress)
-                    self.refused.add(machine)
-            return
-        if machine in self.accepted and progress.doubt is not None:
-            progress = progress.without_doubt(store.lineage, store.applied)
-        made = spec.machine(progress, store, outbox.policy, outbox.counters)
-        outbox.policy.transaction.bind(TOPIC_ID, PROGRESS_PARTITION, made.cuts)
-        loop = self.parts.loop(made)
-        runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
+            found = self._made(machine, port, fences=True)
+        except DoubtfulLog:
+            if port.compacted() is not None and not port.could_not_refuse:
+                self.refused.add(machine)
+            raise
+        assert found is not None
+        store: Any = found.opened.store
+        loop = self.parts.loop(found.machine)
+        runner = SimRunner(machine, loop, store, outbox, indexed=self.formats[machine[0]].has_ids)
         self.runners[machine] = runner
         self.compare_configs([machine])
         if self._last_tick is not None:
@@ -249,13 +264,10 @@ class SimWorker:
         """
         refusing: Any = RefusingOutbox()
         try:
-            progress = self.read_progress(machine)
-            self.faults.point("after reading progress")
-            spec, store = self._spec_now(machine), self.disk.open(machine, self.faults)
-            progress, store = self.restored(spec, store, self.open_compared(spec, store, progress))
-            if not progress.rescues:
-                made = spec.machine(progress, store, refusing, now_s=self.log.clock.now_ms / 1000)
-                runner = SimRunner(machine, self.parts.loop(made), store, refusing, indexed=False)
+            found = self._made(machine, SimPort(self, machine, refusing), fences=False, least_ahead=0)
+            if found is not None:
+                made, store = found.machine, found.opened.store
+                runner = SimRunner(machine, self.parts.loop(made), cast(Any, store), refusing, indexed=False)
                 self.runners[machine] = runner
                 while made.recovering and random.random() < 0.9:
                     self._read_some(runner, random.choice([1, 3, 10, 50]))
@@ -264,8 +276,8 @@ class SimWorker:
         except Crashed:
             self.crash()
             return
-        self.runners.pop(machine, None)
-        self.disk.close(machine)
+        if (ahead := self.runners.pop(machine, None)) is not None:
+            ahead.store.close()
 
     def _read_some(self, runner: SimRunner, max_offsets: int) -> None:
         fetched = self.poll_requests(runner.name, max_offsets)
@@ -276,7 +288,7 @@ class SimWorker:
         if not runner.loop.step().consumed:
             raise Violation(f"{runner.name} does not read ahead: it is {runner.machine.state}")
 
-    def _spec_now(self, machine: TopicPartition) -> PartitionSpec:
+    def spec_now(self, machine: TopicPartition) -> PartitionSpec:
         """Returns the specification of a machine that is opened now."""
         spec = self.spec(machine)
         return replace(spec, retention_s=self.retention_s) if spec.request_format.has_conditions else spec
@@ -284,37 +296,13 @@ class SimWorker:
     def spec(self, machine: TopicPartition) -> PartitionSpec:
         """Returns the specification of a machine. The key of its seals is the same in each run."""
         request_format = self.formats[machine[0]]
-        limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
+        limits = replace(self.limits, partitions=self.log.partitions)
+        if not request_format.topic_is_compacted:
+            limits = replace(limits, stale_after_s=0)
         new_seal_key = crc32(repr(machine).encode()) | 1
         retention_s = self.settings.verdict_retention_s
         known = machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts
         return PartitionSpec(*known, topics.partition_name(*machine) if machine in self.accepted else "")
-
-    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        """Delete the rows that fired since the store was written, or empty the store.
-
-        Raises:
-            LogMismatch: the log may lack what the machine would read [I29].
-        """
-        usable = spec.catch_up(store, progress)
-        owned = min(store.applied, self.committed_to(spec.tp, store.applied)) if usable else 0
-        if spec.tp not in self.accepted and self.is_refused(spec.tp, progress, owned):
-            raise LogMismatch(f"{spec.tp} may lack requests")
-        if not usable:
-            store.empty()
-
-    def committed_to(self, machine: TopicPartition, applied: int) -> int:
-        """Up to which offset a machine that this process closed had committed; ``applied``, if it closed none."""
-        return self.committed.get(machine, applied)
-
-    def is_refused(self, machine: TopicPartition, progress: Progress, applied: int) -> bool:
-        """Whether a machine must not be opened."""
-        is_compacted = machine[0] in self.log.wrongly_compacted
-        return doubts.is_refused(progress, applied, self.name, is_compacted=is_compacted)
-
-    def commit_refusal(self, outbox: SimOutbox, progress: Progress) -> None:
-        """Let the next owner know that the log may lack requests."""
-        doubts.commit_refusal(outbox.policy, progress)
 
     def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
         """Tell open machines whether their topic is compacted, which it must not be."""
@@ -324,32 +312,6 @@ class SimWorker:
                 self.revoke(machine)
             else:
                 self.runners[machine].machine.doubts.note(self.name, is_compacted=is_compacted)
-
-    def open_compared(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> Progress:
-        """Returns the progress with which a machine goes on, after its log was compared with progress and store.
-
-        Raises:
-            LogMismatch: the log is another one, and the loss was not accepted.
-        """
-        answers = self.compare(spec.tp, (progress.lineage, store.lineage))
-        accept = partial(self.accept, spec.tp, store)
-        start, end = self.log.start(*spec.tp), self.log.end(*spec.tp)
-        progress, use = decide_use(progress, store, answers, start, end, accept)
-        if use is StoreUse.EMPTY:
-            store.empty()
-        if use is not StoreUse.RESCUE:
-            self.open_store(spec, store, progress)
-        return progress
-
-    def restored(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> tuple[Progress, SimStore]:
-        """Returns a progress, and a store from which the log of a machine can be read on.
-
-        Raises:
-            LogMismatch: its log begins later.
-        """
-        if store.applied < self.log.start(*spec.tp) and not progress.rescues_of(store.history, store.applied):
-            raise LogMismatch(f"{spec.tp} begins at {self.log.start(*spec.tp)}, and must be read from {store.applied}")
-        return progress, store
 
     def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
         """Where the log of a machine parts from lineages, as :mod:`timers.kafka.log_lineage` finds it."""
@@ -370,12 +332,6 @@ class SimWorker:
             ends[found] = self.log.epoch_end(*machine, found)
         return found
 
-    def accept(self, machine: TopicPartition, store: SimStore, progress: Progress, cut: Cut) -> Progress:
-        """Returns the progress after a cut, if the operator accepts the loss."""
-        if machine not in self.accepted:
-            raise LogMismatch(f"{machine} has lost its records from {cut.offset} on")
-        return cut.applied_to(progress)
-
     def compare_logs(self) -> None:
         """Compare the logs of the open machines, as a worker does every 10 s."""
         for machine, runner in list(self.runners.items()):
@@ -387,48 +343,21 @@ class SimWorker:
 
     def read_progress(self, machine: TopicPartition) -> Progress:
         """Returns the newest committed progress of a machine, also after open transactions of other machines."""
-        value = self._progress_of(machine)
-        progress = self.check_witness(machine, self.decode_progress(value) if value else Progress())
+        progress = SimProgressLog(self).read_one(machine, after_fence=False)[1]
         return Progress.first(self.first_level) if progress == Progress() else progress
-
-    def _progress_of(self, machine: TopicPartition) -> bytes | None:
-        record = self.newest_record(progress_record.encode_key(*machine))
-        return None if record is None else record.value
 
     def newest_record(self, key: bytes) -> SimRecord | None:
         """The newest committed record of a machine on the progress topic."""
         return self.log.newest(self.settings.progress_topic, PROGRESS_PARTITION, key)
-
-    def check_witness(self, machine: TopicPartition, progress: Progress) -> Progress:
-        """Returns what is known of a machine, after its progress topic may have lost records. An operator accepts it.
-
-        Raises:
-            LevelTooHigh: this version does not support the level of the machine.
-        """
-        _, text = self.log.group_offsets.get((self.settings.app_id, machine), (0, ""))
-        found = progress_record.decode_witness(text)
-        if found is None or not progress.is_behind(found[0]):
-            return progress
-        if found[0].level > self.supports:
-            raise LevelTooHigh(found[0].level, self.supports, topics.partition_name(*machine))
-        return progress.at_least(found[0])
-
-    def decode_progress(self, value: bytes | None) -> Progress:
-        """Returns the progress in a record.
-
-        Raises:
-            LevelTooHigh: this version does not support the level of the machine.
-        """
-        return progress_record.decode(value or b"", self.supports)[0]
 
     def repair(self, machine: TopicPartition) -> None:
         """Take back the time of a machine, as ``timers clock --repair`` does."""
         producer = SimProducer(self.log, topics.transactional_id(self.settings.app_id, *machine))
         producer.init_transactions()
         producer.begin()
-        known = self._progress_of(machine)
-        progress = self.check_witness(machine, progress_record.decode(known, LEVEL)[0] if known else Progress())
-        key, value = progress_record.encode_key(*machine), progress_record.encode(progress.without_time(), TOPIC_ID)
+        name = progress_record.machine_name(self.settings.app_id, *machine)
+        progress = SimProgressLog(self).read_one(machine)[1].without_time()
+        key, value = progress_record.encode_key(*machine), progress_record.encode(progress, TOPIC_ID, name)
         producer.produce(self.settings.progress_topic, key, value, partition=PROGRESS_PARTITION)
         producer.commit()
 
@@ -439,15 +368,14 @@ class SimWorker:
             runner.outbox.policy.transaction.close()
             self._close(machine, runner)
 
-    def _close(self, machine: TopicPartition, runner: SimRunner | None) -> None:
-        if runner is not None:
-            self.committed[machine] = runner.machine.committed.next_offset
+    def _close(self, machine: TopicPartition, runner: SimRunner) -> None:
+        self.committed[machine] = runner.machine.committed.next_offset
         self.disk.close(machine)
 
     def crash(self) -> None:
         """End the process; its memory is lost."""
         self.committed.clear()
-        self.alive = False
+        self.alive, self.faults.has_crashed = False, False
         self.runners.clear()
         self.stopped.clear()
         self.disk.crash()
@@ -633,6 +561,7 @@ class SimWorker:
 
     def _close_after(self, machine: TopicPartition, error: Unforeseen) -> float:
         """Close a machine. Returns for how many seconds; the simulator assigns it again at any later time."""
-        self._close(machine, self.runners.pop(machine, None))
+        if (runner := self.runners.pop(machine, None)) is not None:
+            self._close(machine, runner)
         reopening = self._reopening.setdefault(machine, Reopening())
         return reopening.pause_s(str(error), AFTER_UNFORESEEN, self.log.clock.now_ms / 1000)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from timers.core.snapshots import Footer, Place, Unreadable, progress_from, rest
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
 from timers.counted import counted
+from timers.errors import StoreError
 from timers.kafka.log_lineage import Answer, AskLog
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.progress_rules import SNAPSHOT
@@ -150,6 +151,27 @@ class Stores:
         return RocksStore.open(path, identity, self.memory, condemnations, indexed=self.indexed(tp))
 
 
+def close_store(store: RocksStore) -> None:
+    """Close a store. An error is logged."""
+    try:
+        store.close()
+    except StoreError as error:  # not fatal: requests that were not flushed are read again
+        logger.warning("%s", error)
+    except Exception:  # a bug: it must not stop other partitions
+        logger.exception("a store did not close")
+
+
+@contextmanager
+def closed_if_it_fails(held: RocksStore) -> Iterator[None]:
+    """A block that owns a store: if it raises, the store is closed."""
+    try:
+        yield
+    except BaseException as error:
+        forget_frames(error)  # they may keep its files
+        close_store(held)
+        raise
+
+
 def open_partition(
     stores: Stores, tp: TopicPartition, ask: AskLog, compacted: str | None = None, *, after_fence: bool = True
 ) -> Opened:
@@ -196,35 +218,33 @@ class Opening(NamedTuple):
         """
         store = self.stores.open(self.tp)
         try:
-            low, high = self.ends
-            lineages = progress.lineage, store.lineage
-            answers: Sequence[Answer] = (None, None)
-            if any(each.end for each in lineages):
-                answers = self.ask.compare(self.tp, lineages)
-            progress, use = decide_use(progress, store, answers, low, high, partial(self._accept, store))
-            if use is StoreUse.RESCUE:
-                return Opened(progress, store, low)
-            usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))
-            applied = store.applied if usable else 0
-            # Before the store is emptied: it may be the only one that holds what the log lacks.
-            owned = min(applied, self.stores.committed.get(self.tp, applied))
-            checked = self.log.check_doubt(self.tp, progress, owned, self.compacted)
-            if checked.doubt != progress.doubt:
-                checked = checked.without_doubt(store.lineage, applied)
-            progress = checked
-            if not usable:
-                store = self.stores.emptied(self.tp, store)
+            with closed_if_it_fails(store):
+                return self._judged(progress, store)
         except StoreDamaged as damage:
-            forget_frames(damage)
-            store.close()
             if damage.pause_s:  # the pool waits, and opens it again
                 raise
             logger.error("%s", damage)
-            return self.open(progress)
-        except BaseException as error:
-            forget_frames(error)
-            store.close()
-            raise
+        return self.open(progress)
+
+    def _judged(self, progress: Progress, store: RocksStore) -> Opened:
+        low, high = self.ends
+        lineages = progress.lineage, store.lineage
+        answers: Sequence[Answer] = (None, None)
+        if any(each.end for each in lineages):
+            answers = self.ask.compare(self.tp, lineages)
+        progress, use = decide_use(progress, store, answers, low, high, partial(self._accept, store))
+        if use is StoreUse.RESCUE:
+            return Opened(progress, store, low)
+        usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))
+        applied = store.applied if usable else 0
+        # Before the store is emptied: it may be the only one that holds what the log lacks.
+        owned = min(applied, self.stores.committed.get(self.tp, applied))
+        checked = self.log.check_doubt(self.tp, progress, owned, self.compacted)
+        if checked.doubt != progress.doubt:
+            checked = checked.without_doubt(store.lineage, applied)
+        progress = checked
+        if not usable:
+            store = self.stores.emptied(self.tp, store)
         return Opened(progress, store, low)
 
     def _accept(self, store: RocksStore, progress: Progress, cut: Cut) -> Progress:

@@ -43,11 +43,12 @@ from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.policy import Policy
 from timers.machines.firing.producer import TransactionalProducer
 from timers.machines.firing.topics import Targets
-from timers.machines.machine_parts import Parts, close_store
+from timers.machines.machine_parts import Parts
 from timers.machines.opener import Known as OfStore
 from timers.machines.opener import OpenedMachine, open_known, open_machine
 from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import close_store
 from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics

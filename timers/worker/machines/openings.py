@@ -32,9 +32,9 @@ from timers.kafka.shared_answers import SharedAnswers
 from timers.kafka.topic_admin import listed
 from timers.kafka.topics import compacted_now
 from timers.machines.firing.policy import Policy
-from timers.machines.machine_parts import Parts, close_store
+from timers.machines.machine_parts import Parts
 from timers.machines.opener import open_machine
-from timers.machines.store.opening import ANSWER_S
+from timers.machines.store.opening import ANSWER_S, close_store
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.wire.topics import apps_with_snapshots, partition_name

@@ -146,7 +146,7 @@ def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runne
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Snapshots:
     openings: Any = SimpleNamespace(parts=stores(tmp_path), partition_metrics={TP: PartitionMetrics()}, now_s=None)
-    return Snapshots(openings)
+    return Snapshots(openings.parts, openings.partition_metrics, lambda: openings.now_s)
 
 
 def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(snapshots: Snapshots) -> None:

@@ -29,7 +29,7 @@ class Pool:
     def __init__(self, progress: Progress, accept_loss: str = "", *, has_ids: bool = False) -> None:
         self.rig = NativeRig(progress=progress)
         self.rig.observe(0)
-        self.parts = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": accept_loss}))
+        self.accept_loss = accept_loss
         self.formats = {TP[0]: SimpleNamespace(has_ids=has_ids)}
         self.runners = {TP: SimpleNamespace(machine=self.rig.machine, ask=self.ask, reads_ahead=False)}
         self.failed: list[tuple[TopicPartition, Exception]] = []
@@ -54,7 +54,7 @@ def batch(from_offset: int = 0, end_offset: int = 10) -> UnreadableBatch:
 
 def noted(pool: Any, error: UnreadableBatch) -> str:
     """The sentence of the partition; empty: it is not red."""
-    unreadable = Unreadable(pool)
+    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, error)
     return unreadable.sentences.get(TP, "")
 
@@ -87,7 +87,7 @@ def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
     pool.rig.accept(5, 6)
     pool.rig.machine.commit_progress()
     pool.runners[TP].machine = pool.rig.open(wipe=True)
-    unreadable = Unreadable(pool)
+    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, batch())
     assert not unreadable.sentences and not pool.rig.outbox.rejected
     unreadable.note(TP, batch())
@@ -137,7 +137,7 @@ def test_a_history_has_a_limit() -> None:
 
 def test_a_partition_that_is_read_on_is_green() -> None:
     pool: Any = Pool(Progress.first(READABLE_LATE))
-    unreadable = Unreadable(pool)
+    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, batch())
     assert unreadable.sentences.keys() == {TP}
     unreadable.forget(TP)

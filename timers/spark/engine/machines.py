@@ -7,12 +7,12 @@ what a bucket must know to leave a partition closed in which nothing is to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from timers.core.counters import subtracted
 from timers.core.index import Swept
@@ -31,13 +31,11 @@ from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.machines import opener
 from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.transaction import Transaction
+from timers.machines.machine_parts import Parts
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.questions import Answering, Question
 from timers.spark.totals import Snapshot
 from timers.wire.formats import RequestRecord
-
-if TYPE_CHECKING:
-    from timers.spark.engine.openings import Openings
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
@@ -153,6 +151,30 @@ class Done(NamedTuple):
     snapshot: Snapshot | None = None
 
 
+class Partitions(Protocol):
+    """Opens the partitions of one attempt of a task (:class:`timers.spark.engine.openings.Openings`)."""
+
+    parts: Parts
+
+    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+        """Fence the former owners of a partition, and open its machine."""
+
+    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+        """Open it again after a failed transaction."""
+
+    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+        """Open its machine to read it, without a fence; None: it must be fenced."""
+
+    def level_for(self, machine: Machine) -> int:
+        """The level that a machine may have now."""
+
+    def log_end(self, tp: TopicPartition) -> int | None:
+        """Where its log ends for committed readers now; None: its leader does not answer."""
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
+        """Read a range of its log. Close the generator."""
+
+
 class MachineRun:
     """One partition in one micro-batch.
 
@@ -174,7 +196,7 @@ class MachineRun:
         known: Known | None,
         read: Read,
         tick: Tick,
-        partitions: Openings,
+        partitions: Partitions,
         questions: Sequence[Question] = (),
         answering: Answering | None = None,
         *,

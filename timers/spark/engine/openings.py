@@ -113,7 +113,7 @@ class Openings:
         loop = ProducerLoop()  # after what can fail: nothing would end its thread
         others = *asking, loop, lambda: None, AskLog(self.lineages, loop.submit, ())
         self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others)
-        self.snapshots = Snapshots(self)
+        self.snapshots = Snapshots(self.parts, self.partition_metrics, lambda: self.now_s)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
         self._outboxes: dict[TopicPartition, Policy] = {}
         self._producers: dict[TopicPartition, TransactionalProducer] = {}

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from timers.core import levels
 from timers.core.machine import Machine
@@ -29,14 +29,13 @@ from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import allowed_level
+from timers.machines.machine_parts import Parts
 from timers.machines.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.machines.store.failures import StoreWaits
 from timers.machines.store.rocks import RocksStore
+from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.wire.topics import partition_name
-
-if TYPE_CHECKING:
-    from timers.spark.engine.openings import Openings
 
 logger = logging.getLogger(__name__)
 
@@ -139,17 +138,24 @@ class Snapshots:
     """The machines of this process (:class:`timers.machines.log_trimmer.Machines`), and the thread of their snapshots.
 
     Args:
-        openings: opens them.
+        parts: what the machines share.
+        partition_metrics: of the partitions of this process.
+        now_s: returns the brokers' time in epoch seconds; None: it is not known.
     """
 
     _present: ClassVar[Snapshots | None] = None
     """Those of this process."""
 
-    def __init__(self, openings: Openings) -> None:
-        self.parts, self.partition_metrics = openings.parts, openings.partition_metrics
+    def __init__(
+        self,
+        parts: Parts,
+        partition_metrics: dict[TopicPartition, PartitionMetrics],
+        now_s: Callable[[], float | None],
+    ) -> None:
+        self.parts, self.partition_metrics = parts, partition_metrics
         self._settings = self.parts.settings
         self.runners: dict[TopicPartition, MomentaryRunner] = {}
-        self._taker = SnapshotTaker(self._settings, self, lambda: openings.now_s, self._fail)
+        self._taker = SnapshotTaker(self._settings, self, now_s, self._fail)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timers-snapshots", daemon=True)
         self._starting = threading.Lock()

@@ -480,7 +480,7 @@ class PartitionConsumer(Service):
     def _on_main_loop(self, call: Callable[..., object], *args: Any) -> None:
         self.loop.call_soon_threadsafe(call, *args)
 
-    # ---- timers.worker.machines.pool.RequestConsumer --------------------------------------------------------------
+    # ---- timers.worker.machines.runner.RequestConsumer ------------------------------------------------------------
 
     def wake(self) -> None:
         self._woken.set()

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError
 
@@ -38,12 +38,9 @@ from timers.machines.store.opening import ANSWER_S, close_store
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.wire.topics import apps_with_snapshots, partition_name
-from timers.worker.machines.capacity import NoRoom
+from timers.worker.machines.capacity import Capacity, NoRoom
 from timers.worker.machines.failures import BROKERS, UNFORESEEN, Failures, Waiting
-from timers.worker.machines.runner import OpenMachine, ReadAhead, Runner
-
-if TYPE_CHECKING:
-    from timers.worker.machines.pool import Pool
+from timers.worker.machines.runner import OpenMachine, ReadAhead, RequestConsumer, Runner
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +105,27 @@ class Opening:
                 await self._stopped.wait()
 
 
+class Owner(Protocol):
+    """The worker for which partitions are opened. Its methods run on the event loop."""
+
+    consumer: RequestConsumer
+    capacity: Capacity
+    parts: Parts
+    partition_metrics: dict[TopicPartition, PartitionMetrics]
+
+    def on_opened(self, tp: TopicPartition, opened: OpenMachine, again: bool) -> None:
+        """A machine is open; ``again``: after it has failed."""
+
+    def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
+        """A machine must not run."""
+
+    def on_fatal(self, error: BaseException) -> None:
+        """The worker must end."""
+
+    def check_ready(self) -> None:
+        """An opening has ended, or waits: the others may all be ready."""
+
+
 class Openings:
     """The partitions that are being opened. Methods run on the event loop; blocking calls run in threads.
 
@@ -115,7 +133,7 @@ class Openings:
         pool: gets the machines.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Owner) -> None:
         self._pool = pool
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
         self.reading = threading.Semaphore(READERS)
@@ -175,7 +193,7 @@ class Openings:
     def _forget(self, opening: Opening) -> None:
         if self._openings.get(opening.tp) is opening:
             del self._openings[opening.tp]
-            self._pool.recoveries.check_ready()
+            self._pool.check_ready()
 
     async def _after_failure(self, opening: Opening, former: Runner, error: BaseException) -> None:
         await self.join([former])
@@ -244,7 +262,7 @@ class Openings:
         opening.metrics.unforeseen += waiting.reason == UNFORESEEN
         if pause_s:
             opening.waiting = waiting
-            self._pool.recoveries.check_ready()
+            self._pool.check_ready()
             await opening.pause(pause_s)
 
     async def _is_owner(self, opening: Opening) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
@@ -40,7 +40,7 @@ from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings
-from timers.worker.machines.runner import Ended, OpenMachine, Runner
+from timers.worker.machines.runner import Ended, OpenMachine, RequestConsumer, Runner
 from timers.worker.machines.unreadable import Unreadable
 
 logger = logging.getLogger(__name__)
@@ -64,22 +64,6 @@ REPORT_S = 2.0
 
 MAX_BYTES_OF_ALL = 32 * 1024 * 1024
 """While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
-
-
-class RequestConsumer(Protocol):
-    """The consumer that delivers fetches to the pool. Its methods run on the event loop."""
-
-    def wake(self) -> None:
-        """Fetch again at once, from partitions that :meth:`Pool.with_room` names again."""
-
-    def read_from(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition from ``offset`` on, soon."""
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more."""
-
-    async def owns(self, partition: TopicPartition) -> bool | None:
-        """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
 
 
 class Pool:
@@ -125,7 +109,7 @@ class Pool:
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.runners: Mapping[TopicPartition, Runner] = {}
         self.stopped: Mapping[TopicPartition, LogMismatch] = {}
-        self.unreadable = Unreadable(self)
+        self.unreadable = Unreadable(settings.accept_loss, formats, lambda tp: self.runners.get(tp), self.fail)
         self.held: Mapping[TopicPartition, str] = {}
         self.committed: dict[TopicPartition, int] = {}
         self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
@@ -492,6 +476,10 @@ class Pool:
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
         runner.start()
+
+    def check_ready(self) -> None:
+        """Log that the worker is ready, if an opening that has ended, or waits, was the last one."""
+        self.recoveries.check_ready()
 
     def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
         """Note why a partition must not run."""

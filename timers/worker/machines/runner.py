@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core.lineage import Leader
 from timers.core.loop import IDLE_COMMIT_S, MAX_WAITING_FETCHES, Loop, Outcome
@@ -22,13 +22,10 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost, View
 from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
-from timers.core.timer import Fetched, Tick
+from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.machines.firing.transaction import Transaction
 from timers.machines.store.failures import forget_frames
 from timers.process.partition_metrics import PartitionMetrics
-
-if TYPE_CHECKING:
-    from timers.worker.machines.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +101,43 @@ _Item: TypeAlias = Fetched | QueuedTick | Question | Leader | None
 _T = TypeVar("_T")
 
 
+class RequestConsumer(Protocol):
+    """The consumer that delivers fetches to the pool. Its methods run on the event loop."""
+
+    def wake(self) -> None:
+        """Fetch again at once, from partitions that :meth:`timers.worker.machines.pool.Pool.with_room` names again."""
+
+    def read_from(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition from ``offset`` on, soon."""
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions no more."""
+
+    async def owns(self, partition: TopicPartition) -> bool | None:
+        """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
+
+
+class Reports(Protocol):
+    """Gets what the runners of a worker report. Its methods run on the event loop."""
+
+    consumer: RequestConsumer
+
+    def on_read_again(self, runner: Runner, position: int) -> None:
+        """A fetch was lost: the log must be read again from a position [I7]."""
+
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
+        """The log of a new leader must be compared with the one that was read."""
+
+    def on_end_held_back(self, runner: Runner) -> None:
+        """The end of the log must be asked again: the machine's own transaction held it back [I17]."""
+
+    def on_recovered(self, runner: Runner, seconds: float) -> None:
+        """The machine has recovered in so many seconds."""
+
+    def on_failed(self, runner: Runner, error: BaseException) -> None:
+        """The machine has ended with an error."""
+
+
 class Runner:
     """Runs one machine on a thread of its own.
 
@@ -122,7 +156,7 @@ class Runner:
     """
 
     def __init__(
-        self, name: str, opened: OpenMachine, pool: Pool, post: Callable[..., object], metrics: PartitionMetrics
+        self, name: str, opened: OpenMachine, pool: Reports, post: Callable[..., object], metrics: PartitionMetrics
     ) -> None:
         self.name = name
         self.is_verified = False

@@ -8,10 +8,9 @@ it was accepted, no timer fires before it is passed over: a replay needs all tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
 
 from timers.core.passed_over import pass_over
 from timers.core.ports import Lost
@@ -19,10 +18,8 @@ from timers.core.timer import TopicPartition
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.threads import log_failure
-from timers.worker.machines.runner import Ended, ReadAhead
-
-if TYPE_CHECKING:
-    from timers.worker.machines.pool import Pool
+from timers.wire.formats import RequestFormat
+from timers.worker.machines.runner import Ended, ReadAhead, Runner
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +32,24 @@ PASSING = "It is passed over, as TIMERS_ACCEPT_LOSS says, once this is committed
 class Unreadable:
     """The partitions of a worker that cannot be read on. Methods run on the event loop of the pool.
 
+    Args:
+        accept_loss: the setting.
+        formats: request topic -> request format.
+        runner_of: returns the open machine of a partition.
+        fail: ends the machine of a partition with an error.
+
     Attributes:
         sentences: partition -> what is wrong, and what to do. Any thread may read it: a change replaces the mapping.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(
+        self,
+        accept_loss: str,
+        formats: Mapping[str, RequestFormat],
+        runner_of: Callable[[TopicPartition], Runner | None],
+        fail: Callable[[TopicPartition, Exception], None],
+    ) -> None:
+        self._accept_loss, self._formats, self._runner_of, self._fail = accept_loss, formats, runner_of, fail
         self.sentences: Mapping[TopicPartition, str] = {}
         self._asked: dict[TopicPartition, int] = {}
 
@@ -54,16 +63,16 @@ class Unreadable:
 
         It is called again every two seconds until the batch is passed over. So a second call says that it is not yet.
         """
-        runner, settings = self._pool.runners.get(tp), self._pool.parts.settings
+        runner = self._runner_of(tp)
         if runner is None:
             return
         if runner.reads_ahead:  # it may commit nothing: only the opening that fences its owner can go on
-            self._pool.fail(tp, ReadAhead())
+            self._fail(tp, ReadAhead())
             return
-        waits = WITH_IDS if self._pool.formats[tp[0]].has_ids else WITHOUT_IDS
+        waits = WITH_IDS if self._formats[tp[0]].has_ids else WITHOUT_IDS
         if runner.machine.recovering:
             waits = REPLAYED
-        sentence = refusal(settings.accept_loss, tp, batch, runner.machine.progress, waits)
+        sentence = refusal(self._accept_loss, tp, batch, runner.machine.progress, waits)
         if sentence is None:
             letter = letter_of(batch)
             asked: Future[bool] = runner.ask(partial(pass_over, letter=letter, end_offset=batch.end_offset))

@@ -29,6 +29,7 @@ _MOVING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # a broker that has just started does not know its partitions yet
     KafkaError._NOENT,  # librdkafka knows no leaders
 )
 """Errors while an overloaded broker is briefly not in the cluster."""

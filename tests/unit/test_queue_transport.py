@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
 from timers.queue import transport
+from timers.queue.metadata import ForeignMetadataError, decode
 from timers.queue.settling import Commit
 from timers.queue.transactions import Outcome
 from timers.queue.transport import PlainCommits, Transport
@@ -150,12 +151,19 @@ def test_brokers_that_are_away_do_not_delay_the_end(
     assert closing.revoked == [], "nobody uses this consumer any more"
 
 
-def test_a_commit_whose_text_the_client_cannot_read_is_asked_for_again(opened: Transport) -> None:
-    """librdkafka does not end the metadata of a commit, and confluent-kafka then decodes what is behind it."""
+class OfStreams:
+    """A commit of Kafka Streams, whose metadata the client does not end."""
 
-    def fail(_: object, timeout: float) -> None:
+    topic, partition, offset, error = *JOBS, 7, None
+
+    @property
+    def metadata(self) -> str:
         raise UnicodeDecodeError("utf-8", b"AgAAAaImnJ5V\xed\x7f", 12, 13, "invalid continuation byte")
 
-    opened._asking = cast("Any", SimpleNamespace(committed=fail))
-    with pytest.raises(KafkaException, match="a commit cannot be read"):  # the partition is loaded again later
-        opened.committed([JOBS])
+
+def test_a_commit_whose_metadata_cannot_be_read_is_that_of_another_program(opened: Transport) -> None:
+    opened._asking = cast("Any", SimpleNamespace(committed=lambda *_, **__: [OfStreams()]))
+    (commit,) = opened.committed([JOBS]).values()
+    assert commit is not None and commit.offset == 7
+    with pytest.raises(ForeignMetadataError):
+        decode(commit.metadata, "log", 7)

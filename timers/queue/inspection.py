@@ -29,6 +29,7 @@ from timers.queue import ledger_log
 from timers.queue.metadata import Saved, encode
 from timers.queue.new_partitions import saved_by
 from timers.queue.settling import Commit, Partition
+from timers.queue.transactions import commit_of
 from timers.queue.transport import tag_of
 from timers.wire import query, topics
 
@@ -253,9 +254,7 @@ class Inspection:
                 failed = f"the commits of group {group!r} cannot be read"
                 raise self._reports.user_error(error, failed, QueueError) from error
         return {
-            (each.topic, each.partition): Commit(each.offset, each.metadata or "")
-            for each in found
-            if each.offset >= 0 and each.error is None
+            (each.topic, each.partition): commit_of(each) for each in found if each.offset >= 0 and each.error is None
         }
 
     def _copies(self, group: str) -> dict[Partition, Commit]:

@@ -425,6 +425,22 @@ def login(settings: Settings) -> dict[str, Any]:
     return {**connection.librdkafka(settings), "allow.auto.create.topics": False}
 
 
+FOREIGN = "?"
+"""Stands for metadata that cannot be read: no queue wrote them, because a queue writes ASCII."""
+
+
+def commit_of(committed: TopicPartition) -> Commit:
+    """Returns a commit as the brokers have it.
+
+    confluent-kafka does not end short metadata of other programs, such as the 12 characters of Kafka Streams. What
+    stands behind them in its memory may be no text, which shows when they are read.
+    """
+    try:
+        return Commit(committed.offset, committed.metadata or "")
+    except UnicodeDecodeError:
+        return Commit(committed.offset, FOREIGN)
+
+
 def offsets(commits: Mapping[Partition, Commit]) -> list[TopicPartition]:
     """Return commits as the client's."""
     return [TopicPartition(*each, commit.offset, commit.metadata) for each, commit in commits.items()]

@@ -37,7 +37,7 @@ from timers.queue import ledger_log
 from timers.queue.records import Signing
 from timers.queue.settling import Commit, Partition, Plan
 from timers.queue.strangers import Strangers
-from timers.queue.transactions import Outcome, Transactions, login, offsets
+from timers.queue.transactions import Outcome, Transactions, commit_of, login, offsets
 from timers.wire import topics
 
 NO_OFFSET = 2**62
@@ -529,17 +529,10 @@ class Transport:
         """
         asked = [TopicPartition(*each) for each in partitions]
         found = {}
-        try:
-            answers = self._asking.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ()
-        except UnicodeDecodeError as error:
-            # The client does not end the text of another program's commit (Kafka Streams' has 12 characters), and
-            # reads on in its memory: the next answer has other bytes there.
-            raise KafkaException(KafkaError(KafkaError._BAD_MSG, f"a commit cannot be read: {error}")) from error
-        for each in answers:
+        for each in self._asking.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ():
             if each.error is not None:
                 raise KafkaException(each.error)
-            none = each.offset < 0
-            found[each.topic, each.partition] = None if none else Commit(each.offset, each.metadata or "")
+            found[each.topic, each.partition] = None if each.offset < 0 else commit_of(each)
         return found
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:

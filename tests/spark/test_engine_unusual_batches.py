@@ -87,3 +87,15 @@ def test_a_range_is_read_around_what_is_passed_over(
     found = kafka._around({"t": {0: 0, 1: 7}}, {"t": {0: 100, 1: 7}}, {("t", 0): ranges, ("other", 0): ((0, 9),)})
     assert [(starts["t"][0], ends["t"][0]) for starts, ends in found if 0 in starts["t"]] == parts
     assert sum(1 in starts["t"] for starts, _ in found) == 1, "also a range without records is read once"
+
+
+def test_only_the_last_records_before_a_bad_batch_are_read_one_by_one() -> None:
+    """Each of them costs two questions to the brokers."""
+    passed_over = {("t", 0): ((9_000, 9_010),), ("t", 1): ((100, 110),)}
+    starts, ends = {"t": {0: 0, 1: 0, 2: 0}}, {"t": {0: 10_000, 1: 10_000, 2: 10_000}}
+    last, others = kafka._split(kafka._around(starts, ends, passed_over), passed_over)
+    assert last == [({"t": {0: 8_500, 1: 0}}, {"t": {0: 9_000, 1: 100}})]
+    assert others == [
+        ({"t": {0: 0, 1: 0, 2: 0}}, {"t": {0: 8_500, 1: 0, 2: 10_000}}),
+        ({"t": {0: 9_010, 1: 110}}, {"t": {0: 10_000, 1: 10_000}}),
+    ]

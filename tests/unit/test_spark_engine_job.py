@@ -266,6 +266,10 @@ def test_a_partition_that_spark_cannot_read_is_read_by_its_machine(monkeypatch: 
     plans.starts = {("timer-request", 12): 5, ("by-id", 0): 9}
     planning.after(cause, has_worked=True, sentence="java.lang.OutOfMemoryError: Java heap space")
     assert planning.plan.starts == {("timer-request", 12): 77, ("by-id", 0): 77}, "the text names no partition"
+    assert planning.plan.max_requests == 100_000
+    planning.after(cause, has_worked=False, sentence="java.lang.OutOfMemoryError: Java heap space")
+    planning.after(cause, has_worked=False, sentence="java.lang.OutOfMemoryError: Java heap space")
+    assert planning.plan.max_requests == 25_000, "perhaps the memory is too small for all of them"
     plans.starts = {}
     planning.after(Cause.MISMATCH, has_worked=True, sentence="it is old")
     assert planning.plan.starts == {}

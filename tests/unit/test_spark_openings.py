@@ -135,6 +135,8 @@ def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest
     assert how(openings.open((TOPIC, 0), known(4))) == "read", "its owner was fenced once, so what is known stands"
     monkeypatch.setattr(module, "IN_USE_S", -1.0)
     openings.in_use = 1
+    assert how(openings.open((TOPIC, 0), None)) == "read", "the time begins when the store is found to be in use"
+    openings.in_use = 2
     with pytest.raises(StoreInUse):
         openings.open((TOPIC, 0), None)
     openings.close()

@@ -14,7 +14,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
 from timers.process.partition_metrics import PartitionMetrics
 from timers.worker.machines import openings
-from timers.worker.machines.openings import Openings
+from timers.worker.machines.openings import Opening, Openings
 from timers.worker.machines.runner import ReadAhead
 
 REQUESTS = ("timer-request", 0)
@@ -200,3 +200,12 @@ async def test_an_opening_waits_for_the_coordinator_no_longer_than_it_is_silent(
         opening.result.set_result(SimMachine())
         while not pool.opened:
             await asyncio.sleep(0)
+
+
+async def test_an_opening_that_was_ended_while_it_waited_for_a_thread_asks_nothing() -> None:
+    """Else each one asks brokers that do not answer, one after the other, while the worker ends."""
+    pool: Any = SimpleNamespace(parts=SimpleNamespace(settings=None), capacity=None)
+    taken, opening = Openings(pool), Opening(REQUESTS, PartitionMetrics())
+    opening.end()
+    with pytest.raises(Lost, match="told to stop"):
+        await taken.open(opening)

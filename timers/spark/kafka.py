@@ -58,11 +58,9 @@ def read(
         min_partitions: smallest number of tasks, for machines with more cores than partitions.
         passed_over: ranges of offsets that cannot be read, by partition.
     """
-    lows = {(tp, low) for tp, ranges in passed_over.items() for low, _ in ranges}
-    frames = []
-    for first, end in _around(starting, ending, passed_over):
-        ends_there = any(((topic, p), at) in lows for topic, of in end.items() for p, at in of.items())
-        frames.append(_read(spark, settings, first, end, min_partitions, _ONE_BY_ONE if ends_there else {}))
+    last, others = _split(_around(starting, ending, passed_over), passed_over)
+    frames = [_read(spark, settings, *part, min_partitions, {}) for part in others]
+    frames += [_read(spark, settings, *part, min_partitions, _ONE_BY_ONE) for part in last]
     # Spark's source does not accept an empty list of partitions.
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], RECORD)
 
@@ -87,9 +85,31 @@ def _around(
     return parts
 
 
+POLLED = 500
+"""Records that Java's consumer parses at a time by default: at the end of a range also those that cannot be read."""
+
 _ONE_BY_ONE = {"kafka.max.poll.records": "1"}
-"""For a range that ends at one that cannot be read: by default Java's consumer parses 500 records at a time, so those
-after the range too, and fails before Spark has the last records of the range."""
+"""For the last records before a range that cannot be read: else the consumer may fail before Spark has them. Spark asks
+brokers twice for each poll, so no other records are read so."""
+
+
+def _split(
+    parts: list[tuple[Offsets, Offsets]], passed_over: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+) -> tuple[list[tuple[Offsets, Offsets]], list[tuple[Offsets, Offsets]]]:
+    """The last records before what is passed over, and all other parts."""
+    lows = {(tp, low) for tp, ranges in passed_over.items() for low, _ in ranges}
+    last: list[tuple[Offsets, Offsets]] = []
+    for starts, ends in parts:
+        found: tuple[Offsets, Offsets] = {}, {}
+        for topic, of in ends.items():
+            for partition, end in of.items():
+                if ((topic, partition), end) in lows and (start := starts[topic][partition]) < end:
+                    of[partition] = max(start, end - POLLED)
+                    found[0].setdefault(topic, {})[partition] = of[partition]
+                    found[1].setdefault(topic, {})[partition] = end
+        if found[0]:
+            last.append(found)
+    return last, parts
 
 
 def _read(

@@ -243,12 +243,16 @@ class Openings:
 
     def _patiently(self, tp: TopicPartition, call: Callable[[], _T]) -> _T:
         """Make a call until the brokers answer, and until another attempt of the task has closed the store."""
-        give_up_s = monotonic() + IN_USE_S
+        in_use_since_s: float | None = None
         while True:
             try:
                 return call()
             except (Lost, KafkaException, StoreInUse) as error:
-                if isinstance(error, StoreInUse) and monotonic() > give_up_s:
+                if not isinstance(error, StoreInUse):
+                    in_use_since_s = None
+                elif in_use_since_s is None:
+                    in_use_since_s = monotonic()
+                elif monotonic() > in_use_since_s + IN_USE_S:
                     raise
                 self._pause(tp, error)
 

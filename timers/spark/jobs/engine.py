@@ -279,16 +279,20 @@ class _Planning:
         since = None if has_worked else self._unloaded_since
         self._unloaded_since = (since or now_s) if cause is _Cause.NOT_LOADED else None
         is_lost = self._unloaded_since is not None and now_s - self._unloaded_since >= UNLOADED_S
-        self._too_large = self._too_large + 1 if cause is _Cause.TOO_LARGE and not has_worked else 0
+        found = _UNREADABLE.search(sentence)
+        # Which record claims too much is not known then, or whether the memory is too small for all of them.
+        is_large = cause is _Cause.TOO_LARGE or (cause is _Cause.UNREADABLE and found is None)
+        self._too_large = self._too_large + 1 if is_large and not has_worked else 0
+        is_smaller = self._too_large > 1 and self._max_requests > self._least_requests
+        if is_smaller:
+            self._max_requests = max(self._least_requests, self._max_requests // 4)
+            self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")
         if cause in (_Cause.MISMATCH, _Cause.UNREADABLE) or is_lost:
             self._unloaded_since = None
             self._plan_again(anew=True)
             if cause is _Cause.UNREADABLE:
-                found = _UNREADABLE.search(sentence)
                 self._read_behind(self.plan.starts if found is None else [(found[1], int(found[2]))])
-        elif self._too_large > 1 and self._max_requests > self._least_requests:
-            self._max_requests = max(self._least_requests, self._max_requests // 4)
-            self._say(f"from now on, a micro-batch has at most {self._max_requests} requests: it needs less memory")
+        elif is_smaller:
             self._plan_again(anew=False)
 
     def _read_behind(self, tps: Iterable[TopicPartition]) -> None:

@@ -11,6 +11,7 @@ that Spark starts again, fences the first.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.core.grouping import groups
+from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
 from timers.counted import counted
-from timers.errors import NameTakenError, SparkError
+from timers.errors import NameTakenError, SparkError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
@@ -46,6 +49,8 @@ from timers.spark.storage import BEGUN, DONE, Kept
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import Cold, encode_promoted
+
+logger = logging.getLogger(__name__)
 
 SENT = schema("copies bigint, transactions bigint, refused string, reason string")
 """Result of one task: a row with the numbers of copies and transactions, and a row for each copy that its topic
@@ -195,14 +200,18 @@ class Logs:
         """
         left = TopicOffsets(self._settings).remaining(starts)
         self.deleted += left.deleted
+        read = kafka.read(self._spark, self._settings, left.starts, left.ends, passed_over=self._passed_over())
+        return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
+
+    def _passed_over(self) -> dict[TopicPartition, Sequence[tuple[int, int]]]:
+        """The ranges that workers have passed over; none, if this program may not read the progress or cannot."""
         try:
             admin = admin_client(self._settings, connection.ErrorReports(self._settings))
             known = read_all(self._settings, existing_topics(admin, self._settings))
-        except KafkaException as error:
-            raise SparkError(f"what is passed over of the request logs is not known: {error.args[0].str()}") from error
-        passed_over = {tp: each.settings.passed_over for tp, each in known.items()}
-        read = kafka.read(self._spark, self._settings, left.starts, left.ends, passed_over=passed_over)
-        return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
+        except (KafkaException, TimersError, Lost) as error:
+            logger.warning("what workers have passed over in the request logs is not known: %s", error)
+            return {}
+        return {tp: each.settings.passed_over for tp, each in known.items()}
 
     def port(self) -> Callable[[], KafkaPort]:
         """A function that opens the writer of a task. Spark sends it to an executor."""

@@ -323,6 +323,7 @@ class Openings:
 
     def _open_now(self, parts: Parts, opening: Opening, *, fences: bool) -> OpenMachine | None:
         """The machine of a partition; without a fence None if there is little to read ahead. Blocks."""
+        opening.check()  # it may have waited for a thread while others asked brokers that do not answer
         capacity, tp, metrics = self._pool.capacity, opening.tp, opening.metrics
         capacity.enter()
         with contextlib.ExitStack() as to_release:
@@ -414,20 +415,27 @@ class _Port:
         return apps_with_snapshots(self._opening.tp[0], self._names)
 
     def reading(self) -> AbstractContextManager[object]:
-        return self._openings.reading
+        return self._place(self._openings.reading)
 
     @contextlib.contextmanager
     def restoring(self) -> Iterator[None]:
         """Outside of the places of those whose progress is read: it may take long."""
         self.now_s()
-        while not self._openings.restoring.acquire(timeout=STOP_POLL_S):
+        with self._place(self._openings.restoring):
+            began = monotonic()
+            try:
+                yield
+            finally:
+                self._opening.metrics.restoring_s += monotonic() - began
+
+    @contextlib.contextmanager
+    def _place(self, places: threading.Semaphore) -> Iterator[None]:
+        while not places.acquire(timeout=STOP_POLL_S):
             self.check()
-        began = monotonic()
         try:
             yield
         finally:
-            self._opening.metrics.restoring_s += monotonic() - began
-            self._openings.restoring.release()
+            places.release()
 
     def now_s(self) -> float | None:
         """Waits until it is known."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ from typing import Any
 import pytest
 
 from tests.harness.queue_handlers import RAISED, handle
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.errors import LeaseLostError, QueueError
+from timers.queue import running
 from timers.queue.running import Child
 
 
@@ -132,15 +135,26 @@ def test_a_message_that_ends_its_process_is_known(child: Child, value: str, endi
     assert handled(child, "nothing") == ["ack"], "the next message has a new process"
 
 
-def test_a_process_that_hangs_is_ended_when_the_lease_is_over() -> None:
+def test_a_process_that_hangs_is_ended_when_the_lease_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     child = Child(handle)
     child.start()
     message: Any = SimMessage("hang")
+    sent, wait_for_reply = threading.Event(), child._reply
+
+    def reply(message: Any) -> Any:
+        sent.set()
+        return wait_for_reply(message)
+
+    monkeypatch.setattr(child, "_reply", reply)
     thread = threading.Thread(target=child.handle, args=(message,))
     thread.start()
+    assert sent.wait(DEADLINE_S)
     message.is_settled = True
     wait_until(lambda: not thread.is_alive(), "the end of the process")
     assert message.calls == []
+    assert "message jobs/0/hang: its lease is over, so its process was ended" in caplog.text
     assert handled(child, "nothing") == ["ack"]
     child.end(kill=True)
 
@@ -157,35 +171,91 @@ def test_a_handler_that_cannot_be_imported_is_an_error_and_no_crash() -> None:
 
 
 SLOW = f"""
-import os, pathlib, threading
+import os, pathlib, time
+
+here = pathlib.Path(__file__)
 
 def handle(message):
-    pass
+    message.reject(str(os.getpid()))
 
 if os.getpid() != {os.getpid()}:
-    pathlib.Path(__file__).with_name("begun").touch()
-    threading.Event().wait()
+    here.with_name("begun").touch()
+    while not here.with_name("go-on").exists():
+        time.sleep(0.02)
 """
 
 
-@pytest.mark.parametrize("ends", ["the queue", "the lease"])
-def test_a_process_that_does_not_end_to_import_its_handler_is_ended(
-    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Importing:
+    """A child whose process imports its handler until ``go-on`` exists, and the thread in which it has a message."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path.joinpath("slow_handler.py").write_text(SLOW)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "slow_handler", raising=False)
+        self.stopping = threading.Event()
+        self.child = Child(importlib.import_module("slow_handler").handle, self.stopping.is_set)
+        self.message: Any = SimMessage("first")
+        self.thread = threading.Thread(target=self.child.handle, args=(self.message,), daemon=True)
+        self.thread.start()
+        wait_until((tmp_path / "begun").exists, "the import")
+        self.process = self.child._process
+
+    def end_lease(self) -> None:
+        self.message.is_settled = True
+        self.wait()
+
+    def wait(self) -> None:
+        wait_until(lambda: not self.thread.is_alive(), "the return of the thread")
+
+    def has_ended(self) -> bool:
+        try:
+            self.process.is_alive()
+        except ValueError:  # it has ended, and is closed
+            return True
+        return False
+
+
+def test_an_import_that_outlives_a_lease_goes_on_for_the_next_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tmp_path.joinpath("slow_handler.py").write_text(SLOW)
-    monkeypatch.syspath_prepend(tmp_path)
-    stopping = threading.Event()
-    child = Child(importlib.import_module("slow_handler").handle, stopping.is_set)
-    message: Any = SimMessage("nothing")
-    thread = threading.Thread(target=child.handle, args=(message,), daemon=True)
-    thread.start()
-    wait_until((tmp_path / "begun").exists, "the import")
-    process = child._process
-    if ends == "the queue":
-        stopping.set()
+    importing = Importing(tmp_path, monkeypatch)
+    importing.end_lease()
+    assert importing.message.calls == []
+    assert "message jobs/0/first: its lease is over, and a process still imports its handler" in caplog.text
+    assert not importing.has_ended()
+    pid = importing.process.pid
+    (tmp_path / "go-on").touch()
+    for value in ("second", "third"):
+        assert handled(importing.child, value) == [("reject", str(pid))]
+    importing.child.end(kill=True)
+
+
+@pytest.mark.parametrize("holds", ["a message", "no message"])
+def test_an_import_that_hangs_is_ended_with_the_queue(
+    holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing = Importing(tmp_path, monkeypatch)
+    if holds == "a message":
+        importing.stopping.set()
+        importing.wait()
+        assert importing.message.calls == ["put back"]
     else:
-        message.is_settled = True
-    wait_until(lambda: not thread.is_alive(), "the end of the process")
-    assert message.calls == (["put back"] if ends == "the queue" else [])
-    with pytest.raises(ValueError, match="closed"):  # it has ended
-        process.is_alive()
+        importing.end_lease()
+        monkeypatch.setattr(running, "_JOIN_S", DEADLINE_S)
+        began_s = time.monotonic()
+        importing.child.end(kill=False)  # as run() does when it returns
+        assert time.monotonic() - began_s < DEADLINE_S, "an import does not see that the pipe is closed"
+    assert importing.has_ended()
+
+
+def test_a_message_whose_lease_ended_with_the_import_is_not_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_POLL_S", DEADLINE_S)
+    child = Child(handle)
+    message: Any = SimMessage("kill")
+    message.is_settled = True
+    child.handle(message)
+    assert message.calls == []
+    process = child._process
+    assert handled(child, "nothing") == ["ack"]
+    assert child._process is process
+    child.end(kill=True)

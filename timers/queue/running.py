@@ -357,6 +357,7 @@ class Child:
         self._handler = handler
         self._stopping = stopping
         self._process: Any = None
+        self._is_ready = False  # the process has imported the handler
         self._pipe: Connection
 
     def start(self, message: Message | None = None) -> bool:
@@ -366,19 +367,24 @@ class Child:
         Raises:
             QueueError: it cannot import the handler.
         """
-        if self._process is not None:
-            return True
-        context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
         try:
-            self._process.start()
-            theirs.close()
-            while not self._pipe.poll(_POLL_S):
-                if self._stopping() or (message is not None and message.is_settled):
+            if self._process is None:
+                self._launch()
+            while not (self._is_ready or self._pipe.poll(_POLL_S)):
+                if self._stopping():
                     self.end(kill=True)
                     return False
-            self._pipe.recv()
+                if message is not None and message.is_settled:
+                    # Ended here, an import that takes longer than a lease would begin anew with each message.
+                    _log.warning(
+                        "message %s: its lease is over, and a process still imports its handler: the next message "
+                        "waits for this process",
+                        message.source,
+                    )
+                    return False
+            if not self._is_ready:
+                self._pipe.recv()
+                self._is_ready = True
         except Exception as error:
             code = self.end(kill=True)
             raise QueueError(
@@ -386,7 +392,14 @@ class Child:
                 "function of a module that can be imported, and a program that calls run() needs "
                 '`if __name__ == "__main__":` around it'
             ) from error
-        return True
+        return message is None or not message.is_settled  # its lease may have ended since the last look
+
+    def _launch(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
+        self._process.start()
+        theirs.close()
 
     def handle(self, message: Message) -> None:
         """Run the handler for a message, and settle the message as the handler said.
@@ -447,12 +460,13 @@ class Child:
     def end(self, *, kill: bool) -> int | None:
         """End the process, and return its exit code; None if there is none."""
         process, self._process = self._process, None
+        is_ready, self._is_ready = self._is_ready, False
         if process is None:
             return None
         self._pipe.close()
         if process.pid is None:
             return None
-        if kill:
+        if kill or not is_ready:  # an import does not look at the pipe
             process.kill()
         process.join(_JOIN_S)
         if process.exitcode is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +72,29 @@ async def test_a_step_that_fails_keeps_no_other_from_being_made(
     with pytest.raises(RuntimeError, match=f"of {failing}"):
         await ending.app.on_stop()
     assert ending.steps[-4:] == ["pool", END_TIMEOUT_S, "pages", "Faust"]
+
+
+async def test_a_process_at_its_limit_of_threads_makes_each_step_of_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ending = Ending(tmp_path, monkeypatch, "")
+
+    class Watchdog:
+        """A timer whose first thread cannot be started."""
+
+        def __init__(self, timeout_s: float, _: object) -> None:
+            self.timeout_s = timeout_s
+
+        def start(self) -> None:
+            if self.timeout_s == STOP_TIMEOUT_S:
+                raise RuntimeError("can't start new thread")
+            ending.steps.append(self.timeout_s)
+
+    monkeypatch.setattr(threading, "Timer", Watchdog)
+    monkeypatch.setattr(ending.app, "_end_after_timeout", partial(TimersApp._end_after_timeout, ending.app))
+    await ending.app.on_stop()
+    assert ending.steps == ["settle", "leave", "hand over", "pool", END_TIMEOUT_S, "pages", "Faust"]
+    assert "this end has no limit of 80 s: can't start new thread" in caplog.text
 
 
 async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

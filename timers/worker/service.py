@@ -360,7 +360,10 @@ class TimersApp(faust_internals.App):
 
         watchdog = threading.Timer(timeout_s, end)
         watchdog.daemon = True
-        watchdog.start()
+        try:
+            watchdog.start()
+        except RuntimeError as error:  # the process is at its limit of threads: the steps of the end matter more
+            logger.warning("this end has no limit of %g s: %s", timeout_s, error)
 
     def end(self, error: BaseException) -> None:
         """End the worker with this error; only the first one is logged and becomes :attr:`fatal`."""

@@ -38,6 +38,7 @@ LISTENERS = (UNSECURED, SIGNED, LASTING)
 
 CLIENT = "timers-client"
 SECRET = "s3cret: of+the/client%"
+ISSUER = "https://login.example"
 AUDIENCE = "kafka"
 
 JOSE4J = JarSet("jose4j", ROOT / "tests" / "kafka" / "oauth" / "jose4j.toml", BrokerError)
@@ -61,7 +62,7 @@ def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None) -> str:
 def claims_of(subject: str, life_s: float) -> dict[str, Any]:
     """The claims of a token that ends ``life_s`` from now."""
     now_s = time.time()
-    return {"iss": "https://login.example", "aud": AUDIENCE, "sub": subject, "iat": now_s, "exp": now_s + life_s}
+    return {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "iat": now_s, "exp": now_s + life_s}
 
 
 @dataclass
@@ -188,6 +189,8 @@ class OAuthBroker:
                     f"{prefix}.oauthbearer.sasl.server.callback.handler.class": _VALIDATOR,
                     f"{prefix}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys,
                     f"{prefix}.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+                    # From Kafka 4.4 on, a broker does not start without it.
+                    f"{prefix}.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
                 }
         self.embedded = EmbeddedBroker(directory / "broker", port, properties)
 

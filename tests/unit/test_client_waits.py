@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -224,12 +224,18 @@ def held(is_begun: threading.Event, is_free: threading.Event) -> Iterator[TimerR
     yield from REQUESTS * 500
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_to_close_a_client_waits_for_its_bulk(brokers: str, ids: bool) -> None:
+def with_bulk(brokers: str, *, ids: bool) -> tuple[TimersClient, Future[Any], threading.Event]:
+    """A client that has read the first part of :func:`held`; its call; and what lets the rest be there."""
     is_begun, is_free = threading.Event(), threading.Event()
     client = TimersClient(brokers, timeout_s=STUCK_S)
     bulk = call_in_thread("bulk", client.schedule_many, held(is_begun, is_free), ids=ids)
     assert is_begun.wait(STUCK_S)
+    return client, bulk, is_free
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_to_close_a_client_waits_for_its_bulk(brokers: str, ids: bool) -> None:
+    client, bulk, is_free = with_bulk(brokers, ids=ids)
     closing = call_in_thread("close", client.close)
     while not client._publisher.closed:
         time.sleep(0.001)
@@ -247,10 +253,7 @@ def test_to_close_a_client_waits_for_its_bulk(brokers: str, ids: bool) -> None:
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, ids: bool) -> None:
-    is_begun, is_free = threading.Event(), threading.Event()
-    client = TimersClient(brokers, timeout_s=STUCK_S)
-    bulk = call_in_thread("bulk", client.schedule_many, held(is_begun, is_free), ids=ids)
-    assert is_begun.wait(STUCK_S)
+    client, bulk, is_free = with_bulk(brokers, ids=ids)
     client.close(timeout_s=0)
     is_free.set()
     with pytest.raises(PartlyPublishedError, match=r"^1 of 1001 timers .* this client was closed meanwhile") as error:

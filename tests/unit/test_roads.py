@@ -313,8 +313,9 @@ spark/engine/processor.py                           TimerProcessor.handleInputRo
                 machines/partition.py               spec_of
                 machines/partition.py               PartitionSpec.machine
                   core/machine.py                   Machine.__init__ by machine
-                kafka/progress_rules.py             progress_partition
-                machines/firing/transaction.py      Transaction.bind
+                machines/machine_parts.py           Parts.bind
+                  kafka/progress_rules.py           progress_partition
+                  machines/firing/transaction.py    Transaction.bind
         spark/engine/openings.py                    Openings._opened
           core/loop.py                              Loop.__init__
       spark/engine/machines.py                      MachineRun._work

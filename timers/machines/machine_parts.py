@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Collection
@@ -12,7 +11,7 @@ from timers import __version__
 from timers.core import sums
 from timers.core.limits import ChunkSize
 from timers.core.machine import Machine
-from timers.core.progress import Progress
+from timers.core.progress import Cuts, Progress
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import callback_batch, record_starts
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
@@ -28,8 +27,6 @@ from timers.machines.store.opening import Stores
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import plain_requests, snapshot_entries
-
-logger = logging.getLogger(__name__)
 
 _COMPILED = sums, plain_requests, snapshot_entries, callback_batch, record_starts
 IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
@@ -88,6 +85,10 @@ class Parts(Stores):
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),
         )
         machine = spec.machine(progress, store, outbox, metrics.counters, now_s)
-        place = progress_partition(tp, self.cluster, self.settings)
-        outbox.transaction.bind(self.cluster.topic_ids[topic], place, machine.cuts)
+        self.bind(tp, outbox, machine.cuts)
         return machine
+
+    def bind(self, tp: TopicPartition, outbox: Policy, cuts: Cuts) -> None:
+        """Let an outbox write the progress of a machine to its place, in the log with these cuts."""
+        place = progress_partition(tp, self.cluster, self.settings)
+        outbox.transaction.bind(self.cluster.topic_ids[tp[0]], place, cuts)

@@ -270,6 +270,7 @@ class Openings:
             raise Lost("told to stop")
 
     def metrics(self, tp: TopicPartition) -> PartitionMetrics:
+        """Returns what is measured of a machine."""
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     def renew(self, tp: TopicPartition) -> Producer:

@@ -448,9 +448,7 @@ class _Port:
         return now_s
 
     def refuse(self, progress: Progress) -> None:
-        parts, tp = self._parts, self._opening.tp
-        place = progress_partition(tp, parts.cluster, parts.settings)
-        self._outbox.transaction.bind(parts.cluster.topic_ids[tp[0]], place, progress.cuts)
+        self._parts.bind(self._opening.tp, self._outbox, progress.cuts)
         commit_refusal(self._outbox, progress)
 
     def machine(self, progress: Progress, store: RocksStore, now_s: float | None) -> Machine:

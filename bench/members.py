@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from confluent_kafka.admin import AdminClient
 
 from bench.session import Session, measuring
 from bench.workload import DAY_S
@@ -34,6 +33,7 @@ from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from tests.harness.worker import Worker
+from timers.kafka.admin_client import AdminClient
 
 PAYLOAD_BYTES = 100
 HISTORY_BYTES = 16

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
 from tests.harness import acls
 from timers.cli.broker import EmbeddedBroker, jars
 from timers.cli.broker.embedded import DATA, NODE_ID, UNFINISHED, free_port
 from timers.cli.broker.process import HOST, cluster_at
 from timers.errors import BrokerError
+from timers.kafka.admin_client import AdminClient
 from timers.process.jars import cache_dir
 
 pytestmark = pytest.mark.broker

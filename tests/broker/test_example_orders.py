@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from timers.cli.broker.embedded import free_port
+from timers.kafka.admin_client import AdminClient
 
 pytestmark = pytest.mark.broker
 

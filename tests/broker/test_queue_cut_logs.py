@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.chaos.logs.broker_disk import restart_without_end
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import EmbeddedBroker
+from timers.kafka.admin_client import AdminClient
 from timers.queue import LeaseLostError, Message, Queue, QueueError
 
 pytestmark = pytest.mark.broker

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+from confluent_kafka.admin import ConsumerGroupDescription
 
 from tests.harness.cluster import client_settings
 from tests.harness.disk import StallingDisk
 from tests.harness.scrape import scrape
 from tests.harness.system import System
 from tests.harness.worker import Worker
+from timers.kafka.admin_client import AdminClient
 
 ASK_S = 5.0
 """Seconds that the group may take to answer."""

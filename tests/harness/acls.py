@@ -10,12 +10,12 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.kafka.admin_client import AdminClient
 from timers.process.config.settings import Settings
 from timers.wire import topics
 

@@ -13,9 +13,10 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.topic_admin import Identity, identity_of
 
 CLIENT = {"log_level": 0}

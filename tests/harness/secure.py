@@ -13,7 +13,6 @@ from pathlib import Path
 
 import trustme
 from confluent_kafka.admin import (
-    AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -25,6 +24,7 @@ from tests.harness.waiting import DEADLINE_S
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import NODE_ID, free_port
 from timers.cli.broker.process import HOST
+from timers.kafka.admin_client import AdminClient
 
 PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 PLAIN_USER = "plain-user"

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.harness.cluster import APPEND_TIME, client_settings
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import free_port
 from timers.cli.broker.process import HOST
+from timers.kafka.admin_client import AdminClient
 
 NODES = (1, 2, 3)
 NO_LEADER = -1

@@ -27,7 +27,7 @@ from timers.wire import topics
 from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from timers.kafka.admin_client import AdminClient
 
 DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
@@ -163,7 +163,7 @@ class Connection:
 
     def admin(self) -> AdminClient:
         """An admin client. Its requests create no topics."""
-        from confluent_kafka.admin import AdminClient  # not at the top: most clients need no admin client
+        from timers.kafka.admin_client import AdminClient  # not at the top: most clients need no admin client
 
         return AdminClient({**self._asking(), "allow.auto.create.topics": False}, logger=_log)
 

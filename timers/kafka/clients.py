@@ -13,7 +13,7 @@ from timers.process.config.settings import Settings
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from timers.kafka.admin_client import AdminClient
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Timeout of each transaction. An open one holds back all read_committed readers of its partitions."""
@@ -81,7 +81,7 @@ def asking_admin(settings: Settings) -> AdminClient:
 
     By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last.
     """
-    from confluent_kafka.admin import AdminClient  # not at the top: the client library does not need this import
+    from timers.kafka.admin_client import AdminClient  # not at the top: the client library does not need this import
 
     return AdminClient({**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)})
 
@@ -89,7 +89,7 @@ def asking_admin(settings: Settings) -> AdminClient:
 def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s: float = 60.0) -> AdminClient:
     """An admin client for a command or a job. Its requests create no topics. A broker that is silent for ``silent_s``
     is left for another one."""
-    from confluent_kafka.admin import AdminClient  # not at the top: the client library does not need this import
+    from timers.kafka.admin_client import AdminClient  # not at the top: the client library does not need this import
 
     config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
     config["socket.timeout.ms"] = int(silent_s * 1000)

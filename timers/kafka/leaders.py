@@ -10,9 +10,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
+from confluent_kafka.admin import AclOperation, OffsetSpec
 
 from timers.core.timer import TopicPartition
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.connection import ErrorReports, partitions_of
 from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE, code_of
 

@@ -9,8 +9,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from confluent_kafka.admin import AdminClient
-
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import asking_admin
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread

@@ -16,11 +16,11 @@ from math import inf
 from time import monotonic, sleep
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import code_of

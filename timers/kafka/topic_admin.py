@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from timers.kafka import connection
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NO_TOPIC, NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE

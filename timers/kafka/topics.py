@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AclOperation,
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -28,6 +27,7 @@ from confluent_kafka.admin import (
 
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from timers.core import levels
 from timers.core.machine import Machine
@@ -26,6 +26,7 @@ from timers.core.ports import View
 from timers.core.progress import LOG_TRIMMED, Progress
 from timers.core.snapshots import Unreadable, deletable_before, trimmed_to
 from timers.core.timer import TopicPartition
+from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import NO_GROUP, NOT_ALLOWED, code_of

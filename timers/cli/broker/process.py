@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from timers.errors import BrokerError
+from timers.kafka.admin_client import AdminClient
 from timers.process import java
 from timers.process.signals import END_SIGNALS, on_signals
 

@@ -26,7 +26,7 @@ from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable, deletable_before
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
-from timers.machines.store.verifying import Verified
+from timers.machines.verifying import Verified
 from timers.wire import progress as progress_record
 
 

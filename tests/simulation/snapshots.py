@@ -32,8 +32,8 @@ from timers.core.snapshots import (
     with_named,
 )
 from timers.core.timer import Fetched, TopicPartition
-from timers.machines.store.verifying import Verified, compared, in_order, progress_at
-from timers.machines.store.verifying import restored as restore_one
+from timers.machines.verifying import Verified, compared, in_order, progress_at
+from timers.machines.verifying import restored as restore_one
 
 CHUNK_ITEMS = 3
 

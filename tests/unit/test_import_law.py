@@ -28,7 +28,6 @@ Graph: TypeAlias = Mapping[str, Iterable[str]]
 
 RINGS = {
     ("timers/kafka", "timers/kafka/aiokafka_internals"),
-    ("timers/machines", "timers/machines/store"),
 }
 """Folders that import each other. The files of a folder and those of a folder in it are two folders."""
 

@@ -19,7 +19,7 @@ from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
 from timers.machines.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
-from timers.machines.store.verifying import Verified
+from timers.machines.verifying import Verified
 from timers.process.partition_metrics import PartitionMetrics
 
 TP = ("requests", 1)

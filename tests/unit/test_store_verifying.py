@@ -20,12 +20,13 @@ from timers.core.snapshots import Footer, Unreadable, footer_of
 from timers.core.timer import Origin, Row
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
-from timers.machines.store import layout, memory_limit, verifying
+from timers.machines import verifying
+from timers.machines.store import layout, memory_limit
 from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import Stores
 from timers.machines.store.rocks import RocksStore
-from timers.machines.store.verifying import CHECKED, Verified, compared, progress_at, restored, spec_at, verify
+from timers.machines.verifying import CHECKED, Verified, compared, progress_at, restored, spec_at, verify
 from timers.process.config.settings import Settings
 
 SETTINGS = Settings.load({})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from timers.core.timer import TopicPartition
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
-    from timers.machines.store.verifying import Verified
+    from timers.machines.verifying import Verified
     from timers.offline.pending import Exported
 
 
@@ -492,7 +492,7 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.machines.store.failures import Condemnations
     from timers.machines.store.memory_limit import RocksMemory
     from timers.machines.store.opening import Stores
-    from timers.machines.store.verifying import verify as compare
+    from timers.machines.verifying import verify as compare
     from timers.wire import progress as record
     from timers.wire import topics
 

@@ -17,7 +17,7 @@ SNAPSHOTS = 5
 
 TRIMMING = 6
 """From this level on, the log of a machine may begin late: what no pending timer needs is deleted [I31]. A machine is
-raised to it only after its log and its snapshots were compared (:mod:`timers.machines.store.verifying`)."""
+raised to it only after its log and its snapshots were compared (:mod:`timers.machines.verifying`)."""
 
 BY_HEADERS = 7
 """From this level on, a request with the header ``timer-topic`` is one without protobuf: its value is the payload. The

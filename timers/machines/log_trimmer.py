@@ -38,7 +38,7 @@ from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machines.machine_parts import Parts
 from timers.machines.store.opening import store_path
-from timers.machines.store.verifying import verify
+from timers.machines.verifying import verify
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics

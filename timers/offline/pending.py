@@ -62,7 +62,7 @@ from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import Opened, Stores, may_restore, restore
 from timers.machines.store.rocks import RocksStore
-from timers.machines.store.verifying import replayed
+from timers.machines.verifying import replayed
 from timers.process.config.settings import Settings
 from timers.wire import checks, future, progress, topics
 from timers.wire import headers as h

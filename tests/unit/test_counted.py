@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.counted import counted, per_second
+from timers.process.counted import counted, per_second
 
 
 @pytest.mark.parametrize(

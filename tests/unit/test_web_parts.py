@@ -16,7 +16,7 @@ from timers.console.web.board import Figures, Finding, Look, Recent, findings, h
 from timers.console.web.page import ago, data, link, moment, ranges, runbooks
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
-from timers.counted import size, span
+from timers.process.counted import size, span
 
 NOW_S = 1_900_000_000
 

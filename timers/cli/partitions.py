@@ -17,9 +17,9 @@ from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
 from timers.core.clock_guard import iso
 from timers.core.keys import NEVER
-from timers.counted import counted
 from timers.errors import TimersError
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.process.http.asking import ask
 from timers.wire.query import SNAPSHOT_PATH, format_due
 from timers.wire.topics import partition_name

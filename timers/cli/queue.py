@@ -34,8 +34,8 @@ from timers.cli.output import (
 from timers.cli.reach import load_settings
 from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
-from timers.counted import counted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
+from timers.process.counted import counted
 from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.process.logs import make_safe
 from timers.process.signals import on_signals

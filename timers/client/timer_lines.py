@@ -30,8 +30,8 @@ from functools import partial
 from typing import Any
 
 from timers.client.request import TimerRequest, due_second, parse_due, parse_duration, tell
-from timers.counted import counted
 from timers.errors import InvalidTimerError
+from timers.process.counted import counted
 from timers.wire.printable import quoted
 
 _FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")

@@ -34,9 +34,9 @@ from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import Decoded, TopicPartition
 from timers.core.variant import Variant
-from timers.counted import counted
 from timers.kafka.accepted_loss import check_loss
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat

@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from timers.counted import counted
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.spark.columns import digits, due_second, payload_bytes, schema
 from timers.spark.storage import Steps, table_at
 from timers.wire import headers as h

@@ -13,8 +13,8 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options
-from timers.counted import counted
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.wire.printable import quoted
 
 REJECTED = 3

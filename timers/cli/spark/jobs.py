@@ -17,10 +17,10 @@ from timers.cli.partitions import existing, explained
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
 from timers.client.request import parse_duration
-from timers.counted import counted
 from timers.process.clock import Clock
 from timers.process.config.project import project_dir
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.wire.query import format_due
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from timers.console.figures import (
     silence,
 )
 from timers.console.problems import Problem
-from timers.counted import count, size, span
+from timers.process.counted import count, size, span
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import Page, link, runbooks, screen
-from timers.counted import span
+from timers.process.counted import span
 from timers.wire.printable import quoted
 from timers.wire.query import format_due
 

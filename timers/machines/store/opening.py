@@ -21,7 +21,6 @@ from timers.core.rescue import Cut, StoreUse, decide_use, held
 from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
-from timers.counted import counted
 from timers.errors import StoreError
 from timers.kafka.log_lineage import Answer, AskLog
 from timers.kafka.progress_log import ProgressLog
@@ -33,6 +32,7 @@ from timers.machines.store.failures import Condemnations, StoreDamaged, forget_f
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.wire.formats import RequestFormat
 from timers.wire.progress import ANY_LEVEL, decode, topic_id_of
 from timers.wire.topics import partition_name, snapshots

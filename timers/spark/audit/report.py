@@ -14,8 +14,8 @@ from matplotlib import dates, ticker
 from matplotlib.figure import Figure
 
 from timers import __version__
-from timers.counted import counted
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.process.http.html_templates import html_templates
 from timers.spark.audit import gaps
 from timers.spark.audit.findings import CLEAN, FAULTY, MAX_LISTED, Findings, Lag

@@ -16,10 +16,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.core.clock_guard import iso
-from timers.counted import per_second
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Newest, TopicOffsets
 from timers.process.config.settings import Settings
+from timers.process.counted import per_second
 from timers.spark import jvm
 from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes

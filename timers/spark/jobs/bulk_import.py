@@ -17,11 +17,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timers.counted import counted
 from timers.errors import SettingsError
 from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
 from timers.spark.rows import RowFiles

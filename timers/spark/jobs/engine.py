@@ -22,11 +22,11 @@ from timers.core.counters import added, dead_lettered_of
 from timers.core.ports import Lost
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.timer import TopicPartition
-from timers.counted import per_second
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.process.config.settings import Settings
+from timers.process.counted import per_second
 from timers.spark.engine import query, start
 from timers.spark.engine.processor import Said
 from timers.spark.engine.query import Plan

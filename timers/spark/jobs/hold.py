@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.counted import counted, per_second
 from timers.errors import SettingsError
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
+from timers.process.counted import counted, per_second
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 

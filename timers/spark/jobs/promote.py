@@ -31,7 +31,6 @@ from pyspark.sql import functions as F
 from timers.core.grouping import groups
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.counted import counted
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
@@ -41,6 +40,7 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text, headers_of, record_batch, schema

@@ -16,7 +16,6 @@ from typing import Any
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.counted import per_second
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.kafka import log_lineage
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
@@ -32,6 +31,7 @@ from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import stored_partitions
 from timers.process.config.settings import Settings
+from timers.process.counted import per_second
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.wire.topics import partition_name

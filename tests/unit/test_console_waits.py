@@ -20,6 +20,7 @@ from timers.client.config import Connection
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
+from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, topic_admin, topic_offsets
@@ -38,7 +39,7 @@ STARTING = {"error": "this worker is starting"}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "AGAIN_S", 0.0)
-    monkeypatch.setattr(kafka_cluster, "AGAIN_S", 0.01)
+    monkeypatch.setattr(kafka_cluster, "PAUSES", Pauses(0.01, 2.0))
     monkeypatch.setattr(kafka_cluster, "MIN_ATTEMPT_S", 0.05)
     monkeypatch.setattr(topic_offsets, "_POLL_S", 0.01)
     monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "c-1")
@@ -154,7 +155,7 @@ async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatc
     assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, missing)
     await cluster.close()
     assert len(asked_at) <= 10
-    assert asked_at[1] == kafka_cluster.AGAIN_S, "a worker that starts is seen soon"
+    assert asked_at[1] == kafka_cluster.PAUSES.first_s, "a worker that starts is seen soon"
     assert kafka_cluster.ANSWER_S - asked_at[-1] <= 2 * kafka_cluster.MIN_ATTEMPT_S, "and one that starts late"
 
 

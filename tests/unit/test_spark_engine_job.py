@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark.errors import StreamingQueryException
 
 from timers.core.lineage import Batch, Lineage
-from timers.core.reopening import ReopenBackoff
+from timers.core.pauses import Pauses, ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings
@@ -221,7 +221,7 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
 
     monkeypatch.setattr(query, "start", start)
     monkeypatch.setattr(beginning, "check_no_workers", lambda _: None)
-    monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(0.0, 0.0, 0.0))
+    monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(Pauses(0.0, 0.0), 0.0))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     retries: Any = SimpleNamespace(failure=None)

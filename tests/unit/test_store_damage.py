@@ -267,7 +267,7 @@ def test_pauses_before_a_rebuild_grow_with_repeated_damage(tmp_path: Path) -> No
     condemnations = Condemnations()
     errors = [condemnations.damaged(tmp_path, failures.UNREADABLE, "why") for _ in range(12)]
     assert [error.pause_s for error in errors][:5] == [0, 0, 10, 20, 40]
-    assert errors[-1].pause_s == failures.LONGEST_PAUSE_S
+    assert errors[-1].pause_s == failures.PAUSES.longest_s
     assert "12 times" in str(errors[-1]) and "check the disk" in str(errors[-1])
     assert condemnations.damaged(tmp_path / "other", failures.UNREADABLE, "why").pause_s == 0
 

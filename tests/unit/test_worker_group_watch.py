@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from timers.worker.consumer.group_watch import MAX_PAUSE_S, REBALANCE_S, RED_S, UnownedPartitions
+from timers.worker.consumer.group_watch import PAUSES, REBALANCE_S, RED_S, UnownedPartitions
 
 TP = ("timer-by-id", 0)
 
@@ -46,9 +46,9 @@ def test_rebalances_that_do_not_help_become_rare() -> None:
     watch = Watch()
     seconds = [second for name, second in watch.pass_(10_000, "a") if name == "a"]
     pauses = [later - earlier for earlier, later in pairwise(seconds)]
-    assert pauses == sorted(pauses) and pauses[0] == REBALANCE_S and pauses[-1] == MAX_PAUSE_S
+    assert pauses == sorted(pauses) and pauses[0] == REBALANCE_S and pauses[-1] == PAUSES.longest_s
     watch.pass_(1, None)
-    assert watch.pass_(MAX_PAUSE_S, None) == []
+    assert watch.pass_(PAUSES.longest_s, None) == []
     assert ("a", REBALANCE_S) in watch.pass_(REBALANCE_S + 1, "a"), "later trouble is handled as quickly as the first"
 
 

@@ -21,6 +21,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
+from timers.core.pauses import Pauses
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
@@ -273,7 +274,7 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     monkeypatch.setattr(topic_follower, "limit_updates", lambda _: None)
     monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)
     monkeypatch.setattr(topic_follower, "RETRY_S", 0.001)
-    monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(metadata, "PAUSES", Pauses(0.001, 1.0))
     async with Follower(Settings(), "oscillator", lambda: 1, "ticks", "read_uncommitted") as follower:
         async with asyncio.timeout(30):
             while not follower.should_stop:
@@ -283,7 +284,7 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
 
 
 async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(metadata, "PAUSES", Pauses(0.001, 1.0))
     client = SimClient(*(KafkaConnectionError() for _ in range(9)))
     await metadata.start_patiently(client.start, "the producer", lambda: len(client.failures) < 5)
     assert not client.is_started and len(client.failures) == 4

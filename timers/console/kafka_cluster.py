@@ -26,6 +26,7 @@ from timers.client.request import TimerRequest, id_key
 from timers.console import history
 from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult, Threads, check
 from timers.console.problems import Problem
+from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import PublishError, QueryError, QueueError, TimersError
@@ -236,12 +237,9 @@ PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
 """Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
 
-AGAIN_S = 0.2
-"""Time between two questions to a worker that is starting, or that misses the partitions of one that is. It doubles
-after each: such a question makes the worker ask its group and the other workers."""
-
-MAX_AGAIN_S = 2.0
-"""Longest such time, so that ten questions are asked at most."""
+PAUSES = Pauses(0.2, 2.0)
+"""Between two questions to a worker that is starting, or that misses the partitions of one that is. Such a question
+makes the worker ask its group and the other workers, so ten are asked at most."""
 
 MIN_ATTEMPT_S = 1.0
 """A question is not repeated when less time is left: a worker that has to ask others needs it."""
@@ -382,7 +380,7 @@ class KafkaCluster:
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
         """The answer of a worker's page."""
-        end_s, pause_s = monotonic() + ANSWER_S, AGAIN_S
+        end_s, questions = monotonic() + ANSWER_S, 0
         partial: WorkerAnswer | None = None
         while True:
             left_s = end_s - monotonic()
@@ -396,9 +394,9 @@ class KafkaCluster:
                     raise
             if partial is not None and end_s - monotonic() < MIN_ATTEMPT_S:
                 return partial  # it names the partitions that do not answer
+            questions += 1
             # The last question comes when there is just time for an answer.
-            await asyncio.sleep(max(AGAIN_S, min(pause_s, end_s - MIN_ATTEMPT_S - monotonic())))
-            pause_s = min(2 * pause_s, MAX_AGAIN_S)
+            await asyncio.sleep(max(PAUSES.first_s, min(PAUSES.after(questions), end_s - MIN_ATTEMPT_S - monotonic())))
 
     async def _ask_once(self, path: str, parameters: Mapping[str, str], timeout_s: float) -> WorkerAnswer:
         url = URL(f"{self._settings.query_url}{path}").with_query(parameters)
@@ -599,9 +597,9 @@ class _Requests:
             try:
                 return self._reader.read(sources, lambda: monotonic() < end_s)
             except Lost as error:  # the leader moves, or the broker starts again
-                if monotonic() + AGAIN_S > end_s:
+                if monotonic() + PAUSES.first_s > end_s:
                     raise QueryError(f"the brokers did not return the requests in time: {error}") from None
-            sleep(AGAIN_S)
+            sleep(PAUSES.first_s)
 
     async def close(self) -> None:
         """Wait for the question that is being answered, and disconnect."""

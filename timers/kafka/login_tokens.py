@@ -39,6 +39,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from timers.core.clock_guard import iso
+from timers.core.pauses import Pauses
 from timers.errors import AccessError, SettingsError
 from timers.process.clock import Clock
 from timers.process.config.declarations import SETTINGS
@@ -68,8 +69,8 @@ _MARGIN_S = 1.0
 """How much longer those who ask wait: what gives no token in time says so itself, in better words."""
 
 _SOCKET_S = 5.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 5.0
-"""Pause after a failed renewal; each one is twice as long as that before."""
+PAUSES = Pauses(1.0, 5.0)
+"""After a failed renewal."""
 
 NO_TOKEN, ASK_AGAIN_S = "none", 5.0
 """What a client of librdkafka has in place of a token, and for how long."""
@@ -210,7 +211,7 @@ class TokenSource:
         with self._lock:
             is_back, self.failure, self.failures = self.failure is not None, None, 0
             self._token = token
-            self._renew_at = monotonic() + max(FIRST_PAUSE_S, RENEW_AT * token.left_s)
+            self._renew_at = monotonic() + max(PAUSES.first_s, RENEW_AT * token.left_s)
         if is_back:
             logger.info("%s gives tokens again", self.name)
         return token
@@ -219,7 +220,7 @@ class TokenSource:
         with self._lock:
             self.failure = error
             self.failures += 1
-            self._again_at = monotonic() + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(9, self.failures - 1))
+            self._again_at = monotonic() + PAUSES.after(self.failures)
             former = self._token if self.failures == 1 else None
         if former is not None:  # else this error goes to all who ask
             left_s = max(0.0, former.left_s)

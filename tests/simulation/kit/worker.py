@@ -37,9 +37,9 @@ from timers.core.lineage import EpochEnd, Lineage, Parted, ends_early, next_ques
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.machine import Machine
 from timers.core.passed_over import pass_over
+from timers.core.pauses import AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.snapshots import Place
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch

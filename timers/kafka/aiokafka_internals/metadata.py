@@ -42,6 +42,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError,
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from timers.core.pauses import Pauses
+
 logger = logging.getLogger(__name__)
 
 NEXT_AFTER_S = 0.5
@@ -49,8 +51,8 @@ NEXT_AFTER_S = 0.5
 
 SILENT_S = 30.0
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
-"""Pause before a client tries again to connect at its start; each one is twice as long as that before."""
+PAUSES = Pauses(0.2, 1.0)
+"""Before a client tries again to connect at its start."""
 
 _silent_until: dict[tuple[str, int], float] = {}
 """Host and port of a broker that was silent -> seconds of the monotonic clock. Threads share it."""
@@ -69,7 +71,7 @@ def install() -> None:
 async def start_patiently(start: Callable[[], Awaitable[None]], name: str, is_stopping: Callable[[], bool]) -> bool:
     """Start a client, again and again while the brokers take no connection or cut it: topics were found before, so
     there are brokers. Returns False if it was told to stop before they answered."""
-    pause_s = FIRST_PAUSE_S
+    failures = 0
     while not is_stopping():
         try:
             await start()
@@ -77,10 +79,10 @@ async def start_patiently(start: Callable[[], Awaitable[None]], name: str, is_st
         except (KafkaError, OSError) as error:
             if not (isinstance(error, OSError | KafkaConnectionError) or error.retriable):
                 raise
-            if pause_s == FIRST_PAUSE_S:
+            failures += 1
+            if failures == 1:
                 logger.warning("%s waits for the brokers (%r)", name, error)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        await asyncio.sleep(PAUSES.after(failures))
     return False
 
 

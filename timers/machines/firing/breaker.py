@@ -7,17 +7,15 @@ it has not been tried for some time, because another worker may own its retries.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from timers.core.pauses import Pauses
+
 FIRST_S = 30.0
 LONGEST_S = 600.0
 """Seconds for which a circuit is open at first, and at most. The time doubles with every failure."""
-
-MAX_DOUBLINGS = 32
-"""More than :data:`LONGEST_S` needs. Without this limit, thousands of failures would overflow a float."""
 
 
 class DeliveryProblem(NamedTuple):
@@ -115,7 +113,7 @@ class CircuitBreaker:
         if circuit is not None and circuit.until > now:
             return False  # another machine reported the same failure
         failures = circuit.failures + 1 if circuit else 1
-        open_s = min(math.ldexp(first_s, min(failures - 1, MAX_DOUBLINGS)), LONGEST_S)
+        open_s = Pauses(first_s, LONGEST_S).after(failures)
         since = circuit.since if circuit else now
         self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
         return failures == 1

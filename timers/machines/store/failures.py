@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from time import monotonic
 
+from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.errors import StoreError, StoreInUse
 
@@ -42,7 +43,7 @@ _LOCKED_HERE, _LOCKED = "lock hold by current process", "While lock file"
 
 PAUSE_AFTER = 3
 """If one store was condemned this many times within :data:`WINDOW_S`, each rebuild waits."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+PAUSES = Pauses(10.0, 600.0)
 WINDOW_S = 86_400.0
 """Seconds; longer than the longest rebuild."""
 
@@ -81,8 +82,8 @@ class Condemnations:
         while times and times[0] < now - WINDOW_S:
             times.popleft()
         times.append(now)
-        again = len(times) - PAUSE_AFTER
-        return 0.0 if again < 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**again)
+        again = len(times) - PAUSE_AFTER + 1
+        return PAUSES.after(again) if again > 0 else 0.0
 
     def damaged(self, path: Path, reason: str, why: object) -> StoreDamaged:
         pause_s = self.count(path, reason)

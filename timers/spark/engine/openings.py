@@ -24,9 +24,9 @@ from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.loop import Loop
 from timers.core.machine import Machine
+from timers.core.pauses import AFTER_LOST, Reopening
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
-from timers.core.reopening import AFTER_LOST, Reopening
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, NameTakenError, StoreInUse
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch

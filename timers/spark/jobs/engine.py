@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.core.counters import added, dead_lettered_of
+from timers.core.pauses import AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost
-from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.timer import TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse
 from timers.kafka.clients import librdkafka, reader

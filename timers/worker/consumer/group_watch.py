@@ -24,6 +24,7 @@ from mode import Service
 from timers.core import levels
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
+from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
@@ -47,9 +48,8 @@ REBALANCE_S = 10.0
 """After this long without an owner, the worker with the lowest id asks for a rebalance; after twice as long the one
 with the next id, and so on, as the worker with the lowest id may have an older version or fail."""
 
-MAX_PAUSE_S = 600.0
-"""Longest pause between two requests of this worker for a rebalance. The first pause is :data:`REBALANCE_S`; each is
-twice as long as the one before, because a rebalance interrupts all partitions."""
+PAUSES = Pauses(REBALANCE_S, 600.0)
+"""Between two requests of this worker for a rebalance, which interrupts all partitions."""
 
 RED_S = 30.0
 """After this long without an owner, a partition is red."""
@@ -78,7 +78,7 @@ class UnownedPartitions:
         self.is_known = False
         self._clock = clock
         self._since: Mapping[TopicPartition, float] = {}
-        self._next_after_s = REBALANCE_S
+        self._requests = 0
         self._next_rebalance_at = float("-inf")
         self._logged: set[TopicPartition] = set()
 
@@ -89,7 +89,7 @@ class UnownedPartitions:
         self._since = {tp: self._since.get(tp, now) for tp in unowned}
         self._log()
         if not unowned:
-            self._next_after_s = REBALANCE_S
+            self._requests = 0
             return False
         due = any(
             now - self._since[tp] >= REBALANCE_S * (1 + workers.index(worker_id))
@@ -98,8 +98,8 @@ class UnownedPartitions:
         )
         if not due or now < self._next_rebalance_at:
             return False
-        self._next_rebalance_at = now + self._next_after_s
-        self._next_after_s = min(2 * self._next_after_s, MAX_PAUSE_S)
+        self._requests += 1
+        self._next_rebalance_at = now + PAUSES.after(self._requests)
         return True
 
     def red(self) -> dict[TopicPartition, float]:

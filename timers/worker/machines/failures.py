@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
+from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost, TooMuch
-from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.errors import TimersError
 from timers.machines.store.failures import StoreDamaged, StoreWaits
 from timers.worker.machines.capacity import NoRoom

@@ -1,8 +1,8 @@
-"""Pauses before a machine that failed is opened again."""
+"""Pauses after failures, and before a machine that failed is opened again."""
 
 from __future__ import annotations
 
-from timers.core.reopening import AFTER_LOST, AFTER_UNFORESEEN, Reopening
+from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 
 
 def test_the_first_failure_has_no_pause_and_like_failures_have_longer_ones_up_to_a_minute() -> None:
@@ -18,7 +18,7 @@ def test_failures_of_another_kind_count_by_themselves() -> None:
 
 def test_failures_are_forgotten_after_a_long_time_without_one() -> None:
     reopening = Reopening()
-    quiet_s = AFTER_UNFORESEEN.forget_s + AFTER_UNFORESEEN.longest_s
+    quiet_s = AFTER_UNFORESEEN.forget_s + AFTER_UNFORESEEN.pauses.longest_s
     assert reopening.pause_s("a", AFTER_UNFORESEEN, 0) == 0
     assert reopening.pause_s("a", AFTER_UNFORESEEN, quiet_s) == 1
     assert reopening.pause_s("a", AFTER_UNFORESEEN, 2 * quiet_s + 1) == 0
@@ -28,7 +28,7 @@ def test_a_failure_that_comes_back_after_each_long_pause_is_not_forgotten() -> N
     reopening, now_s = Reopening(), 0.0
     for _ in range(50):
         now_s += 30 + reopening.pause_s("a", AFTER_LOST, now_s)
-    assert reopening.pause_s("a", AFTER_LOST, now_s) == AFTER_LOST.longest_s
+    assert reopening.pause_s("a", AFTER_LOST, now_s) == AFTER_LOST.pauses.longest_s
 
 
 def test_many_failures_do_not_overflow() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from timers.kafka.aiokafka_internals import produce, sessions
+from timers.kafka import aiokafka_clients
+from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.machines import machine_parts
 from timers.machines.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
@@ -28,7 +29,7 @@ class IdempotentProducer(TransactionalProducer):
         self._openings = itertools.count(1)
         self._opening = 0
         producer = AIOKafkaProducer(
-            **sessions.arguments(self._settings),
+            **aiokafka_clients.arguments(self._settings),
             client_id=f"{self._settings.worker_id}-{self._transactional_id}",
             enable_idempotence=True,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),

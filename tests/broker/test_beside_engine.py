@@ -7,6 +7,7 @@ import pytest
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.console.kafka_cluster import find_group
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.group_access import describe_patiently
 from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.wire.topics import engine_id
@@ -18,7 +19,8 @@ def test_a_worker_waits_until_the_engine_has_ended_and_ends_if_it_goes_on(system
     settings, group = system.settings, engine_id(system.settings.app_id)
     worker = system.worker()
     said = f"waiting until the engine on Spark of '{settings.app_id}' has left its group"
-    with taking_part(settings, group, {settings.request_topic: 2}, print):
+    how = arguments(settings), group, settings.canonical_url, settings.session_timeout_s
+    with taking_part(*how, {settings.request_topic: 2}, print):
         wait_until(lambda: describe_patiently(settings, group).members, "the engine's driver in its group")
         (found,) = wait_until(
             lambda: [each for each in find_group(settings).workers if each.url], "the console finds it"

@@ -14,6 +14,7 @@ from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK
 from timers.core.lineage import Lineage
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.log_lineage import TIMEOUT_S, LogLineages
 from timers.worker.consumer.requests import MAX_FETCH_BYTES
@@ -26,7 +27,7 @@ def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(sy
     topics = [system.target(2) for _ in range(6)]
 
     async def ask() -> set[str]:
-        lineages = LogLineages(LeaderClient(system.settings, "test", TIMEOUT_S))
+        lineages = LogLineages(LeaderClient(arguments(system.settings), TIMEOUT_S))
         try:
             known = {topic: {(topic, partition): [Lineage(((0, 0),))] for partition in range(2)} for topic in topics}
             answers = await asyncio.gather(*(lineages.parted(known[topic]) for topic in topics))

@@ -22,6 +22,7 @@ from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.partitions import NOT_KNOWN_CODE
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.group_access import describe_patiently
 from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.queue import Queue
@@ -160,7 +161,8 @@ def test_the_engine_on_spark_names_a_stranger_that_has_its_group_until_it_has_go
     system.create_own_topics()
     with ExitStack() as stack:
         stack.enter_context(with_partitions(system.address, group, system.request_topic, protocol=protocol))
-        with taking_part(settings, group, {system.request_topic: PARTITIONS}, print) as taken:
+        how = arguments(settings), group, settings.canonical_url, settings.session_timeout_s
+        with taking_part(*how, {system.request_topic: PARTITIONS}, print) as taken:
             wait_until(lambda: IS_NAMED.search(taken()), "it is named", RED_S)
             stack.close()
             wait_until(lambda: not taken(), "it has gone", BACK_S)

@@ -23,7 +23,6 @@ from timers.kafka.aiokafka_internals import group_member
 from timers.kafka.aiokafka_internals.group import is_sealed
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
-from timers.process.config.settings import Settings
 
 INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED = 23, 26, 30
 
@@ -523,12 +522,12 @@ def test_a_heartbeat_with_a_name_is_encoded_as_kafka_expects_it() -> None:
 
 
 def test_a_process_learns_why_it_is_not_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Settings) -> dict[str, Any]:
+    def broken(**_: Any) -> Any:
         raise RuntimeError("the certificate cannot be read")
 
-    monkeypatch.setattr("timers.kafka.aiokafka_internals.sessions.arguments", broken)
+    monkeypatch.setattr(group_member, "AIOKafkaClient", broken)
     told: SimpleQueue[BaseException] = SimpleQueue()
-    with group_member.taking_part(Settings(), "g", {}, told.put):
+    with group_member.taking_part({}, "g", "", 10.0, {}, told.put):
         assert "certificate" in str(told.get(timeout=30))
 
 

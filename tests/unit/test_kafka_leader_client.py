@@ -8,7 +8,6 @@ import pytest
 from aiokafka.errors import RequestTimedOutError
 
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.process.config.settings import Settings
 
 
 class SimSilent:
@@ -26,7 +25,7 @@ class SimSilent:
 
 async def test_after_a_silent_leader_the_metadata_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The present ones name it as the leader for up to 30 s, although another one was elected."""
-    client, silent = LeaderClient(Settings(), "test", 1.0), SimSilent()
+    client, silent = LeaderClient({}, 1.0), SimSilent()
     monkeypatch.setattr(client, "_client", silent)
     with pytest.raises(RequestTimedOutError):
         await client.ends(1, ("timer-request", 0))

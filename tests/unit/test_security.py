@@ -21,8 +21,7 @@ from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
 from timers.errors import AccessError, SettingsError
-from timers.kafka import connection
-from timers.kafka.aiokafka_internals import sessions
+from timers.kafka import aiokafka_clients, connection
 from timers.process.config.settings import Settings
 from timers.process.config.variables import Secret
 from timers.worker.service import TimersApp
@@ -153,7 +152,7 @@ def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPat
 def test_plaintext_needs_no_credentials() -> None:
     settings = Settings.load({"TIMERS_BROKERS": "a:1,b:2"})
     assert connection.librdkafka(settings) == {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT"}
-    assert sessions.arguments(settings) == {
+    assert aiokafka_clients.arguments(settings) == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
         "ssl_context": None,
@@ -232,7 +231,7 @@ def test_java_gets_each_key_as_unencrypted_pkcs8(
 
 def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"})
-    arguments = sessions.arguments(settings)
+    arguments = aiokafka_clients.arguments(settings)
     assert {name: value for name, value in arguments.items() if name != "ssl_context"} == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "SASL_SSL",
@@ -243,7 +242,7 @@ def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
     context = arguments["ssl_context"]
     assert context.check_hostname and context.verify_mode is ssl.CERT_REQUIRED
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
-    lax = sessions.arguments(replace(settings, ssl_check_hostname=False))["ssl_context"]
+    lax = aiokafka_clients.arguments(replace(settings, ssl_check_hostname=False))["ssl_context"]
     assert not lax.check_hostname and lax.verify_mode is ssl.CERT_REQUIRED
 
 
@@ -258,7 +257,7 @@ def test_aiokafka_gets_all_settings(secured: dict[str, str]) -> None:
 )
 def test_unusable_files_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
     settings = Settings.load(secured | changes)
-    for configure in (connection.librdkafka, sessions.arguments, TimersApp):
+    for configure in (connection.librdkafka, aiokafka_clients.arguments, TimersApp):
         with pytest.raises(SettingsError, match=expected) as error:
             configure(settings)
         assert "\n" not in str(error.value)
@@ -424,7 +423,7 @@ def test_java_has_no_other_tokens(tmp_path: Path) -> None:
 def test_credentials_are_not_in_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
     from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
-    sessions.arguments(Settings.load(SASL))
+    aiokafka_clients.arguments(Settings.load(SASL))
     log = logging.getLogger("aiokafka.conn")
     with caplog.at_level(logging.DEBUG, "aiokafka.conn"):
         log.debug("Request to %s:%d %d: %s", "a", 1, 2, SaslHandShakeRequest("PLAIN"))

@@ -22,6 +22,7 @@ from timers.core.progress import Progress
 from timers.core.rescue import Cut, cut_below
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
 from timers.kafka.clients import librdkafka, max_message_bytes, reader
 from timers.kafka.log_lineage import LogLineages
@@ -101,7 +102,7 @@ class ProgressLog(ProgressRules):
         super().__init__(settings, cluster)
         self._timeout_s = timeout_s
         self._loop = asyncio.Runner()
-        self._client = LeaderClient(settings, "progress", min(ANSWER_S, timeout_s))
+        self._client = LeaderClient(arguments(settings, "progress"), min(ANSWER_S, timeout_s))
         self._ask: AskLeaders = ask or self._ask_own
 
     def _ask_own(self, question: Question[_T]) -> _T:

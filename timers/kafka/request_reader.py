@@ -28,7 +28,8 @@ from aiokafka.errors import (
 
 from timers.core.ports import Lost
 from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
-from timers.kafka.aiokafka_internals import fetch, sessions
+from timers.kafka import aiokafka_clients
+from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.request_formats import NATIVE
 from timers.process.config.settings import Settings
@@ -238,7 +239,7 @@ class RequestReader:
         if self._consumer is None:
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
-                **sessions.arguments(self._settings),
+                **aiokafka_clients.arguments(self._settings),
                 key_deserializer=fetch.InPieces(self._value_limit, on_unreadable=self._on_unreadable),
                 enable_auto_commit=False,
                 auto_offset_reset="none",

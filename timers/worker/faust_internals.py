@@ -20,7 +20,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.web.drivers import aiohttp as web_driver
 
-from timers.kafka.aiokafka_internals import sessions
+from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.http.open_connections import OpenConnections
 from timers.process.http.web_site import LimitedSite, limited
@@ -41,7 +41,7 @@ class Producer(driver.Producer):
         return made
 
     def _settings_extra(self) -> dict[str, Any]:
-        return sessions.arguments(self.app.settings)  # in place of Faust's credentials
+        return aiokafka_clients.arguments(self.app.settings)  # in place of Faust's credentials
 
     async def learn_leaders(self, topic: str, timeout_s: float) -> None:
         """Ask the brokers for the leaders of a topic's partitions. Without an answer in time, nothing changes."""

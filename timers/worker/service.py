@@ -22,8 +22,8 @@ from yarl import URL
 from timers import __version__
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import progress_log, topics
-from timers.kafka.aiokafka_internals import group_access, metadata, sessions
+from timers.kafka import aiokafka_clients, progress_log, topics
+from timers.kafka.aiokafka_internals import group_access, metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
@@ -166,7 +166,7 @@ class TimersApp(faust_internals.App):
     def __init__(self, settings: Settings) -> None:
         self._most_files = process_limits.raise_open_files()
         self.settings = settings
-        sessions.arguments(settings)  # if certificates or key cannot be used, this says so
+        aiokafka_clients.arguments(settings)  # if certificates or key cannot be used, this says so
         self.fatal: TimersError | None = None
         faust_internals.hide_banner()
         metadata.install()

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from mode import Service
 
-from timers.kafka.aiokafka_internals import sessions
+from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of, stop
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
@@ -72,8 +72,7 @@ class TopicFollower(Service):
                 await self.sleep(ABSENT_POLL_S)
                 continue
             consumer = AIOKafkaConsumer(
-                **sessions.arguments(self._settings),
-                client_id=f"{self._settings.worker_id}-{self._client}",
+                **aiokafka_clients.arguments(self._settings, self._client),
                 group_id=None,
                 enable_auto_commit=False,
                 auto_offset_reset="latest",

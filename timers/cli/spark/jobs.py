@@ -71,7 +71,6 @@ def engine(
     other.
     """
     from timers.kafka import topics
-    from timers.kafka.aiokafka_internals.group_member import taking_part
     from timers.kafka.progress_log import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
@@ -81,18 +80,13 @@ def engine(
     from timers.spark.jobs import engine as job
     from timers.spark.monitoring import EngineCounts
     from timers.spark.session import session
-    from timers.wire.topics import engine_id
 
     settings = Settings.load()
     check_brokers(settings)
     cluster = topics.ensure(settings)
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
 
-    def unseen(error: BaseException) -> None:
-        say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
-
-    group = engine_id(settings.app_id)
-    with stop_event() as stop, taking_part(settings, group, cluster.partitions, unseen) as taken, ExitStack() as stack:
+    with stop_event() as stop, start.in_group(settings, cluster, say) as taken, ExitStack() as stack:
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])

@@ -11,17 +11,36 @@ deals nothing to it. In the protocol of KIP-848 the brokers deal, and do not kno
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.errors import IncompatibleBrokerVersion, UnsupportedVersionError, for_code
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    for_code,
+)
 from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND, SHARE
 from timers.wire.printable import decode_json
+
+_T = TypeVar("_T")
+
+Send: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Returns the answer of a group's coordinator to a request."""
+
+PAUSE_S = 0.1
+"""Pause between two questions. A cluster without any group has a coordinator soon after the first one."""
 
 STABLE = "Stable"
 """State of a group whose members have their assignments. In other states its members have no metadata."""
@@ -103,11 +122,51 @@ def strangers_in(group_id: str, group: DescribedGroup) -> str:
     )
 
 
-async def describe(send: Callable[[Any], Awaitable[Any]], group: str) -> DescribedGroup:
-    """State and members of a group of any kind.
+async def ask(
+    arguments: Mapping[str, Any], group: str, question: Callable[[Send, str], Awaitable[_T]], timeout_s: float
+) -> _T:
+    """What a question about a group returns. Errors after which its coordinator may answer are waited for.
 
     Args:
-        send: returns the answer of the group's coordinator to a request.
+        arguments: of the client.
+
+    Raises:
+        KafkaError: any other error, or the last one when ``timeout_s`` is over.
+    """
+    failure: KafkaError = KafkaTimeoutError(f"no answer within {timeout_s:g} s")
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                client = AIOKafkaClient(**arguments)
+                try:
+                    await client.bootstrap()
+                    node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+                    return await question(partial(client.send, node, group=ConnectionGroup.COORDINATION), group)
+                except KafkaError as error:
+                    failure = error
+                    if not error.retriable:
+                        raise
+                finally:
+                    await sessions.end_in_time(client.close())
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise failure from None
+
+
+async def check_right(send: Send, group: str) -> None:
+    """Check that this user may join a group: a heartbeat with an unknown member id needs the same right, READ on the
+    group, and changes nothing.
+
+    Raises:
+        KafkaError: the coordinator refuses, which it does with a user who may join, too; or it has moved.
+    """
+    answer = await send(HeartbeatRequest(group, 0, "unknown-member"))
+    if answer.error_code:
+        raise for_code(answer.error_code)
+
+
+async def describe(send: Send, group: str) -> DescribedGroup:
+    """State and members of a group of any kind.
 
     Raises:
         KafkaError: the coordinator refuses, or has moved.

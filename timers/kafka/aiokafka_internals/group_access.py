@@ -1,47 +1,31 @@
 """Asks the coordinator of a consumer group without joining it.
 
-Before the worker starts: whether the brokers allow this user to join the group. The request is a heartbeat with an
-unknown member id. It needs the same right as joining, READ on the group, and changes nothing. librdkafka's
-``describe_consumer_groups`` is not used, because it can abort the process when no coordinator answers
+librdkafka's ``describe_consumer_groups`` is not used, because it can abort the process when no coordinator answers
 (``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any, TypeAlias, TypeVar
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     CoordinatorNotAvailableError,
     GroupAuthorizationFailedError,
     GroupLoadInProgressError,
     KafkaError,
-    KafkaTimeoutError,
     NotCoordinatorForGroupError,
-    for_code,
 )
-from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.errors import TimersError
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals import group as groups
-from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import DescribedGroup
 from timers.process.config.settings import Settings
 
-_T = TypeVar("_T")
-
-_Send: TypeAlias = Callable[[Any], Awaitable[Any]]
-"""Returns the answer to a request."""
-
 _START_S = 2.0
 """Time for the answer before a worker starts."""
-
-_PAUSE_S = 0.1
-"""Pause between tries. A cluster without any group has a coordinator soon after the first question."""
 
 _TIMEOUT_S = 10.0
 
@@ -55,14 +39,8 @@ _NO_COORDINATOR_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, N
 
 def may_join(settings: Settings) -> bool:
     """Whether the worker may join its group. True also if no broker answers: joining reports that. Blocks."""
-
-    async def check(send: _Send) -> None:
-        answer = await send(HeartbeatRequest(settings.app_id, 0, "unknown-member"))
-        if answer.error_code:
-            raise for_code(answer.error_code)
-
     try:
-        asyncio.run(_ask_while_moving(settings, settings.app_id, check, _START_S))
+        asyncio.run(groups.ask(arguments(settings), settings.app_id, groups.check_right, _START_S))
     except KafkaError as error:  # of all others, joining will report the cause
         return not isinstance(error, GroupAuthorizationFailedError)
     return True
@@ -79,9 +57,7 @@ def describe(settings: Settings, group: str = "", timeout_s: float | None = None
         KafkaError: the coordinator does not answer in time, or the user may not describe the group.
     """
     group = group or settings.app_id
-    return asyncio.run(
-        _ask_while_moving(settings, group, partial(groups.describe, group=group), timeout_s or _TIMEOUT_S)
-    )
+    return asyncio.run(groups.ask(arguments(settings), group, groups.describe, timeout_s or _TIMEOUT_S))
 
 
 PATIENCE_S = 60.0
@@ -144,32 +120,3 @@ def wait_until_empty(
         is_first = False
         sleep(POLL_S)
     return found
-
-
-async def _ask_while_moving(
-    settings: Settings, group: str, ask: Callable[[_Send], Awaitable[_T]], timeout_s: float
-) -> _T:
-    """What ``ask`` returns; it is given what sends to a group's coordinator. A retriable error of it is waited for."""
-    failure: KafkaError = KafkaTimeoutError(f"no answer within {timeout_s:g} s")
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    return await _ask(settings, group, ask)
-                except KafkaError as error:
-                    failure = error
-                    if not error.retriable:
-                        raise
-                await asyncio.sleep(_PAUSE_S)
-    except TimeoutError:
-        raise failure from None
-
-
-async def _ask(settings: Settings, group: str, ask: Callable[[_Send], Awaitable[_T]]) -> _T:
-    client = AIOKafkaClient(**sessions.arguments(settings))
-    try:
-        await client.bootstrap()
-        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        return await ask(partial(client.send, node, group=ConnectionGroup.COORDINATION))
-    finally:
-        await sessions.end_in_time(client.close())

@@ -68,8 +68,6 @@ from timers.kafka.aiokafka_internals.group import (
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave, by_topic
-from timers.kafka.request_formats import enabled_formats
-from timers.process.config.settings import Settings
 from timers.process.threads import LoopThread
 
 logger = logging.getLogger(__name__)
@@ -521,8 +519,10 @@ def _encoded(share: Iterable[TopicPartition]) -> bytes:
 
 @contextlib.contextmanager
 def taking_part(
-    settings: Settings,
+    arguments: Mapping[str, Any],
     group: str,
+    url: str,
+    session_timeout_s: float,
     partitions: Mapping[str, int],
     on_refused: Callable[[BaseException], None],
 ) -> Iterator[Callable[[], str]]:
@@ -533,7 +533,9 @@ def taking_part(
     process whose start is refused later must not take the place of the one that runs.
 
     Args:
-        partitions: number of each topic. The member has all of those of request topics.
+        arguments: of the client.
+        url: at which the process is reached.
+        partitions: request topic -> number of its partitions. The member has all of them.
         on_refused: gets the reason if this user may not join, or the error that ended the membership.
 
     Yields:
@@ -542,7 +544,7 @@ def taking_part(
     members: list[GroupMember] = []
     # Without topics, a broker of 4.2 could not remove a member of KIP-848: it takes its leaving, and the end of its
     # session, for an error, because it has dealt nothing to this one.
-    topics = [topic for topic in enabled_formats(settings) if partitions.get(topic)]
+    topics = [topic for topic, count in partitions.items() if count]
     thread = LoopThread(f"member-of-{group}")
 
     def deal(joined: Mapping[str, Joined], _: object) -> dict[str, list[TopicPartition]]:
@@ -556,9 +558,9 @@ def taking_part(
             on_refused(error)
 
     async def take_part() -> None:
-        client = AIOKafkaClient(**sessions.arguments(settings), client_id=group)
-        name, sent = f"{group}-{secrets.token_hex(8)}", {URL: settings.canonical_url}
-        how = settings.session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
+        client = AIOKafkaClient(**arguments, client_id=group)
+        name, sent = f"{group}-{secrets.token_hex(8)}", {URL: url}
+        how = session_timeout_s, lambda: sent, deal, lambda _: None, on_refused, lambda: True
         member = GroupMember(client, group, name, topics, *how)
         members.append(member)
         try:

@@ -46,7 +46,6 @@ from aiokafka.record.memory_records import MemoryRecords
 from timers.core.lineage import EpochEnd
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.requests import ANY_REPLICA, UNKNOWN_EPOCH, EpochRequest, by_topic
-from timers.process.config.settings import Settings
 from timers.wire.topics import partition_name
 
 UPDATE_PAUSE_S = 0.5
@@ -78,14 +77,13 @@ class LeaderClient:
     leader answers, or it returns an error.
 
     Args:
-        name: of the client, after the worker's id.
+        arguments: of the client.
         timeout_s: time for an answer.
     """
 
-    def __init__(self, settings: Settings, name: str, timeout_s: float) -> None:
+    def __init__(self, arguments: Mapping[str, Any], timeout_s: float) -> None:
         self._arguments = {
-            **sessions.arguments(settings),
-            "client_id": f"{settings.worker_id}-{name}",
+            **arguments,
             "request_timeout_ms": int(timeout_s * 1000),
             "metadata_max_age_ms": int(METADATA_MAX_AGE_S * 1000),
         }

@@ -1,4 +1,4 @@
-"""Logs aiokafka's connections in again before their session at the broker ends, and gives them tokens.
+"""Logs aiokafka's connections in again before their session at the broker ends.
 
 A broker with ``connections.max.reauth.ms`` ends a session after this time, or when its token ends if that is earlier:
 it closes the connection at the next request (KIP-368). aiokafka connects again, but only after requests on their way
@@ -29,15 +29,9 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from aiokafka import conn
-from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
-
-from timers.errors import AccessError
-from timers.kafka import connection, login_tokens
-from timers.process.config.settings import Settings
-from timers.process.config.variables import OAUTHBEARER, uses_sasl, uses_tls
 
 logger = logging.getLogger(__name__)
 
@@ -72,54 +66,16 @@ async def end_in_time(closing: Coroutine[Any, Any, None]) -> None:
         task.cancel()
 
 
-def arguments(settings: Settings) -> dict[str, Any]:
-    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them.
-
-    From now on all connections of aiokafka in this process log in again before their session ends.
-    """
+def log_in_in_time() -> None:
+    """From now on all connections of aiokafka in this process log in again before their session ends."""
     conn.AIOKafkaConnection = Connection
     conn.log.addFilter(_is_no_login)
-    found: dict[str, Any] = {
-        "bootstrap_servers": settings.brokers.split(","),
-        "security_protocol": settings.security_protocol,
-        "ssl_context": connection.ssl_context(settings) if uses_tls(settings.security_protocol) else None,
-    }
-    if uses_sasl(settings.security_protocol):
-        found["sasl_mechanism"] = settings.sasl_mechanism
-        if settings.sasl_mechanism == OAUTHBEARER:
-            found["sasl_oauth_token_provider"] = Tokens(settings)
-        else:
-            found["sasl_plain_username"] = settings.sasl_username
-            found["sasl_plain_password"] = settings.sasl_password.reveal()
-    return found
 
 
 def _is_no_login(record: logging.LogRecord) -> bool:
     """A filter that drops aiokafka's DEBUG records of login requests: they contain passwords and tokens."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
-
-
-class Tokens(AbstractTokenProvider):
-    """The tokens of the settings, for aiokafka."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    async def token(self) -> str:
-        """The present token.
-
-        Raises:
-            KafkaConnectionError: there is none; aiokafka then tries another broker, or this one later.
-        """
-        try:
-            return (await login_tokens.source_of(self._settings).get_soon()).text
-        except AccessError as error:
-            raise KafkaConnectionError(str(error)) from None
-
-    def extensions(self) -> dict[str, str]:
-        """What goes to the brokers with the token."""
-        return login_tokens.extensions(self._settings)
 
 
 class Connection(AIOKafkaConnection):

@@ -42,8 +42,8 @@ from timers.core.limits import LONG_S
 from timers.core.ports import BatchesRefused, Lost
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
-from timers.kafka import connection
-from timers.kafka.aiokafka_internals import produce, sessions
+from timers.kafka import aiokafka_clients, connection
+from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
@@ -142,8 +142,7 @@ class TransactionalProducer:
 
     async def _open(self) -> None:
         producer = AIOKafkaProducer(
-            **sessions.arguments(self._settings),
-            client_id=f"{self._settings.worker_id}-{self._transactional_id}",
+            **aiokafka_clients.arguments(self._settings, self._transactional_id),
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),

@@ -29,6 +29,7 @@ from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import CheckpointMismatch, NameTakenError, StoreInUse
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
@@ -107,7 +108,7 @@ class Openings:
         self._stop = stop or threading.Event()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.now_s: float | None = None
-        self.lineages = LogLineages(LeaderClient(settings, "log-lineages", TIMEOUT_S))
+        self.lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), TIMEOUT_S))
         formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_mb * 1024 * 1024)
         asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
         loop = ProducerLoop()  # after what can fail: nothing would end its thread

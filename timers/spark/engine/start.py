@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -13,13 +13,16 @@ from pyspark.sql import SparkSession
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
+from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import strangers_in
+from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.connection import while_moving
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.progress_rules import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
+from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 from timers.spark.engine import checkpoints
@@ -64,6 +67,20 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop
             f"workers of TIMERS_APP_ID={app!r} run ({len(left.members)}): stop them first, because workers and "
             "the engine take the partitions from each other"
         )
+
+
+def in_group(
+    settings: Settings, cluster: Cluster, say: Callable[[str], None]
+) -> AbstractContextManager[Callable[[], str]]:
+    """Be in the engine's group during the block: see :func:`taking_part`."""
+    group = topics.engine_id(settings.app_id)
+
+    def unseen(error: BaseException) -> None:
+        say(f"workers that start beside this engine do not see it: it may not join the group {group!r} ({error!r})")
+
+    how = aiokafka_clients.arguments(settings), group, settings.canonical_url, settings.session_timeout_s
+    read = {topic: cluster.partitions.get(topic, 0) for topic in enabled_formats(settings)}
+    return taking_part(*how, read, unseen)
 
 
 @dataclass(frozen=True)

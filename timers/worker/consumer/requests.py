@@ -27,7 +27,8 @@ from timers.core.deals import RAISED, SUPPORTS, URL, deal, says_of_partitions
 from timers.core.lineage import PassedBatch
 from timers.core.listing import NoAnswer
 from timers.core.timer import Fetched, TopicPartition
-from timers.kafka.aiokafka_internals import fetch, sessions
+from timers.kafka import aiokafka_clients
+from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member, owners, strangers_in
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
@@ -134,7 +135,7 @@ class LogReader:
     async def start(self, topics: Iterable[str], is_stopping: Callable[[], bool]) -> None:
         """Connect; wait for the brokers until ``is_stopping``."""
         consumer = AIOKafkaConsumer(
-            **sessions.arguments(self._settings),
+            **aiokafka_clients.arguments(self._settings),
             client_id=self._settings.worker_id,
             key_deserializer=fetch.InPieces(self._value_limit, self._note_passed, self._note_unreadable),
             enable_auto_commit=False,

@@ -18,6 +18,7 @@ from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.kafka import log_lineage
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import AskLog, LogLineages
@@ -124,14 +125,16 @@ class Pool:
         self.producers = ProducerLoop()
         self.recoveries = Recoveries(self)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
-        lineages = LogLineages(LeaderClient(settings, "log-lineages", log_lineage.TIMEOUT_S))
+        lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), log_lineage.TIMEOUT_S))
         topic = settings.progress_topic
 
         def progress() -> list[TopicPartition]:
             return [(topic, each) for each in range(self.count(topic))]
 
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
-        self._log_end_ticks = LogEndTicks(LeaderClient(settings, "last-stable-offsets", TIMEOUT_S), self._indexed)
+        self._log_end_ticks = LogEndTicks(
+            LeaderClient(arguments(settings, "last-stable-offsets"), TIMEOUT_S), self._indexed
+        )
         request_formats = {topic: formats[topic] for topic in formats.keys() - {settings.retry_topic}}
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
         ask_log = AskLog(lineages, partial(asyncio.run_coroutine_threadsafe, loop=self._loop), compacted)

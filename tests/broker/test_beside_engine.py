@@ -8,8 +8,8 @@ from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.console.kafka_cluster import find_group
 from timers.kafka.aiokafka_clients import arguments
-from timers.kafka.aiokafka_internals.group_access import describe_patiently
 from timers.kafka.aiokafka_internals.group_member import taking_part
+from timers.kafka.group_access import describe_patiently
 from timers.wire.topics import engine_id
 
 pytestmark = pytest.mark.broker

@@ -23,8 +23,8 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.partitions import NOT_KNOWN_CODE
 from timers.kafka.aiokafka_clients import arguments
-from timers.kafka.aiokafka_internals.group_access import describe_patiently
 from timers.kafka.aiokafka_internals.group_member import taking_part
+from timers.kafka.group_access import describe_patiently
 from timers.queue import Queue
 from timers.wire.topics import engine_id
 

@@ -38,7 +38,7 @@ from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import free_port
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.other_groups import SHARE
 from timers.process.config.settings import Settings
 from timers.queue import Queue

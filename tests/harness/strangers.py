@@ -20,7 +20,7 @@ from tests.harness.process import ROOT, Process, clean_environment
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import jars
 from timers.errors import BrokerError
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.group import Member
 from timers.process.config.settings import Settings
 from timers.process.jars import JarSet

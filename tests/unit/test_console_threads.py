@@ -22,8 +22,8 @@ from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.web import server
 from timers.errors import QueryError, TimersError
-from timers.kafka import connection
-from timers.kafka.aiokafka_internals import group, group_access
+from timers.kafka import connection, group_access
+from timers.kafka.aiokafka_internals import group
 from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER

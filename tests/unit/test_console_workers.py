@@ -15,8 +15,7 @@ from timers.console import kafka_cluster, worker_pages
 from timers.console.figures import quantile
 from timers.console.kafka_cluster import KafkaCluster, find_group, may_be_asked
 from timers.errors import QueryError
-from timers.kafka import topic_admin
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import group_access, topic_admin
 from timers.kafka.aiokafka_internals.group import STABLE, DescribedGroup, Member
 from timers.process.config.settings import Settings
 

@@ -22,7 +22,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.core.progress import Progress
 from timers.errors import LogMismatch, SettingsError, TimersError
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup, Member
 from timers.process.config.settings import Settings
 from timers.spark.engine import start

@@ -14,7 +14,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 from timers.console.kafka_cluster import find_group
 from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, Joined, able_members, deal
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.group import (
     DescribedGroup,
     Member,

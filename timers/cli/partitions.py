@@ -161,8 +161,7 @@ def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartitio
 
 def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition, int], output: Output) -> None:
     from timers.core.progress import Progress
-    from timers.kafka import progress_log
-    from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka import group_access, progress_log
     from timers.kafka.aiokafka_internals.group import strangers_in
 
     group = group_access.describe(settings)
@@ -291,7 +290,7 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
 
 
 def _look_up(settings: Settings) -> _Found:
-    from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka import group_access
     from timers.kafka.aiokafka_internals.group import strangers_in
     from timers.kafka.progress_log import allowed_level
 

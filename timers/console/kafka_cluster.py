@@ -629,7 +629,7 @@ def find_group(settings: Settings) -> FoundGroup:
     not answer."""
     from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
-    from timers.kafka.aiokafka_internals import group_access
+    from timers.kafka import group_access
     from timers.kafka.aiokafka_internals.group import strangers_in
 
     def found(group_id: str) -> FoundGroup:

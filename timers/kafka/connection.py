@@ -2,7 +2,7 @@
 
 Three libraries connect to Kafka: librdkafka (admin, client library, command line), aiokafka (the worker's clients, also
 the one that Faust makes), and Kafka's Java clients in Spark. Only this module, and for aiokafka
-:mod:`timers.kafka.aiokafka_internals.sessions`, know their properties for addresses, TLS and SASL.
+:mod:`timers.kafka.aiokafka_clients`, know their properties for addresses, TLS and SASL.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ from confluent_kafka.admin import (
 )
 
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import connection
+from timers.kafka import connection, group_access
 from timers.kafka.admin_client import AdminClient
-from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of
 from timers.kafka.own_topics import (

@@ -22,8 +22,8 @@ from yarl import URL
 from timers import __version__
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import aiokafka_clients, progress_log, topics
-from timers.kafka.aiokafka_internals import group_access, metadata
+from timers.kafka import aiokafka_clients, group_access, progress_log, topics
+from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import aiokafka_clients
-from timers.kafka.aiokafka_internals import group_access
+from timers.kafka import aiokafka_clients, group_access
 from timers.kafka.aiokafka_internals.group import strangers_in
 from timers.kafka.aiokafka_internals.group_member import taking_part
 from timers.kafka.clients import librdkafka, max_message_bytes

@@ -2,9 +2,9 @@
 
 import sys
 
+from timers.core.printable import printable
 from timers.errors import TimersError
 from timers.process.config.settings import Settings
-from timers.wire.printable import printable
 from timers.worker.library_versions import check_library_versions
 
 try:

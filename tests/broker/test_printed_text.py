@@ -18,9 +18,9 @@ from tests.harness.records import Headers
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.client import TimersClient
+from timers.core.printable import printable
 from timers.kafka import topic_admin
 from timers.wire import future
-from timers.wire.printable import printable
 
 pytestmark = pytest.mark.broker
 

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
-from timers.wire.printable import UNSAFE, printable
+from timers.core.printable import UNSAFE, printable
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 

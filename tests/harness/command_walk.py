@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from timers.core.printable import printable
 from timers.core.timer import Origin
 from timers.offline.pending import Head, Writer
-from timers.wire.printable import printable
 
 UNSAFE = "a\x1b]0;t\x07\u202eb\u2066\u200fc\x9b\u2028d \u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f467"
 """What an id, a key, a topic, a header or a payload of another user may hold; at its end, what must stay whole."""

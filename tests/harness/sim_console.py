@@ -23,13 +23,13 @@ from timers.console.kafka_cluster import (
 )
 from timers.console.web.server import Server
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
+from timers.core.printable import json_value
 from timers.errors import QueryError, QueueError, TimersError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings
 from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
-from timers.wire.printable import json_value
 from timers.wire.verdict import VerdictMessage
 
 TOPIC = "sim-requests"

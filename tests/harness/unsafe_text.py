@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from timers.wire.printable import UNSAFE
+from timers.core.printable import UNSAFE
 
 WHOLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"
 """Persian, which needs a joiner, and emoji of several characters."""

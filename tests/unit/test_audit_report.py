@@ -11,12 +11,12 @@ import pytest
 
 from tests.harness.unsafe_text import HOSTILE, SHOWN, assert_safe
 from timers.cli.output import Output
+from timers.core.printable import printable
 from timers.process.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced
 from timers.spark.audit.outcomes import FAULTS, Moment
-from timers.wire.printable import printable
 
 DUE = 1_700_000_000
 SETTINGS = Settings.load({"TIMERS_BROKERS": "a:1"})

@@ -24,10 +24,10 @@ from timers.cli import output, reach
 from timers.cli.broker.embedded import free_port
 from timers.cli.main import cli, main
 from timers.cli.output import Output
+from timers.core.printable import printable
 from timers.errors import TimersError
 from timers.kafka import topic_admin
 from timers.process.config.settings import Settings
-from timers.wire.printable import printable
 from timers.wire.topics import REQUEST
 
 NO_DATA = {

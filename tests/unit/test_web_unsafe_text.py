@@ -18,12 +18,12 @@ from tests.harness.sim_console import TOPIC, SimCluster, console
 from tests.harness.unsafe_text import HOSTILE, SHOWN, WHOLE, assert_safe
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.core.printable import UNSAFE
 from timers.core.timer import Rejected
 from timers.offline.dead_letters.letters import Letter
 from timers.queue.inspection import PartitionStats, QueueStats
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
-from timers.wire.printable import UNSAFE
 
 SCREENS = {
     "/": {},

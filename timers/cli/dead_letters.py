@@ -15,12 +15,12 @@ from timers.cli.output import Output, confirm, output_option, say
 from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
 from timers.client.request import parse_moment
+from timers.core.printable import one_line, quoted
 from timers.errors import TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, QUEUE_CODES, RECEIVER_CODES
-from timers.wire.printable import one_line, quoted
 
 if TYPE_CHECKING:
     from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog

@@ -13,8 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from timers.core.printable import quoted
 from timers.errors import MissingExtraError
-from timers.wire.printable import quoted
 
 
 class LazyGroup(click.Group):

@@ -1,6 +1,6 @@
 """Output of the commands: data only on stdout, as text or with ``-o json`` as JSON; messages on stderr.
 
-No other module of the commands prints: what others have sent is made safe here, see :mod:`timers.wire.printable`.
+No other module of the commands prints: what others have sent is made safe here, see :mod:`timers.core.printable`.
 
 In JSON, each thing that a command shows (a timer, a callback, a verdict) is one object on a line of its own. A program
 ignores fields that it does not know: a later version may add some.
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
+from timers.core.printable import printable
 from timers.process.hosts import in_url
-from timers.wire.printable import printable
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""

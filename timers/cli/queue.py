@@ -34,13 +34,13 @@ from timers.cli.output import (
 from timers.cli.reach import load_settings
 from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
+from timers.core.printable import json_value, one_line, quoted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
 from timers.process.counted import counted
 from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.process.logs import make_safe
 from timers.process.signals import on_signals
 from timers.wire import topics
-from timers.wire.printable import json_value, one_line, quoted
 
 if TYPE_CHECKING:
     from timers.queue import Message, Queue

@@ -23,12 +23,12 @@ import click
 from timers.cli.lazy import require
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers, names_brokers, say_brokers
+from timers.core.printable import quoted
 from timers.errors import SettingsError, TimersError, UnacknowledgedError, UnreachableError
 from timers.process.config.project import project_broker, project_dir
 from timers.process.config.settings import Settings
 from timers.process.signals import END_SIGNALS, on_signals
 from timers.wire import headers, topics
-from timers.wire.printable import quoted
 from timers.worker.port import check_port
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from timers.cli.reach import WorkerToAsk, load_settings, worker_option
 from timers.client.request import from_now, parse_ahead, parse_due, parse_duration
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED
+from timers.core.printable import one_line, quoted
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import missing
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.printable import one_line, quoted
 from timers.wire.query import Query, Timer, format_due, key_as_bytes
 from timers.wire.verdict import VerdictMessage
 

@@ -10,10 +10,10 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.request import parse_moment
+from timers.core.printable import quoted
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.wire import topics as wire
-from timers.wire.printable import quoted
 
 
 @click.group()

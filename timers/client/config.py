@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from timers.client.request import is_number
+from timers.core.printable import quoted
 from timers.errors import (
     PublishError,
     SettingsError,
@@ -24,7 +25,6 @@ from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
 from timers.process.config import variables
 from timers.process.config.settings import Settings
 from timers.wire import topics
-from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.kafka.admin_client import AdminClient

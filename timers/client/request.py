@@ -16,6 +16,7 @@ from numbers import Real
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 from timers.core.operation import ABSENT
+from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError, TimerTooLargeError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
@@ -24,7 +25,6 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
-from timers.wire.printable import is_utf8, quoted
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from timers.client.request import Encoder, TimerRequest, due_second, sent_headers
 from timers.client.tokens import source_of
+from timers.core.printable import quoted
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.headers import Header
-from timers.wire.printable import quoted
 
 ATTEMPT = "retry-attempt"
 """Number of the retry, in ASCII digits: the first attempt has no such header. The name does not begin with `timer-`,

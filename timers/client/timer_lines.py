@@ -30,9 +30,9 @@ from functools import partial
 from typing import Any
 
 from timers.client.request import TimerRequest, due_second, parse_due, parse_duration, tell
+from timers.core.printable import quoted
 from timers.errors import InvalidTimerError
 from timers.process.counted import counted
-from timers.wire.printable import quoted
 
 _FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")
 _SHOWN = 100

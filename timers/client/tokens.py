@@ -43,9 +43,9 @@ import uuid
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
-from timers.wire.printable import quoted
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")

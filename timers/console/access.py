@@ -25,6 +25,7 @@ from aiohttp import web
 
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER
+from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.process import hosts
 from timers.process.config import variables
@@ -32,7 +33,6 @@ from timers.process.config.settings import Settings
 from timers.process.hosts import Hosts
 from timers.process.http.slots import Slots
 from timers.process.renewed_tls import version_of
-from timers.wire.printable import quoted
 
 _LOG_N, _R, _P = 15, 8, 1
 """Costs of new hashes: 32 MiB and about 0.1 s."""

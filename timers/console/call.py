@@ -23,10 +23,10 @@ from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.core.operation import ABSENT
+from timers.core.printable import quoted
 from timers.errors import SettingsError, TimersError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.wire.printable import quoted
 from timers.wire.query import format_due
 from timers.wire.topics import parse_source
 

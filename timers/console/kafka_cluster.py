@@ -28,6 +28,7 @@ from timers.console.history import FoundLetters, History, LetterBox, Ranges, Ret
 from timers.console.problems import Problem
 from timers.core.pauses import Pauses
 from timers.core.ports import Lost
+from timers.core.printable import decode_json, quoted
 from timers.core.timer import TopicPartition
 from timers.errors import PublishError, QueryError, QueueError, TimersError
 from timers.kafka import connection, login_tokens, topic_admin
@@ -43,7 +44,6 @@ from timers.queue.inspection import Inspection, QueueStats
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.printable import decode_json, quoted
 from timers.wire.query import ANY_WORKER, signed_headers
 from timers.wire.topics import engine_id, queue_group, queue_returns
 

@@ -11,10 +11,10 @@ from timers.console.call import CONFIRM_S, Call, Reply, handles
 from timers.console.history import FoundLetters, Ranges
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
+from timers.core.printable import quoted
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
 from timers.queue.inspection import QueueStats
-from timers.wire.printable import quoted
 
 _Queue = TypeVar("_Queue", QueueTopics, QueueStats)
 

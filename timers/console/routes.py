@@ -22,7 +22,7 @@ from timers.console import problems
 from timers.console import schemas as s
 from timers.console.problems import Problem
 from timers.console.schemas import SCHEMAS
-from timers.wire.printable import is_utf8, quoted
+from timers.core.printable import is_utf8, quoted
 
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
 

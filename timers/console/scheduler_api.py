@@ -19,10 +19,10 @@ from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, READER, Route
 from timers.console.timer_pages import ask
+from timers.core.printable import quoted
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S
-from timers.wire.printable import quoted
 from timers.wire.query import Timer, key_as_bytes
 
 DEFAULT_MAX, MAX_FOUND = 300, 1000

@@ -38,6 +38,7 @@ from timers.core.operation import (
     TOO_LATE,
     UNKNOWN,
 )
+from timers.core.printable import quoted
 from timers.errors import (
     AccessError,
     InvalidTimerError,
@@ -53,7 +54,6 @@ from timers.wire import checks, topics
 from timers.wire import query as wire
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
-from timers.wire.printable import quoted
 from timers.wire.query import Timer
 from timers.wire.verdict import VerdictMessage
 

@@ -13,9 +13,9 @@ from timers.console.figures import NOT_KNOWN, SILENCE_S, Judged, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
+from timers.core.printable import decode_json, quoted
 from timers.errors import TimersError
 from timers.wire import query as wire
-from timers.wire.printable import decode_json, quoted
 
 _READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OF_PARTITIONS: dict[str, type[dict[str, Any] | list[str]]] = {

@@ -19,13 +19,13 @@ from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from timers.core.printable import quoted
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka import login_tokens
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.process.renewed_tls import RenewedContext
-from timers.wire.printable import quoted
 
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""

@@ -40,6 +40,7 @@ from urllib.parse import quote_plus, urlencode
 
 from timers.core.clock_guard import iso
 from timers.core.pauses import Pauses
+from timers.core.printable import printable, quoted
 from timers.errors import AccessError, SettingsError
 from timers.process.clock import Clock
 from timers.process.config.declarations import SETTINGS
@@ -55,7 +56,6 @@ from timers.process.config.variables import (
     uses_sasl,
 )
 from timers.process.threads import call_in_thread, tell_of_forks
-from timers.wire.printable import printable, quoted
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 
+from timers.core.printable import json_value, one_line
 from timers.errors import TimersError
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.records import headers_of, read
@@ -24,7 +25,6 @@ from timers.process.config.settings import Settings
 from timers.wire import headers as h
 from timers.wire import topics as names
 from timers.wire.headers import Header
-from timers.wire.printable import json_value, one_line
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_VALUE_BYTES = 200

@@ -48,6 +48,7 @@ from timers.core.keys import NEVER
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT
 from timers.core.ports import Lost
+from timers.core.printable import json_value
 from timers.core.progress import SEAL, History, Progress
 from timers.core.timer import DueRows, Origin, Row, TopicPartition, key_bytes, origin_of
 from timers.errors import InvalidTimerError, TimersError
@@ -70,7 +71,6 @@ from timers.wire import progress as progress_record
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.key_partition import partition_of
-from timers.wire.printable import json_value
 from timers.wire.topics import partition_name, source
 
 MEMORY_BYTES = 128 * 1024 * 1024

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from timers.wire.printable import quoted
+from timers.core.printable import quoted
 
 LOCALHOST = "localhost"
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
-from timers.wire.printable import printable, printable_json
+from timers.core.printable import printable, printable_json
 
 REPEAT_S = 10.0
 """A library's message that was written less than this ago is counted, not written."""

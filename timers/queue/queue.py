@@ -16,6 +16,7 @@ from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
+from timers.core.printable import quoted
 from timers.errors import QueueError, SettingsError
 from timers.kafka import login_tokens
 from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
@@ -28,7 +29,6 @@ from timers.queue.sending import Guards, Sendable, Sender
 from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport
 from timers.wire import topics
-from timers.wire.printable import quoted
 
 _log = logging.getLogger("timers.queue")
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
 from timers.client.retry import ATTEMPT
+from timers.core.printable import quoted
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
@@ -23,7 +24,6 @@ from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.cold import framed
 from timers.wire.headers import Header
-from timers.wire.printable import quoted
 
 SOURCE = "queue-source"
 """On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""

@@ -31,10 +31,10 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from timers.client.request import BytesLike, HeadersLike
+from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import records
 from timers.queue.message import Message
-from timers.wire.printable import quoted
 
 _log = logging.getLogger("timers.queue")
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from timers.core.operation import ABSENT
+from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.spark.columns import batchwise, record_batch, schema
 from timers.wire import checks, future
@@ -40,7 +41,6 @@ from timers.wire.cold import framed
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import parse_instant, parse_local
-from timers.wire.printable import quoted
 
 FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")

@@ -44,6 +44,7 @@ from timers.core.limits import ChunkSize, Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT, UNKNOWN
+from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition
 from timers.errors import InvalidTimerError
@@ -61,7 +62,6 @@ from timers.wire import progress as progress_record
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
 from timers.wire.headers import Header
-from timers.wire.printable import quoted
 from timers.wire.verdict import VerdictMessage
 
 EPOCH_S = 1_700_000_000

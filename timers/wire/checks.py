@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from timers.core.printable import quoted
 from timers.core.timer import Rejected
-from timers.wire.printable import quoted
 from timers.wire.topics import LEGAL_FORM, LEGAL_TOPIC
 
 MAX_DUE_DIGITS = 11

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from timers.core.horizon import Unsealed
+from timers.core.printable import quoted
 from timers.core.timer import Rejected
 from timers.wire import checks, dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
-from timers.wire.printable import quoted
 from timers.wire.record import RequestRecord
 
 MAX_APPEND_DIGITS = 18

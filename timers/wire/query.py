@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
 from timers.core.listing import START, Position
+from timers.core.printable import json_value, quoted
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
-from timers.wire.printable import json_value, quoted
 
 LIST_PATH = "/timers"
 COUNT_PATH = "/timers/counts"

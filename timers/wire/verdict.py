@@ -16,8 +16,8 @@ from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple
 
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
+from timers.core.printable import decode_json
 from timers.wire.checks import MAX_DUE_S
-from timers.wire.printable import decode_json
 
 
 class VerdictMessage(NamedTuple):

@@ -20,6 +20,7 @@ from mode import Service
 from yarl import URL
 
 from timers import __version__
+from timers.core.printable import printable
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
@@ -38,7 +39,6 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.periodic import every
 from timers.process.threads import call_in_thread
-from timers.wire.printable import printable
 from timers.wire.topics import engine_id
 from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary

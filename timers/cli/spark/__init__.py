@@ -15,10 +15,10 @@ import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import say, say_metrics
+from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.process.config.project import project_dir
 from timers.process.signals import on_signals, raise_interrupt
-from timers.wire.printable import quoted
 
 if TYPE_CHECKING:
     from timers.spark.monitoring import Monitor

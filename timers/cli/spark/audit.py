@@ -14,9 +14,9 @@ from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, written
 from timers.client.request import parse_duration, parse_moment
+from timers.core.printable import quoted
 from timers.process.config.settings import Settings
 from timers.process.config.variables import topic_patterns
-from timers.wire.printable import quoted
 
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
 _NO_END = 10**18

@@ -13,9 +13,9 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options
+from timers.core.printable import quoted
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire.printable import quoted
 
 REJECTED = 3
 """Exit code if some rows are not valid timers."""

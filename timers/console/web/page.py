@@ -21,10 +21,10 @@ from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, Route
 from timers.console.web.board import Board, Figures
+from timers.core.printable import UNSAFE, printable, quoted
 from timers.errors import InvalidTimerError
 from timers.process.counted import count, size, span
 from timers.process.http.html_templates import html_templates
-from timers.wire.printable import UNSAFE, printable, quoted
 from timers.wire.query import format_due, given_in
 
 _HERE = Path(__file__).parent

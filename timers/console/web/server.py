@@ -32,13 +32,13 @@ from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
+from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.hosts import reached_here
 from timers.process.http.open_connections import OpenConnections
 from timers.process.http.web_site import limited
 from timers.process.renewed_tls import RenewedContext
-from timers.wire.printable import quoted
 from timers.wire.query import given_in
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Meaning, Page, kept_number, link, meanings, moment, screen, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
+from timers.core.printable import hexdump, printable_json
 from timers.errors import InvalidTimerError
-from timers.wire.printable import hexdump, printable_json
 from timers.wire.query import FIRED, REPLACED
 
 

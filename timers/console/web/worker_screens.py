@@ -15,8 +15,8 @@ from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import Page, link, runbooks, screen
+from timers.core.printable import quoted
 from timers.process.counted import span
-from timers.wire.printable import quoted
 from timers.wire.query import format_due
 
 NEXT_TIMERS = 8

@@ -44,7 +44,7 @@ from aiokafka.record.util import encode_varint_py
 from timers.core.lineage import Batch, PassedBatch
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
 from timers.kafka.aiokafka_internals.record_starts import are_plain
-from timers.wire.formats import RequestRecord
+from timers.wire.record import RequestRecord
 from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)

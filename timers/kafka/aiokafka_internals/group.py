@@ -29,10 +29,10 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.core.deals import RAISED, SUPPORTS, URL, number
+from timers.core.printable import decode_json
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND, SHARE
-from timers.wire.printable import decode_json
 
 _T = TypeVar("_T")
 

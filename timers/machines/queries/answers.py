@@ -25,6 +25,7 @@ from timers.core import machine as core
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
 from timers.core.ports import Lost
+from timers.core.printable import decode_json
 from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import Deleted, RequestReader
@@ -36,7 +37,6 @@ from timers.process.http.asking import read_answer
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
-from timers.wire.printable import decode_json
 from timers.wire.query import Query, Timer
 
 logger = logging.getLogger(__name__)

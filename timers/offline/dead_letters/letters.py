@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from timers.core import levels
 from timers.core.ports import Lost
+from timers.core.printable import hexdump, is_utf8, json_value, one_line, printable
 from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
@@ -31,7 +32,6 @@ from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import BATCH_UNREADABLE, QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
-from timers.wire.printable import hexdump, is_utf8, json_value, one_line, printable
 from timers.wire.query import format_due
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.process.hosts import without_brackets
 from timers.wire import topics
 from timers.wire.instants import parse_instant
-from timers.wire.printable import quoted
 
 
 @dataclass(frozen=True)

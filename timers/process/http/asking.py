@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from timers.core.printable import decode_json
 from timers.errors import QueryError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.wire.printable import decode_json
 from timers.wire.query import ANY_WORKER, MAX_ANSWER_BYTES, signed_headers
 
 TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""Templates of HTML. All that they show is escaped, and made safe by :func:`timers.wire.printable.printable`.
+"""Templates of HTML. All that they show is escaped, and made safe by :func:`timers.core.printable.printable`.
 
 Any sender chooses ids, keys, topics and values.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from timers.wire.printable import printable_in_html
+from timers.core.printable import printable_in_html
 
 
 def html_templates(package: str, directory: str = "templates") -> Environment:

@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from timers.core.printable import quoted
 from timers.core.timer import Decoded, Headers, Origin, Row, key_bytes
 from timers.wire import checks
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import MAX_ID_BYTES
-from timers.wire.printable import quoted
 
 CALLER = "CALLER_SERVICE"
 """The header with the name of the calling service, for metrics. It is sent with the callback like other headers."""

@@ -16,13 +16,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from timers.core.operation import ABSENT
+from timers.core.printable import quoted
 from timers.core.timer import Decoded, Headers, Key, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
-from timers.wire.printable import quoted
 
 MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""

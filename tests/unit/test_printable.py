@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from timers.wire.printable import one_line, printable, printable_json, quoted
+from timers.core.printable import one_line, printable, printable_json, quoted
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"
 """An emoji of several, which joiners connect."""

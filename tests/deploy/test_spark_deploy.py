@@ -16,7 +16,7 @@ import yaml
 
 from tests.deploy.chart import last_rendered
 from timers.cli.spark import launch
-from timers.cli.spark.jobs import engine
+from timers.cli.spark_jobs import engine
 
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "deploy" / "spark"

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from tests.simulation.kit import SimClock, SimLog, SimWorker
-from timers.cli.spark import bulk_import
+from timers.cli import spark_import as bulk_import
 from timers.core.limits import Limits
 from timers.process.config.settings import Settings
 from timers.spark import rows

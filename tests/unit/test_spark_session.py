@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from timers.cli.spark import stop_event
-from timers.cli.spark.jobs import jars as command
+from timers.cli.spark_jobs import jars as command
 from timers.errors import SettingsError, SparkError
 from timers.process.jars import JarSet
 from timers.process.signals import children_ignoring_sigterm

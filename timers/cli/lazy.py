@@ -21,16 +21,13 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are used.
 
     Args:
-        package: of the modules of the commands.
-        lazy: each command, in order: ``module:object``, and its line in ``--help``.
+        lazy: each command, in order: ``module:object``, where the module is beside this one, and its line in
+            ``--help``.
         heading: heading of these lines.
     """
 
-    def __init__(
-        self, *, package: str, lazy: Mapping[str, tuple[str, str]], heading: str = "Commands", **attributes: Any
-    ) -> None:
+    def __init__(self, *, lazy: Mapping[str, tuple[str, str]], heading: str = "Commands", **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._package = package
         self._lazy = lazy
         self._heading = heading
 
@@ -41,7 +38,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lazy:
             return None
         module, _, name = self._lazy[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{self._package}.{module}"), name)
+        command: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         return command
 
     def resolve_command(

@@ -56,7 +56,6 @@ _COMMANDS = {
 
 @click.group(
     cls=LazyGroup,
-    package="timers.cli",
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "

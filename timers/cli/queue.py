@@ -84,7 +84,6 @@ def queue_options(command: _Command) -> _Command:
 
 @click.group(
     cls=LazyGroup,
-    package="timers.cli",
     lazy=_COMMANDS,
     epilog="docs/queues.md has the guarantees and the limits. Settings are environment variables (`timers settings`).",
 )

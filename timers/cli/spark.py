@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from timers.spark.session import Launch
 
 _JOBS = {
-    "engine": ("jobs:engine", "Fire timers on Spark instead of with workers."),
-    "audit": ("audit:audit", "Find the outcome of each request, from the topics alone."),
-    "pending": ("jobs:pending", "Show what is pending, as a table and as a forecast by hour."),
-    "import": ("bulk_import:bulk_import", "Import timers from Parquet, CSV or JSON lines, each row once."),
-    "hold": ("jobs:hold", "Move timers that are due far ahead from the cold topic into a table."),
-    "promote": ("jobs:promote", "Write cold timers back to their topics before they are due."),
-    "jars": ("jobs:jars", "Print the jars that spark-submit and images need."),
+    "engine": ("spark_jobs:engine", "Fire timers on Spark instead of with workers."),
+    "audit": ("spark_audit:audit", "Find the outcome of each request, from the topics alone."),
+    "pending": ("spark_jobs:pending", "Show what is pending, as a table and as a forecast by hour."),
+    "import": ("spark_import:bulk_import", "Import timers from Parquet, CSV or JSON lines, each row once."),
+    "hold": ("spark_jobs:hold", "Move timers that are due far ahead from the cold topic into a table."),
+    "promote": ("spark_jobs:promote", "Write cold timers back to their topics before they are due."),
+    "jars": ("spark_jobs:jars", "Print the jars that spark-submit and images need."),
 }
 """Each job, where it is, and its line in ``--help``."""
 
@@ -44,7 +44,6 @@ class _Jobs(LazyGroup):
 
 @click.group(
     cls=_Jobs,
-    package=__name__,
     lazy=_JOBS,
     heading="Jobs",
     subcommand_metavar="JOB [OPTIONS]...",

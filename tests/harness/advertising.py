@@ -80,7 +80,7 @@ def bootstrap_server(host: str, port: int) -> Iterator[str]:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_address[1]}"

@@ -143,7 +143,7 @@ def oauth_server(trust: ssl.SSLContext | None = None) -> Iterator[OAuthServer]:
         listener.socket = trust.wrap_socket(listener.socket, server_side=True)
         scheme = "https"
     server = OAuthServer(f"{scheme}://{HOST}:{listener.server_address[1]}")
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    threading.Thread(target=listener.serve_forever, args=[0.02], daemon=True).start()
     try:
         yield server
     finally:

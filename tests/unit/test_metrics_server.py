@@ -18,7 +18,7 @@ from timers.process.metrics import encoder
 HOST = b"Host: 127.0.0.1\r\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[MetricsServer]:
     server = MetricsServer(CollectorRegistry(), list, list, 0, "127.0.0.1")
     yield server

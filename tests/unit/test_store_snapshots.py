@@ -142,7 +142,7 @@ def test_an_empty_store_has_a_snapshot(indexed: bool, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["native", "by id"])
 def requests(request: pytest.FixtureRequest) -> Requests:
-    return Requests(30_000, has_ids=request.param)
+    return Requests(12_000, has_ids=request.param)
 
 
 def state(worker: SimulatedWorker, requests: Requests) -> tuple[object, ...]:

@@ -30,8 +30,9 @@ from timers.wire.query import format_due, given_in
 _HERE = Path(__file__).parent
 
 
+@cache
 def environment(base_path: str) -> Environment:
-    """The templates, with what all of them use."""
+    """The templates, with what all of them use. A process reads and compiles each once."""
     found = html_templates("timers.console.web")
     found.filters |= {
         "iso": iso,

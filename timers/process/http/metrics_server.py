@@ -26,6 +26,9 @@ _MOST_THREADS = 64
 _PAUSE_S = 0.05
 """After a connection that could not be accepted."""
 
+_LOOK_S = 0.1
+"""Time between two looks whether a connection is late, or the server is closed, for which the process waits."""
+
 _log = logging.getLogger(__name__)
 
 Reasons: TypeAlias = Callable[[], Iterable[str]]
@@ -67,7 +70,7 @@ class _LimitedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called twice a second, and before each connection."""
+        """Called every :data:`_LOOK_S`, and before each connection."""
         self._connections.close_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -124,7 +127,7 @@ class MetricsServer:
                 f"{in_url(host)}:{port} cannot be listened on ({error.strerror}): choose another"
             ) from error
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""

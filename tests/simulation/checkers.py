@@ -67,6 +67,8 @@ class Checkers:
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()
+        self._settled = 0
+        """By how much the forgotten requests tip the balance of :meth:`check_end`."""
 
     # ---- after every step ---------------------------------------------------------------------------------------
 
@@ -407,22 +409,66 @@ class Checkers:
                 due = request.key is None or request.key[0] <= until_s
                 if due and not self._outcomes(request) and not is_ended(request, log.progress.next_offset):
                     raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} has no outcome")
-        pending = sum(
-            len(log.pending(log.progress, log.progress.next_offset)) + log.cold_requests(log.progress)
-            for log in self.logs.values()
-        )
-        for log in self.logs.values():
+        accepted, out, pending, ended = self._balance(until_s)
+        if accepted != out + pending + ended:
+            raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")
+
+    def _balance(self, until_s: int) -> tuple[int, int, int, int]:
+        """Numbers of requests: accepted, fired or given up, pending, and ended."""
+        logs = self.logs.values()
+        pending = sum(len(log.pending(log.progress, log.progress.next_offset)) for log in logs)
+        pending += sum(log.cold_requests(log.progress) for log in logs)
+        accepted, rejected = self.counts["accepted"] - self.counts["retried"] - self._settled, self.counts["rejected"]
+        for log in logs:
             for request in log.requests.values():
-                if request.forged:
-                    refused = log.cold.is_refused(request, log.progress)
-                    self.counts["rejected" if refused else "accepted"] += 1
-                self.counts["accepted"] -= request.refused
-        accepted = self.counts["accepted"] - self.counts["retried"]
-        out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
+                if request.forged and log.cold.is_refused(request, log.progress):
+                    rejected += 1
+                else:
+                    accepted += request.forged
+                accepted -= request.refused
+        out = sum(self._fired.values()) + sum(self._given_up.values()) - rejected
         ended = self.counts[CANCELLED] + self.counts[REPLACED]
-        for log in self.logs.values():
+        for log in logs:
             if log.schedules is not None:
                 waiting, ended_schedules = log.schedules.pending_and_ended(until_s, self._outcomes)
                 pending, ended = pending + waiting, ended + ended_schedules
-        if accepted != out + pending + ended:
-            raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")
+        return accepted, out, pending, ended
+
+    # ---- long runs ------------------------------------------------------------------------------------------------
+
+    def knows(self, source: str) -> bool:
+        """Whether a request was not forgotten."""
+        return source in self._by_source
+
+    def forget(self, until_s: int) -> int:
+        """Forget the requests that are settled: an outcome that one of them gets from now on is one of no request.
+
+        Returns:
+            The number of requests that are left.
+        """
+        names = {name for log in self.logs.values() for name in log.unsettled()}
+        for log in self.logs.values():
+            names |= log.forget_ids(names, self._settings.verdict_retention_s)
+        for log in self.logs.values():
+            log.forget(names)
+        for counted in (self._fired, self._given_up):
+            for name in counted.keys() - names:
+                del counted[name]
+        for key in [key for key in self._moved if key[0] not in names]:
+            del self._moved[key]
+        requests = [each for log in self.logs.values() for each in log.all_requests()]
+        kept = {each.record.source for each in requests} | {each.original.record.source for each in requests}
+        self._by_source = {source: each for source, each in self._by_source.items() if source in kept}
+        self._seals = {source: seal for source, seal in self._seals.items() if source in kept}
+        self._unreadable.clear()
+        self._log.damaged = [
+            each
+            for each in self._log.damaged
+            if not self.logs[each.topic, each.partition].progress.settings.passes_over(each.offset, each.offset + 1)
+        ]
+        oldest_s = min((each.key[0] for each in requests if each.key is not None), default=until_s)
+        self.times.forget(oldest_s)
+        self._settled = 0
+        accepted, out, pending, ended = self._balance(until_s)
+        self._settled = accepted - out - pending - ended
+        return len(requests)

@@ -46,15 +46,16 @@ class SimCluster:
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)
+        self._sources = [random]
         # Each feature has its own random source, so that it does not change the runs that do not use it.
-        self._cold_random, self._schedule_random = Random(f"{seed} cold"), Random(f"{seed} schedules")
-        self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
-        self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
-        self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
-        self._late_random, self._ahead_random = Random(f"{seed} late owners"), Random(f"{seed} quiet readers")
-        self._failure_random, self._condition_random = Random(f"{seed} failures"), Random(f"{seed} conditions")
-        self._config_random = Random(f"{seed} configurations")
-        self._loss_random = Random(f"{seed} losses")
+        self._cold_random, self._schedule_random = self._source("cold"), self._source("schedules")
+        self._delivery_random, self._flap_random = self._source("delivery"), self._source("flap")
+        self._clock_random, self._level_random = self._source("clocks"), self._source("levels")
+        self._repair_random, self._leader_random = self._source("repairs"), self._source("leaders")
+        self._late_random, self._ahead_random = self._source("late owners"), self._source("quiet readers")
+        self._failure_random, self._condition_random = self._source("failures"), self._source("conditions")
+        self._config_random = self._source("configurations")
+        self._loss_random = self._source("losses")
         chosen = self._condition_random.random() < 0.8
         self._has_conditions = chosen if worker.conditions is None else worker.conditions
         """Whether timers with an id may have conditions. If not, they are like countdowns."""
@@ -98,7 +99,7 @@ class SimCluster:
             worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
-        self._damage_random = Random(f"{self.seed} damage")
+        self._damage_random = self._source("damage")
         is_new = late_random is not None and not has_levels  # older versions do not know what is passed over
         self._may_have_damaged = is_new and self._damage_random.random() < 0.25
         self.levels, self._level_actions = self._upgrades(has_levels)
@@ -109,9 +110,14 @@ class SimCluster:
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
 
+    def _source(self, name: str) -> Random:
+        """Returns a new random source."""
+        self._sources.append(Random(f"{self.seed} {name}"))
+        return self._sources[-1]
+
     def _late_changes(self) -> Random | None:
         """Returns what decides about changes that are readable late; None: this run has no more than others make."""
-        random = Random(f"{self.seed} late changes")
+        random = self._source("late changes")
         return random if self._has_conditions and random.random() < 0.6 else None
 
     def _choose_settings(self) -> Settings:

@@ -6,6 +6,7 @@ copy later than the retention after the due second or after the first copy (``do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -66,6 +67,11 @@ class SimCold:
         due = [each for each in self._held.values() if not each.promoted and each.decoded.due_s <= until_s]
         self._write([each for each in due if self._may_write(each)], "noted")
 
+    def next_due_s(self, now_s: int) -> int:
+        """The next second after ``now_s`` at which a request that was not promoted is due; far ahead without any."""
+        due = [each.decoded.due_s for each in self._held.values() if not each.promoted]
+        return min((each for each in due if each > now_s), default=now_s + 10**9)
+
     def is_due(self, machine: TopicPartition, now_s: int) -> bool:
         """Whether a request of a machine is due and was not promoted."""
         self.hold()
@@ -74,6 +80,10 @@ class SimCold:
             for held in self._held.values()
             if (topics.parse_source(held.decoded.source) or ("", 0, 0))[:2] == machine
         )
+
+    def forget(self, is_known: Callable[[str], bool]) -> None:
+        """Forget the requests that the checkers have forgotten, and so never promote them again."""
+        self._held = {source: held for source, held in self._held.items() if is_known(source)}
 
     def _may_write(self, held: HeldRequest) -> bool:
         topic, partition, _ = topics.parse_source(held.decoded.source) or ("", 0, 0)

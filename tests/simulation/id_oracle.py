@@ -7,8 +7,10 @@ by then, and a version that was not ended fires at its due second.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
@@ -124,6 +126,8 @@ class IdOracle:
     _progress: Progress = Progress()  # noqa: RUF009  # frozen
     _late: set[int] = field(default_factory=set)
     """Offsets of the requests that are refused because they were readable late."""
+    _forgotten: dict[bytes, Entry | None] = field(default_factory=dict)
+    """The last entries of the ids that were forgotten. A store may still hold them."""
 
     def add(self, step: Step, progress: Progress) -> None:
         """Add a visible record. Transactions become visible late, so records may be added out of order."""
@@ -283,7 +287,49 @@ class IdOracle:
             if step.offset < applied and step.refusal is None:
                 id = step.id
                 last[id] = self._last_after(step, None if step.is_first else last.get(id))
-        return {id: None if step is None else self._entry(step, applied) for id, step in last.items()}
+        entries = {id: None if step is None else self._entry(step, applied) for id, step in last.items()}
+        return {**self._forgotten, **entries}
+
+    def forget(self, names: set[str], progress: Progress, retention_s: int) -> set[str]:
+        """Forget each id whose last entry is over, unless one of its requests has one of these names.
+
+        What is left is judged as before: the records with the latest append times until then are left, too.
+
+        Returns:
+            The names of the requests that are left.
+        """
+        by_id: dict[bytes, list[Step]] = {}
+        time_s, latest = -1, []
+        for step in self._steps:
+            by_id.setdefault(step.id, []).append(step)
+            if step.time_s > time_s:
+                time_s = step.time_s
+                latest.append(step)
+        entries = self.entries(progress.next_offset)
+        kept = {id for id, entry in entries.items() if entry is not None and self._counts(entry, time_s, retention_s)}
+        kept |= {step.id for step in self._steps if step.offset >= progress.next_offset}
+        kept |= {step.id for step in self._steps if step.request is not None and step.request.name in names}
+        if self.has_conditions:
+            kept |= {step.id for step in latest[-1:]}
+            known = 0
+            while known < len(kept):  # each that is kept may need an earlier one
+                known = len(kept)
+                offsets = sorted(each.offset for id in kept for each in by_id[id])
+                for former, later in pairwise(latest):
+                    place = bisect_right(offsets, former.offset)
+                    if place < len(offsets) and offsets[place] < later.offset:
+                        kept.add(former.id)
+        self._forgotten |= {id: entry for id, entry in entries.items() if id not in kept}
+        self._steps = [step for step in self._steps if step.id in kept]
+        self._by_source = {step.source: step for step in self._steps}
+        return {step.request.name for step in self._steps if step.request is not None}
+
+    def _counts(self, entry: Entry, time_s: int, retention_s: int) -> bool:
+        """Whether an entry of the index still counts, or may count."""
+        if self.has_conditions:
+            return not self.is_past(entry, time_s)
+        through = reached(self._progress.fired_through, self._progress.holes, entry[1])
+        return not is_over(entry, through, retention_s)
 
     def time_s(self, applied: int) -> int:
         """The latest append second of the records below an offset that may have conditions."""

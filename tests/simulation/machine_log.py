@@ -36,6 +36,9 @@ class MachineLog:
     schedules: ScheduleLog | None = None
     """None: its requests are no schedules. Schedules are only here, not in ``requests``."""
 
+    forgotten_below: int = 0
+    """Some requests below this offset were forgotten."""
+
     @classmethod
     def of(cls, request_format: RequestFormat) -> MachineLog:
         """Returns the log of a machine that nothing was written to."""
@@ -74,6 +77,49 @@ class MachineLog:
         """The entries that the index must hold."""
         assert self.id_oracle is not None
         return self.id_oracle.entries(applied)
+
+    def all_requests(self) -> list[Request]:
+        """All requests, schedules too."""
+        return [*self.requests.values(), *([] if self.schedules is None else self.schedules.requests.values())]
+
+    def unsettled(self) -> set[str]:
+        """The names of the requests that have no outcome yet."""
+        progress, next_offset = self.progress, self.progress.next_offset
+        if self.schedules is not None:
+            return {self.schedules.requests[offset].name for _, offset in self.schedules.pending(next_offset, progress)}
+        pending = {self.requests[offset].name for _, offset in self.pending(progress, next_offset)}
+        unread_or_cold = {
+            request.name
+            for offset, request in self.requests.items()
+            if offset >= next_offset
+            or (
+                self.cold.is_cold(request, progress)
+                and not is_ended(request, next_offset)
+                and self.cold.first_copy(request, next_offset) is None
+            )
+        }
+        return pending | unread_or_cold
+
+    def forget_ids(self, names: set[str], retention_s: int) -> set[str]:
+        """Forget the ids whose last entry is over, and all of whose requests are settled.
+
+        Args:
+            names: of the requests that are not settled.
+
+        Returns:
+            The names of the requests that are left.
+        """
+        if self.schedules is not None:
+            return self.schedules.forget(names)
+        return set() if self.id_oracle is None else self.id_oracle.forget(names, self.progress, retention_s)
+
+    def forget(self, names: set[str]) -> None:
+        """Forget all requests but those with these names."""
+        self.forgotten_below = self.progress.next_offset
+        self.requests = {offset: each for offset, each in self.requests.items() if each.name in names}
+        for by_offset in (self.cold.copies, self.cold.forwarded):
+            for offset in by_offset.keys() - self.requests.keys():
+                del by_offset[offset]
 
     def cold_requests(self, progress: Progress) -> int:
         """Number of cold requests that are neither promoted nor ended."""

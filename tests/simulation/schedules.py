@@ -107,13 +107,27 @@ class ScheduleLog:
         )
 
     def is_compacted(self, key: OrderKey) -> bool:
-        """Whether compaction removed a version; a store may then not hold it."""
-        return self.requests[key[1]].record.compacted
+        """Whether compaction removed a version, or it was forgotten; a store may then not hold it."""
+        request = self.requests.get(key[1])
+        return request is None or request.record.compacted
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
         """The entries of an index that has read all records."""
         steps = sorted((step for steps in self._steps.values() for step in steps), key=lambda step: step.offset)
         return latest([step.operation for step in steps if step.offset < applied])
+
+    def forget(self, names: set[str]) -> set[str]:
+        """Forget the ids that have no version of these names. Returns the names of the versions that are left."""
+        for id, steps in list(self._steps.items()):
+            if not any(step.request is not None and step.request.name in names for step in steps):
+                del self._steps[id]
+        kept = {step.offset for steps in self._steps.values() for step in steps}
+        self.requests = {offset: each for offset, each in self.requests.items() if offset in kept}
+        self._overdue &= kept
+        for counted in (self._tombstones, self._copies):
+            for offset in counted.keys() - kept:
+                del counted[offset]
+        return {each.name for each in self.requests.values()}
 
     def pending_and_ended(self, until_s: int, outcomes: Callable[[Request], int]) -> tuple[int, int]:
         """Numbers of pending versions, and of versions that were ended without an outcome."""

@@ -45,13 +45,13 @@ STILL_S = 100
 class SimulationFailed(AssertionError):
     """A run broke a promise."""
 
-    def __init__(self, seed: int, history: list[str], cause: BaseException) -> None:
+    def __init__(self, seed: int, history: list[str], cause: BaseException, options: str = "") -> None:
         self.seed = seed
         self.history = history
         last = "\n  ".join(history[-12:])
         super().__init__(
             f"seed {seed}, step {len(history)}: {type(cause).__name__}: {cause}\nlast steps:\n  {last}\n"
-            f"replay: python -m tests.simulation {seed}"
+            f"replay: python -m tests.simulation {options or seed}"
         )
 
 
@@ -107,10 +107,16 @@ class Simulator(SimCluster):
         if self._may_have_damaged and not (compacts_requests or (self._lose_progress, 4) in actions):
             actions += [(self._damage, 4), (self._read_damaged, 4)]
         actions += self._level_actions
-        # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
-        # times in a row would be found too rarely.
-        self._actions = [action for action, _ in actions]
-        self._weights = [weight * self._random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
+        self._weighted = actions
+        self.rounds = 0
+        """How many rounds of machines were done."""
+        self._armable = [*f.ALL, "crash", "crash", "crash before a commit"]
+        self._take_habits()
+
+    def _take_habits(self) -> None:
+        """Choose what happens often. With equal weights, bugs that need an action three times in a row are seldom."""
+        self._actions = [action for action, _ in self._weighted]
+        self._weights = [weight * self._random.choice([0.2, 1, 1, 3, 6]) for _, weight in self._weighted]
         self._fetch_probability = self._random.choice([0.15, 0.5, 0.9])
         """Probability that a machine gets a fetch before a step."""
         request_machines = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
@@ -157,6 +163,7 @@ class Simulator(SimCluster):
             return f"{worker.name} read {name[0]}/{name[1]} out of range"
         runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idle_probability
         was_idle_too_long = runner.idle_too_long
+        self.rounds += 1
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner:
@@ -280,7 +287,7 @@ class Simulator(SimCluster):
 
     def _arm(self) -> str:
         worker = self._fail_later(self._random_worker())
-        fault = self._random.choice([*f.ALL, "crash", "crash", "crash before a commit"])
+        fault = self._random.choice(self._armable)
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
         elif fault == "crash before a commit":

@@ -8,7 +8,6 @@ import pytest
 
 from tests.simulation import mutations
 from tests.simulation.kit import Parts
-from tests.simulation.kit.worker import SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.simulator import SEEDS, SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
@@ -50,24 +49,6 @@ def test_no_run_breaks_a_promise() -> None:
         "arm",
     }
     assert all(faults[fault] > 20 for fault in happened), faults
-
-
-@pytest.mark.parametrize(
-    ("seed", "worker"),
-    [
-        (3906, SimWorker),
-        (400039, SimWorker),
-        (1607095, SimWorker),
-        (10400023, SimWorker),
-        (400136, UpgradedWorker),
-        (400432, UpgradedWorker),
-    ],
-)
-def test_runs_that_the_checkers_once_took_for_wrong(seed: int, worker: type[SimWorker]) -> None:
-    """A clock leaps in steps twice, with a restart between, or after all clocks were set back; callbacks without a key
-    are refused by two partitions; the loss of timers is accepted after a compaction, because the history was changed
-    after the whole store was written."""
-    Simulator(seed, worker=worker).run()
 
 
 @pytest.mark.long

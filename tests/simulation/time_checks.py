@@ -34,6 +34,14 @@ class TimeChecks:
         ends = {machine: self._log.last_stable(*machine, without=self._own) for machine in self._machines}
         self._ticks.append((second, ends))
 
+    def forget(self, oldest_s: int) -> None:
+        """Forget where the logs ended before a second, since no older timer is pending. Late requests come after it."""
+        count = next((at for at, (second, _) in enumerate(self._ticks) if second >= oldest_s), len(self._ticks))
+        if count > 1:
+            newest_s = max(second for second, _ in self._ticks[:count])
+            self._ticks[:count] = [(newest_s, self._ticks[count - 1][1])]
+        del self.steps_back[:-1]
+
     def check_not_ended(self, request: Request) -> None:
         """Check that a timer was not ended before its due second began."""
         if request.key is None or request.end is None:

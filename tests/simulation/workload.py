@@ -13,6 +13,8 @@ from timers.wire.formats import future_by_id, schedule
 from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_IF, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400
+LEAST_FAR_S = 60
+"""What is due later than this is not waited for at the end of a run."""
 
 SCHEDULE_IDS = (b"vid1-online", b"vid2-online", b"\xff\xfe", b"s")
 
@@ -61,6 +63,7 @@ class Workload:
         self._ids = [b"id-%d" % number for number in range(random.choice([1, 2, 5]))]
         self._open_transactions: list[SimTransaction] = []
         self.latest_due_s = 0
+        self._far: Sequence[int] = (FAR_S,)
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self.near, 12),
             (self.burst, 4),
@@ -100,6 +103,18 @@ class Workload:
         kind: Callable[[], None] = self._random.choices(kinds, weights)[0]
         kind()
         return kind.__name__
+
+    def live_long(self, far: Sequence[int]) -> None:
+        """Let far timers be due after one of these numbers of seconds, and write more of them."""
+        self._far = far
+        self._kinds.append((self.far, 5))
+
+    def renew_ids(self, number: int) -> None:
+        """Use other ids from now on: so the former ones are over some time."""
+        self._ids = [b"id-%d.%d" % (each, number) for each in range(len(self._ids))]
+
+    def _far_s(self) -> int:
+        return self._far[0] if len(self._far) == 1 else self._random.choice(self._far)
 
     def several(self, due_s: int, partition: int) -> None:
         """Write timers of one due second, of which compaction keeps one."""
@@ -144,7 +159,7 @@ class Workload:
 
     def far(self) -> None:
         """Write a timer that is due after the simulation."""
-        self._send(self._log.clock.now_s + FAR_S, far=True)
+        self._send(self._log.clock.now_s + self._far_s(), far=True)
 
     def chain(self) -> None:
         """Write a timer whose callback is a request, and so on; some of these requests are refused."""
@@ -196,12 +211,12 @@ class Workload:
     def set_by_id(self, transaction: SimTransaction | None = None) -> None:
         """Write a timer with an id, or a new version of one."""
         random = self._random
-        due_s = max(0, self._log.clock.now_s + random.choice([*range(-2, 10), -1000, FAR_S]))
+        due_s = max(0, self._log.clock.now_s + random.choice([*range(-2, 10), -1000, self._far_s()]))
         target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
         value = future.encode(target, "k", b"%d" % self._log.seq)  # each version has another value
         headers: list[Header] = random.choice([[], [("a", None), ("timer-id", b"forged")]])
         self._by_id(value, [*headers, *future_by_id.encode_headers(due_s)], transaction)
-        if due_s < self._log.clock.now_s + FAR_S // 2:
+        if due_s < self._log.clock.now_s + LEAST_FAR_S:
             self.latest_due_s = max(self.latest_due_s, due_s)
 
     def cancel(self) -> None:
@@ -295,13 +310,13 @@ class Workload:
     def set_schedule(self, transaction: SimTransaction | None = None, id: bytes | None = None) -> None:
         """Write a schedule, or a new version of one, with a timestamp of its producer."""
         random, now_s = self._random, self._log.clock.now_s
-        due_s = max(0, now_s + random.choice([*range(-2, 10), *range(4), -1000, FAR_S]))
+        due_s = max(0, now_s + random.choice([*range(-2, 10), *range(4), -1000, self._far_s()]))
         target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
         headers = [*schedule.encode_headers(due_s, target, random.choice([b"k", b"", b"\xff", None]))]
         headers[1:1] = random.choice([[], [("a", None), ("timer-id", b"forged"), ("scheduler-key", b"forged")]])
         timestamp_ms = (now_s + random.choice([0, 0, 0, -5, 5])) * 1000 + 7
         self._schedule(id, b"%d" % self._log.seq, headers, transaction, timestamp_ms)
-        if due_s < now_s + FAR_S // 2:
+        if due_s < now_s + LEAST_FAR_S:
             self.latest_due_s = max(self.latest_due_s, due_s)
 
     def overtake(self) -> None:

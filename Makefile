@@ -60,7 +60,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 4
-CHECK_JOBS ?= 6
+CHECK_JOBS ?= 10
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
@@ -124,13 +124,13 @@ test-newer-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.1 
 	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
-# process. Some tests wait, so more parts run at a time than there are cores. The longest parts begin first; the output of
-# each is shown at its end, if this make can do so.
+# process. Many tests wait, so all parts run at the same time. The longest parts begin first; the output of each is shown
+# at its end, if this make can do so.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
-		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint $(addprefix test-,$(PARTS))
+		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
 
-PARTS = queues clients client-waits cli unit-a simulation unit-b property others
+PARTS = unit-b unit-a client-waits simulation queues cli clients property others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark

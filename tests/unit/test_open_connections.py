@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
 from timers.cli.broker.embedded import free_port
-from timers.process.http import open_connections
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.http.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections
 from timers.process.http.web_site import LimitedSite, limited
@@ -184,11 +183,7 @@ async def test_a_caller_gets_an_answer_from_aiohttp_while_half_sent_requests_com
         assert 40 <= still_open <= 50
 
 
-async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(open_connections, "HEAD_S", 0.2)
-
+async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not() -> None:
     def look(port: int) -> None:
         with half_open(port, 1) as (half,), half_open(port, 1, WHOLE) as (idle,):
             wait_until(lambda: has_ended(half), "its time is over")
@@ -199,7 +194,7 @@ async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connectio
             idle.sendall(HALF)
             wait_until(lambda: has_ended(idle), "also a later head has its time")
 
-    async with serving(OpenConnections("the server", 50)) as port:
+    async with serving(OpenConnections("the server", 50, head_s=0.2)) as port:
         await asyncio.to_thread(look, port)
 
 
@@ -241,7 +236,7 @@ async def test_callers_that_cannot_be_accepted_do_not_fill_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     loop = asyncio.get_running_loop()
-    accept, failures = loop.sock_accept, iter(range(20))
+    accept, failures = loop.sock_accept, iter(range(5))
 
     async def without_files(listener: socket.socket) -> tuple[socket.socket, object]:
         if next(failures, None) is not None:

@@ -44,12 +44,15 @@ class OpenConnections:
         server: what the log calls the server.
         limit: maximum number of connections; None: it follows from the process's limit of open files.
         now_s: a clock that never goes back.
+        head_s: time for the head of a request.
     """
 
-    def __init__(self, server: str, limit: int | None = None, now_s: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, server: str, limit: int | None = None, now_s: Callable[[], float] = monotonic, head_s: float = HEAD_S
+    ) -> None:
         if limit is None:
             limit = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self.limit = limit
+        self.limit, self.head_s = limit, head_s
         self._server = server
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -96,9 +99,9 @@ class OpenConnections:
             self._answering.pop(connection, None)
 
     def close_late(self) -> None:
-        """Close the connections whose head began more than :data:`HEAD_S` ago. Call it about once a second."""
+        """Close the connections whose head has taken too long. Call it ten times in ``head_s``."""
         with self._lock:
-            before_s = self._now_s() - HEAD_S
+            before_s = self._now_s() - self.head_s
             late = [
                 each for each, known in self._waiting.items() if known.since_s is not None and known.since_s < before_s
             ]
@@ -131,7 +134,7 @@ class OpenConnections:
         logger.warning(
             "%s: connections closed: %d, because the head of a request did not come within %.0f s or more than %d were "
             "open; further ones are counted for a minute",
-            *(self._server, count, HEAD_S, self.limit),
+            *(self._server, count, self.head_s, self.limit),
         )
 
 

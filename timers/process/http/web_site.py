@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from timers.process.hosts import in_url
-from timers.process.http.open_connections import HEAD_S, OpenConnections
+from timers.process.http.open_connections import OpenConnections
 
 _BACKLOG = 1024
 """Connections that the kernel accepts before the process does."""
 
-_LATE_S = 1.0
 _PAUSE_S = 0.05
 """After a connection that could not be accepted. Without a file for it, it stays first in the kernel's queue."""
 
@@ -118,7 +117,7 @@ class LimitedSite(web.BaseSite):
         tls = self._ssl_context
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=HEAD_S if tls else None
+                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=self._connections.head_s if tls else None
             )
         except BaseException as error:
             self._connections.lost(connection.handler)
@@ -128,7 +127,7 @@ class LimitedSite(web.BaseSite):
 
     async def _close_late(self) -> None:
         while True:
-            await asyncio.sleep(_LATE_S)
+            await asyncio.sleep(self._connections.head_s / 10)
             self._connections.close_late()
 
 

@@ -28,6 +28,7 @@ from tests.simulation.simulator import SimulationFailed, Simulator
 DAY_S = 86_400
 CLUSTER_DAYS = 30
 """So long a cluster lives: its settings, and what its brokers refuse, are chosen once."""
+LOSSES_EVERY_DAYS = 3
 HISTORY = 200
 """So many lines of the history are kept, or twice as many."""
 FAR = (600, 3600, 6 * 3600, DAY_S, 3 * DAY_S, 10 * DAY_S)
@@ -105,7 +106,7 @@ class DaysCluster(Simulator):
         for number, (name, share) in enumerate(zip(names, idle, strict=True), 1):
             yield Action(day, number, name, round(scale_s * share))
         yield Action(day, actions + 1, "receive")
-        if self._loses_log_ends:
+        if self._loses_log_ends and day % LOSSES_EVERY_DAYS == 0:
             yield Action(day, actions + 2, "lose_log_ends")
         yield Action(day, actions + 3, "night")
 
@@ -159,7 +160,8 @@ class DaysCluster(Simulator):
         """Let the logs of another cluster lose their ends. The checks of such runs are their own."""
         simulator = LossSimulator(crc32(repr(("losses", self.seed, self._day)).encode()))
         simulator.run()
-        return f"{simulator.counts}"
+        self.rounds += simulator.counts["rounds"]
+        return f"{dict(simulator.counts)}"
 
     def _pass_idle(self, seconds: int) -> None:
         """Let time pass in which nothing comes. One tick stands for all until the next timer is due."""

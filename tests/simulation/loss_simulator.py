@@ -162,6 +162,7 @@ class LossSimulator:
             self._fetch(worker, worker.runners[name], self._random.randint(1, limit))
         if name in worker.runners:
             worker.step(name)
+            self.counts["rounds"] += 1
 
     def _fetch(self, worker: SimWorker, runner: SimRunner, limit: int) -> None:
         if runner.read_to > self.log.end(*runner.name):  # out of range: the worker opens the machine again
@@ -443,6 +444,7 @@ class LossSimulator:
                             self._fetch(worker, worker.runners[name], 1000)
                         if name in worker.runners:
                             worker.step(name)
+                            self.counts["rounds"] += 1
             self._observe()
 
     def _check(self) -> None:

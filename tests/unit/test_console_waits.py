@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.harness.sim_admin import SimAdmin
 from timers.cli.broker.embedded import free_port
 from timers.client import by_id
 from timers.client.config import Connection
@@ -230,62 +231,28 @@ def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.Monk
     ids.close()
 
 
-class SimAdmin:
-    """The offsets of one topic; the first answers are errors."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def list_offsets(self, wanted: Any, **_: Any) -> dict[TopicPartition, Future[Any]]:
-        class Found:
-            offset = 5
-
-        future: Future[Any] = Future()
-        if self.errors:
-            future.set_exception(self.errors.pop(0))
-        else:
-            future.set_result(Found())
-        return dict.fromkeys(wanted, future)
-
-
 @pytest.mark.parametrize(("errors", "timeout_s", "works"), [([NOT_LEADER, AWAY], 10, True), ([AWAY], -1, False)])
 def test_offsets_wait_for_their_leader(
     errors: list[Exception], timeout_s: float, works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin = SimAdmin(*errors)
+    admin = SimAdmin(t=1)
+    admin.failures = errors.copy()
     found = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None})}, brokers={1: None})
     monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: admin)
     monkeypatch.setattr(connection, "metadata", lambda *_: found)
     offsets = TopicOffsets(Settings.load({"TIMERS_BROKERS": "b:1"}), timeout_s)
     if works:
-        assert offsets.ends(["t"]) == {"t": {0: 5}}
+        assert offsets.ends(["t"]) == {"t": {0: 7}}
     else:
         with pytest.raises(TimersError, match="no broker answers"):
             offsets.ends(["t"])
 
 
-class SimLeaders:
-    """The partitions of one topic, of which some have no leader."""
-
-    def __init__(self, away: dict[int, Exception]) -> None:
-        self.away = away
-        self.asked: list[list[int]] = []
-
-    def list_offsets(self, wanted: Any, **_: Any) -> dict[TopicPartition, Future[Any]]:
-        self.asked.append([each.partition for each in wanted])
-        found: dict[TopicPartition, Future[Any]] = {each: Future() for each in wanted}
-        for each, future in found.items():
-            if each.partition in self.away:
-                future.set_exception(self.away[each.partition])
-            else:
-                future.set_result(SimpleNamespace(offset=5 + each.partition))
-        return found
-
-
 def offsets_of(
     away: dict[int, Exception], monkeypatch: pytest.MonkeyPatch, *, skips_leaderless: bool
-) -> tuple[TopicOffsets, SimLeaders]:
-    leaders = SimLeaders(away)
+) -> tuple[TopicOffsets, SimAdmin]:
+    leaders = SimAdmin(t=3)
+    leaders.offsets = {("t", each): error for each, error in away.items()}
     clock = iter(range(1000))
     found = SimpleNamespace(topics={"t": SimpleNamespace(partitions=dict.fromkeys(range(3)))}, brokers={1: None})
     monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: leaders)
@@ -301,12 +268,14 @@ def test_a_partition_without_a_leader_does_not_hide_the_others(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offsets, leaders = offsets_of({1: error}, monkeypatch, skips_leaderless=True)
-    assert offsets.ends(["t"]) == {"t": {0: 5, 2: 7}}
+    assert offsets.ends(["t"]) == {"t": {0: 7, 2: 7}}
     assert [*offsets.unknown] == [("t", 1)]
-    assert leaders.asked[0] == [0, 1, 2] and leaders.asked[-1] == [1], "only what is not known is asked for again"
+    assert leaders.asked[0] == [("t", 0), ("t", 1), ("t", 2)] and leaders.asked[-1] == [("t", 1)], (
+        "only what is not known is asked for again"
+    )
     asked = len(leaders.asked)
-    assert offsets.starts(["t"]) == {"t": {0: 5, 2: 7}}
-    assert leaders.asked[asked:] == [[0, 2]], "it is waited for once"
+    assert offsets.starts(["t"]) == {"t": {0: 7, 2: 7}}
+    assert leaders.asked[asked:] == [[("t", 0), ("t", 2)]], "it is waited for once"
 
 
 def test_who_needs_all_partitions_learns_which_have_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,15 +290,15 @@ def test_brokers_that_do_not_answer_are_no_missing_partitions(monkeypatch: pytes
     with pytest.raises(TimersError, match="no broker answers"):
         offsets.ends(["t"])
     tries = len(leaders.asked)
-    leaders.away = {0: AWAY}
-    assert offsets.ends(["t"]) == {"t": {1: 6, 2: 7}}
+    leaders.offsets = {("t", 0): AWAY}
+    assert offsets.ends(["t"]) == {"t": {1: 7, 2: 7}}
     assert len(leaders.asked) - tries < tries
 
 
 def test_a_topic_whose_only_leader_is_away_is_skipped_if_brokers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets, leaders = offsets_of({}, monkeypatch, skips_leaderless=True)
     assert len(offsets.ends(["t"])["t"]) == 3
-    leaders.away = dict.fromkeys(range(3), NOT_LEADER)
+    leaders.offsets = {("t", each): NOT_LEADER for each in range(3)}
     assert offsets.starts(["t"]) == {"t": {}}
     assert len(offsets.unknown) == 3
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.limits import ChunkSize
 from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
@@ -35,11 +36,6 @@ from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
 NOW_S = 1_700_000_000
-
-
-class SimAdmin:
-    def __init__(self, *_: Any) -> None:
-        pass
 
 
 class SimProducer(TransactionalProducer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
+from tests.harness.sim_admin import LOST, SimAdmin
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.queue.ledger import Entry, Ledger
@@ -154,46 +154,7 @@ def test_jobs_that_wait_are_not_in_the_plan() -> None:
     assert settler.commits["jobs", 0].offset == 0, "the message of the job that waits is open"
 
 
-class SimAdmin:
-    """A cluster of which the test says how many partitions topics have, and which do not answer.
-
-    Attributes:
-        silent: partitions whose leaders do not answer.
-        lost: partitions for which the client does not even say that.
-    """
-
-    def __init__(self, **counts: int) -> None:
-        self.counts = counts
-        self.silent: set[tuple[str, int]] = set()
-        self.lost: set[tuple[str, int]] = set()
-        self.asked: list[set[tuple[str, int]]] = []
-        self.is_away = False
-
-    def poll(self, timeout: float) -> None:
-        pass
-
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        if self.is_away:
-            raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))
-        count = self.counts.get(topic)
-        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if count is None else None
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=error, partitions=range(count or 0))})
-
-    def list_offsets(self, asked: Any, request_timeout: float) -> dict[Any, Any]:
-        self.asked.append({(place.topic, place.partition) for place in asked})
-        futures: dict[Any, Future[Any]] = {place: Future() for place in asked}
-        for place, future in futures.items():
-            is_silent = (place.topic, place.partition) in self.silent
-            if (place.topic, place.partition) in self.lost:
-                continue
-            if place.partition >= self.counts.get(place.topic, 0):
-                future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-                continue
-            if is_silent and place.partition:
-                future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-            else:
-                future.set_result(SimpleNamespace(offset=OFFSET_INVALID if is_silent else 7))
-        return futures
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,15 +164,15 @@ def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.Mo
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a", "b", "missing"})
     assert leaders.answer == {"a": [True, True], "b": [True]}
-    admin.silent = {("a", 1), ("b", 0)}
+    admin.offsets = {("a", 1): TIMED_OUT, ("b", 0): OFFSET_INVALID}
     leaders.ask({"a"})
     assert leaders.answer["b"] == [True], "the answers count for a while"
     now_s += FRESH_S
     leaders.ask({"a", "b"})
     assert leaders.answer == {"a": [True, False], "b": [False]}
     leaders.ask({"a", "missing"})
-    assert admin.asked[2:] == [{("a", 0)}], "not a leader that was silent just now"
-    admin.silent = set()
+    assert admin.asked[2:] == [[("a", 0)]], "not a leader that was silent just now"
+    admin.offsets = {}
     now_s += SILENT_S
     leaders.ask({"a"})
     assert leaders.answer == {"a": [True, True]}
@@ -223,7 +184,7 @@ def test_a_topic_that_was_made_anew_with_fewer_partitions_is_looked_up_again(mon
     admin = SimAdmin(a=3, b=2)
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a", "b"})
-    admin.counts = {"a": 1}
+    admin.topics = {"a": [1]}
     now_s += FRESH_S
     leaders.ask({"a", "b"})
     assert leaders.answer == {"a": [True, False, False], "b": [False, False]}, "no partition that is gone has a place"
@@ -238,7 +199,8 @@ def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch
     admin = SimAdmin(a=2)
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a"})
-    admin.is_away, admin.silent = True, {("a", 0)}
+    admin.error = KafkaError(KafkaError.BROKER_NOT_AVAILABLE)
+    admin.offsets = {("a", 0): OFFSET_INVALID}
     now_s += COUNT_S
     leaders.ask({"a"})
     assert leaders.answer == {"a": [False, True]}
@@ -246,41 +208,20 @@ def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch
         leaders.ask({"b"})
 
 
-class SimAcls:
-    """A cluster that says what a client may do with topics: operations, or an error of its answer, or nothing."""
-
-    def __init__(self, **allowed: Any) -> None:
-        self.allowed = allowed
-        self.asked: list[list[str]] = []
-
-    def describe_topics(self, topics: Any, *, include_authorized_operations: bool, request_timeout: float) -> Any:
-        assert include_authorized_operations
-        self.asked.append(sorted(topics.topic_names))
-        futures: dict[str, Future[Any]] = {topic: Future() for topic in topics.topic_names}
-        for topic, future in futures.items():
-            allowed = self.allowed[topic]
-            if allowed == "lost":
-                continue
-            if isinstance(allowed, int):
-                future.set_exception(KafkaException(KafkaError(allowed)))
-            else:
-                future.set_result(SimpleNamespace(authorized_operations=allowed))
-        return futures
-
-
 def test_topics_that_may_not_be_written_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     read, write = AclOperation.READ, AclOperation.WRITE
-    acls = SimAcls(
-        mine=[read, write],
-        old=None,
-        read=[read],
-        hidden=KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        missing=KafkaError.UNKNOWN_TOPIC_OR_PART,
-        silent=KafkaError._TIMED_OUT,
-        without_answer="lost",
-    )
+    acls = SimAdmin()
+    acls.allowed = {
+        "mine": [read, write],
+        "old": None,
+        "read": [read],
+        "hidden": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        "missing": KafkaError.UNKNOWN_TOPIC_OR_PART,
+        "silent": KafkaError._TIMED_OUT,
+        "without_answer": LOST,
+    }
     access = WriteAccess(cast(Any, acls), 0.0)
     access.ask(set(acls.allowed))
     assert access.denied == {"read", "hidden"}
@@ -303,7 +244,7 @@ def test_a_client_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr("timers.kafka.leaders.ANSWER_S", 0.0)
     monkeypatch.setattr("timers.kafka.leaders._GRACE_S", 0.0)
     admin = SimAdmin(a=2)
-    admin.lost = {("a", 1)}
+    admin.offsets = {("a", 1): LOST}
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace(unreached={})))
     leaders.ask({"a"})
     assert leaders.answer == {"a": [True, False]}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import wait_until
 from timers.queue import strangers
 from timers.queue.strangers import Strangers
@@ -18,44 +16,12 @@ GROUP = "queue.jobs"
 FAILED = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 
 
-def member(client_id: str) -> Any:
-    return SimpleNamespace(client_id=client_id, client_host="/10.0.0.1", host="/10.0.0.1")
-
-
-class SimAdmin:
-    """Brokers that answer what a test says.
-
-    Attributes:
-        members: client ids in the group.
-        is_dead: what the classic request says of a group of another kind.
-        error: of the next answers.
-        asked: how often the members of a group of another kind were asked for.
-    """
-
-    def __init__(self) -> None:
-        self.members = [f"{GROUP}-1"]
-        self.is_dead = False
-        self.error: KafkaError | str | None = None
-        self.looks = self.asked = 0
-
-    def list_groups(self, group: str, timeout: float) -> Any:
-        self.looks += 1
-        members = [] if self.is_dead else [member(each) for each in self.members]
-        state = "Dead" if self.is_dead else "Stable"
-        other = SimpleNamespace(id="other", error=None, members=[member("other")], state="Stable")
-        return [other, SimpleNamespace(id=group, error=self.error, members=members, state=state)]
-
-    def describe_consumer_groups(self, groups: list[str], request_timeout: float) -> dict[str, Future[Any]]:
-        self.asked += 1
-        found: Future[Any] = Future()
-        found.set_result(SimpleNamespace(members=[member(each) for each in self.members]))
-        return {groups[0]: found}
-
-
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> SimAdmin:
     monkeypatch.setattr(strangers, "LOOK_S", 0.0)
-    return SimAdmin()
+    admin = SimAdmin()
+    admin.members = [f"{GROUP}-1"]
+    return admin
 
 
 def looked(found: Strangers, admin: SimAdmin) -> str | None:
@@ -89,7 +55,7 @@ def test_members_of_other_programs_are_named_until_they_have_gone(
     )
     looked(found, admin)
     assert caplog.text.count("another program is in the group") == 1
-    assert admin.asked == is_dead, "asking the coordinator may end the process: once is enough"
+    assert admin.members_asked == is_dead, "asking the coordinator may end the process: once is enough"
     admin.members = [f"{GROUP}-1"]
     admin.is_dead &= stays
     found.look_soon()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
 from timers.queue import transport
@@ -20,32 +19,6 @@ from timers.queue.transactions import Outcome
 from timers.queue.transport import PlainCommits, Transport
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
-
-
-class Offset:
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-
-class SimAdmin:
-    """Leaders that answer, answer with an error, or do not answer.
-
-    Attributes:
-        answers: what each partition's leader answers to the next question; None: nothing.
-    """
-
-    def __init__(self) -> None:
-        self.answers: dict[tuple[str, int], int | KafkaException | None] = {}
-
-    def list_offsets(self, asked: Mapping[TopicPartition, Any], **_: float) -> dict[TopicPartition, Future[Offset]]:
-        futures: dict[TopicPartition, Future[Offset]] = {each: Future() for each in asked}
-        for place, future in futures.items():
-            answer = self.answers[place.topic, place.partition]
-            if isinstance(answer, int):
-                future.set_result(Offset(answer))
-            elif answer is not None:
-                future.set_exception(answer)
-        return futures
 
 
 @pytest.fixture
@@ -69,7 +42,7 @@ NOT_ANSWERED = [None, KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 def test_bounds_are_those_of_the_leaders_that_answer(
     opened: Transport, admin: SimAdmin, answer: int | KafkaException | None
 ) -> None:
-    admin.answers = {JOBS: 7, OTHER: answer}
+    admin.offsets = {JOBS: 7, OTHER: answer}
     assert opened.bounds([JOBS, OTHER]) == {JOBS: (7, 7)}
 
 
@@ -77,9 +50,9 @@ def test_bounds_are_those_of_the_leaders_that_answer(
 def test_first_offsets_are_the_answers_to_the_question_before(
     opened: Transport, admin: SimAdmin, answer: int | KafkaException | None
 ) -> None:
-    admin.answers = {JOBS: 7, OTHER: answer}
+    admin.offsets = {JOBS: 7, OTHER: answer}
     assert opened.first_offsets([JOBS, OTHER]) == {}
-    admin.answers = {JOBS: 8, OTHER: 3}
+    admin.offsets = {JOBS: 8, OTHER: 3}
     assert opened.first_offsets([JOBS, OTHER]) == {JOBS: 7}
     assert opened.first_offsets([]) == {JOBS: 8, OTHER: 3}
     assert opened.first_offsets([]) == {}

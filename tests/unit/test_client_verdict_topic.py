@@ -7,24 +7,11 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
+from tests.harness.sim_consumer import SimConsumer
 from timers.client.by_id import ById, _Call, _Topic, _Unproved
 from timers.client.config import Connection
 
 OLD = _Topic(b"old", 2)
-
-
-class SimConsumer:
-    """Notes what it is told to read."""
-
-    def __init__(self) -> None:
-        self.assigned: list[TopicPartition] = []
-        self.added: list[TopicPartition] = []
-
-    def assign(self, partitions: list[TopicPartition]) -> None:
-        self.assigned = partitions
-
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        self.added += partitions
 
 
 class Looking:

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from tests.harness.console_users import USERS, basic
 from tests.harness.sim_console import SimCluster, console
+from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import DEADLINE_S
 from timers.console import history, kafka_cluster
 from timers.console.history import Threads
@@ -250,27 +251,6 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
             event.set()
 
 
-class SimConsumer:
-    """A consumer of topics with a given number of partitions."""
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
-        self.closed = threading.Event()
-
-    def get_watermark_offsets(self, place: Any, timeout: float, cached: bool) -> tuple[int, int]:
-        self.asked.append(timeout)
-        return 0, 7
-
-    def assign(self, places: Any) -> None:
-        pass
-
-    def poll(self, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed.set()
-
-
 async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, counts = SimConsumer(), {"orders": 3, "many": kafka_cluster.MAX_PARTITIONS}
     monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
@@ -278,10 +258,10 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: 
     cluster = KafkaCluster(SETTINGS)
     with pytest.raises(Problem, match="more than 256 partitions"):
         await cluster.follow(["many", "orders"], None)
-    assert consumer.asked == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
+    assert consumer.asked_s == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
     monkeypatch.setattr(kafka_cluster, "OPENING_S", 3.0)
     follower = await cluster.follow(["orders"], None)
-    assert follower.positions == [[7, 7, 7]] and max(consumer.asked) <= 3.0, "one limit for all partitions"
+    assert follower.positions == [[7, 7, 7]] and max(consumer.asked_s) <= 3.0, "one limit for all partitions"
     consumer.closed.clear()
     await follower.close()
     assert consumer.closed.is_set()

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.sim_admin import SimAdmin
+from tests.harness.sim_consumer import SimConsumer
 from timers.cli.broker.embedded import free_port
 from timers.client import by_id
 from timers.client.config import Connection
@@ -203,20 +204,7 @@ def test_a_call_is_repeated_while_leaders_move() -> None:
 
 
 def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SimConsumer:
-        assigned: list[TopicPartition]
-        get_watermark_offsets = staticmethod(Failing((3, 7), NOT_LEADER, AWAY))
-
-        def assign(self, partitions: list[TopicPartition]) -> None:
-            self.assigned = partitions
-
-        def poll(self, _: float) -> None:
-            return None
-
-        def close(self) -> None:
-            pass
-
-    consumer = SimConsumer()
+    consumer = SimConsumer(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TRANSPORT, bounds=(3, 7))
     monkeypatch.setattr(Connection, "consumer", lambda self: consumer)
     monkeypatch.setattr(Connection, "partitions_of", lambda self, *_: 1)
     never = SimpleNamespace(describe_topics=lambda *_, **__: defaultdict(Future))

@@ -17,35 +17,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.harness.sim_consumer import Event, SimConsumer
 from timers.kafka import records
-
-Event = tuple[int, int | None]
-"""Offset, and an error code or None for a record."""
-
-
-class SimConsumer:
-    """A consumer that returns given events one by one."""
-
-    def __init__(self, *events: Event | None) -> None:
-        self._events = list(events)
-        self.assigned = False
-
-    def assign(self, partitions: list[Any]) -> None:
-        self.assigned = True
-
-    def unassign(self) -> None:
-        self.assigned = False
-
-    def poll(self, timeout: float) -> Any:
-        event = self._events.pop(0) if self._events else None
-        if event is None:
-            return None
-        offset, code = event
-        return SimpleNamespace(offset=lambda: offset, error=lambda: None if code is None else KafkaError(code))
-
-    def consume(self, count: int, timeout: float) -> list[Any]:
-        return []
-
 
 END = KafkaError._PARTITION_EOF
 
@@ -64,7 +37,7 @@ def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int |
     ],
 )
 def test_reading_ends_at_the_end_offset_also_after_a_gap(events: list[Event | None], found: list[int]) -> None:
-    consumer = SimConsumer(*events)
+    consumer = SimConsumer(events=events)
     if None in events:
         read = records.read(consumer, "t", 0, 3, 5, timeout_s=60.0)  # type: ignore[arg-type]
         assert [message.offset() for message in read] == found
@@ -79,7 +52,7 @@ def test_an_empty_range_reads_nothing() -> None:
 
 def test_no_answer_is_a_timeout_and_a_missing_topic_an_error() -> None:
     for events, code in (((), KafkaError._TIMED_OUT), (((0, KafkaError._UNKNOWN_TOPIC),), KafkaError._UNKNOWN_TOPIC)):
-        consumer = SimConsumer(*events)
+        consumer = SimConsumer(events=events)
         with pytest.raises(KafkaException) as raised:
             offsets(consumer, 0, 1)
         assert raised.value.args[0].code() == code

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.sim_consumer import SimConsumer
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import Footer, Place, Unreadable
@@ -18,23 +19,6 @@ from timers.process.config.settings import Settings
 from timers.wire import snapshot
 
 NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")
-
-
-class SimConsumer:
-    """Fails with each of these codes once, then answers."""
-
-    def __init__(self, *codes: int) -> None:
-        self.codes = list(codes)
-
-    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
-        self.fail()
-        return 0, 5
-
-    def fail(self) -> None:
-        if self.codes:
-            raise KafkaException(KafkaError(self.codes.pop(0)))
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import wait_until
 from timers.queue import transport as module
 from timers.queue.settling import Commit, Partition
@@ -18,32 +18,6 @@ from timers.queue.transactions import Outcome
 from timers.queue.transport import PlainCommits
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
-
-
-class SimConsumer:
-    """A consumer that one thread may use.
-
-    Attributes:
-        sent: commits that are not answered.
-        made: commits that were answered at once.
-        failures: errors of the next commits.
-    """
-
-    def __init__(self) -> None:
-        self.sent: list[list[TopicPartition]] = []
-        self.made: list[list[TopicPartition]] = []
-        self.failures: list[KafkaException] = []
-        self._thread = get_ident()
-
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition] | None:
-        assert get_ident() == self._thread, "confluent-kafka would wait for the other thread"
-        if self.failures:
-            raise self.failures.pop(0)
-        if asynchronous:
-            self.sent.append(offsets)
-            return None
-        self.made.append(offsets)
-        return offsets
 
 
 @pytest.fixture

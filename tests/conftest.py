@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.harness import class_archive, compiled, kafka_version
+from tests.harness.constants import Constants
 from timers.cli.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ def session_directory(config: pytest.Config) -> Path:
     # The fixture of this name is not there when the session ends.
     base: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     return base.parent if hasattr(config, "workerinput") else base
+
+
+@pytest.fixture
+def constants(monkeypatch: pytest.MonkeyPatch) -> Constants:
+    """Sets constants of modules until the end of the test."""
+    return Constants(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.harness import kafka_version
 from tests.harness.console_process import ConsoleProcess
+from tests.harness.constants import Constants
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.scrape import health, wait_equal
 from tests.harness.system import PARTITIONS, System, soon
@@ -77,10 +78,10 @@ def told(client: TimersClient, target: str) -> Callable[[], bool]:
 
 
 def test_a_topic_of_verdicts_that_is_made_anew_is_used_at_once_by_workers_and_open_clients(
-    system: System, monkeypatch: pytest.MonkeyPatch
+    system: System, constants: Constants
 ) -> None:
     """First with fewer partitions, by the worker; then with more, by an operator; and then some are added."""
-    monkeypatch.setattr(by_id, "LOOK_S", 1.0)
+    constants(by_id, LOOK_S=1.0)
     topic, target = system.settings.verdict_topic, system.target()
     system.create_topic(topic, 3 * PARTITIONS)
     worker = started(system)
@@ -118,9 +119,9 @@ def test_the_log_of_the_console_is_made_anew(system: System, tmp_path: Path) -> 
         console.end()
 
 
-def test_the_ledger_of_a_queue_is_made_anew_with_its_keys(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_of_a_queue_is_made_anew_with_its_keys(system: System, constants: Constants) -> None:
     """What a process of the queue signs, before and after, counts for a process that begins later."""
-    monkeypatch.setattr(transport, "_TOPICS_S", 0.5)
+    constants(transport, _TOPICS_S=0.5)
     system.create_own_topics()
     jobs = system.create_topic(f"jobs-{uuid.uuid4().hex[:8]}", 2)
     group = topics.queue_group(jobs)

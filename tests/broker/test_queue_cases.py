@@ -20,6 +20,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.harness import queue_calls
 from tests.harness.cluster import client_settings
+from tests.harness.constants import Constants
 from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -166,9 +167,9 @@ def test_metadata_that_another_program_wrote_is_said(
 
 
 def test_a_topic_that_is_created_again_ends_the_queue_and_begins_anew(
-    here: System, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: System, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.5)
+    constants("timers.queue.receiver", _COPY_S=0.5)
     topic = here.target()
     with Queue(topic, **PATIENT) as queue:
         queue.send_many(numbers(5))
@@ -183,8 +184,8 @@ def test_a_topic_that_is_created_again_ends_the_queue_and_begins_anew(
     assert "deleted and created again, so all its messages are delivered" in caplog.text
 
 
-def test_an_open_transaction_of_a_producer_is_said(here: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.queue.state._STALLED_S", 1.0)
+def test_an_open_transaction_of_a_producer_is_said(here: System, constants: Constants) -> None:
+    constants("timers.queue.state", _STALLED_S=1.0)
     topic = here.target()
     hanging = Producer({**client_settings(here.address), "transactional.id": topic, "transaction.timeout.ms": 600_000})
     hanging.init_transactions(DEADLINE_S)
@@ -208,9 +209,9 @@ def test_an_open_transaction_of_a_producer_is_said(here: System, monkeypatch: py
 
 
 def test_added_partitions_end_the_order_and_are_said(
-    here: System, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: System, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.5)
+    constants("timers.queue.receiver", _COPY_S=0.5)
     topic = here.target(partitions=2)
     with Queue(topic, ordered=True, **PATIENT) as queue:
         queue.send_many((b"key", b"%d" % number, ()) for number in range(10))

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.harness.cluster import client_settings
+from tests.harness.constants import Constants
 from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
@@ -199,9 +200,9 @@ def write_outputs(brokers: ThreeBrokers, system: System) -> None:
 
 
 def test_retries_and_dead_letters_go_to_partitions_whose_leaders_answer(
-    three: ThreeBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three: ThreeBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    monkeypatch.setattr("timers.kafka.leaders.FRESH_S", 0.0)  # an open transaction would wait for the frozen broker
+    constants("timers.kafka.leaders", FRESH_S=0.0)  # an open transaction would wait for the frozen broker
     system = System(three.address, tmp_path)
     for name, value in system.environment.items():
         monkeypatch.setenv(name, value)

@@ -32,6 +32,7 @@ from tests.harness.acls import (
     worker_acls,
 )
 from tests.harness.command_line import command, set_environment
+from tests.harness.constants import Constants
 from tests.harness.logins import (
     AS_PLAIN,
     PASSWORD,
@@ -395,10 +396,8 @@ def test_a_worker_whose_login_is_refused_ends_with_a_sentence(guarded: System) -
     assert "nope-pa55" not in worker.log
 
 
-def test_a_wrong_security_protocol_is_named_in_the_sentence(
-    broker: SecureBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topics, "TIMEOUT_S", 2.0)
+def test_a_wrong_security_protocol_is_named_in_the_sentence(broker: SecureBroker, constants: Constants) -> None:
+    constants(topics, TIMEOUT_S=2.0)
     environment = {"TIMERS_BROKERS": broker.address_of("SASL_SSL")}
     with pytest.raises(TimersError, match="do the brokers speak TIMERS_SECURITY_PROTOCOL='PLAINTEXT'"):
         topics.ensure(Settings.load(environment))

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from tests.harness.constants import Constants
 from tests.harness.planted import Asked, ByteWriter, ProductWriter, Record
 from tests.harness.waiting import DEADLINE_S
 from tests.spark.audit_world import HOUR_MS, AuditedSystem, World, found, world
@@ -137,10 +138,10 @@ def plant_faults_of_other_formats(world: World) -> None:
 
 
 def test_one_audit_names_each_planted_fault(
-    spark: SparkSession, audited: AuditedSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path, constants: Constants
 ) -> None:
     """Also beside what cannot be decided: a request behind an open transaction."""
-    monkeypatch.setattr("timers.spark.audit.reading.SETTLING_S", 1.0)
+    constants("timers.spark.audit.reading", SETTLING_S=1.0)
     tables = ColdTables((tmp_path / "cold").as_uri())
     tables.create(spark)
     expected: dict[str, list[str]] = defaultdict(list)

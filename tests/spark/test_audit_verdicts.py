@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness.constants import Constants
 from tests.harness.planted import Asked, ProductWriter
 from tests.harness.records import Headers
 from tests.spark.audit_world import AuditedSystem, World, found, world
@@ -263,9 +264,9 @@ def test_what_is_not_visible_is_undecided(
     spark: SparkSession,
     audited: AuditedSystem,
     write: Callable[[World], dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr("timers.spark.audit.reading.SETTLING_S", 1.0)
+    constants("timers.spark.audit.reading", SETTLING_S=1.0)
     seen = world(audited, ProductWriter(audited))
     seen.good()
     more = write(seen)

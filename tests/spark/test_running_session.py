@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness.constants import Constants
 from timers.errors import SparkError
 from timers.spark import session
 from timers.spark.engine import checkpoints
@@ -54,10 +55,8 @@ def test_what_a_session_cannot_change_any_more_is_said(spark: SparkSession, laun
     assert spark.conf.get(ZONE) == zone and spark.range(3).count() == 3
 
 
-def test_a_session_without_a_data_source_is_refused_in_one_sentence(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_SOURCES", ("kafka", "delta", "no-such-source"))
+def test_a_session_without_a_data_source_is_refused_in_one_sentence(spark: SparkSession, constants: Constants) -> None:
+    constants(session, _SOURCES=("kafka", "delta", "no-such-source"))
     with pytest.raises(SparkError, match="has no data source 'no-such-source'"), session.session(Launch("audit", None)):
         pass
     assert spark.range(3).count() == 3

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.errors import QueryError
 from timers.process.config.settings import Settings
 from timers.process.http import asking
@@ -27,8 +28,8 @@ class SimBody:
         return piece
 
 
-async def test_an_answer_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MAX_ANSWER_BYTES", 100)
+async def test_an_answer_is_read_up_to_its_limit(constants: Constants) -> None:
+    constants(asking, MAX_ANSWER_BYTES=100)
     assert await asking.read_answer(SimBody(100)) == bytes(100)
     endless = SimBody(10**9)
     with pytest.raises(ValueError, match="longer than 100 bytes"):
@@ -37,8 +38,8 @@ async def test_an_answer_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"503 Service Unavailable"])
-def test_a_command_reads_an_answer_up_to_its_limit(status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MAX_ANSWER_BYTES", 100)
+def test_a_command_reads_an_answer_up_to_its_limit(status: bytes, constants: Constants) -> None:
+    constants(asking, MAX_ANSWER_BYTES=100)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

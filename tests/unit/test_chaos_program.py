@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import program
+from tests.harness.constants import Constants
 
 
 class SimBrokers:
@@ -23,9 +24,9 @@ class SimBrokers:
 
 
 @pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def root(monkeypatch: pytest.MonkeyPatch, constants: Constants, tmp_path: Path) -> Path:
     """The checkout. Processes of other tests of this process run on."""
-    monkeypatch.setattr(program, "ROOT", tmp_path)
+    constants(program, ROOT=tmp_path)
     monkeypatch.setattr(program, "stop_everything", lambda: None)
     return tmp_path
 

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.harness.command_walk import NOT_WALKED, WALKS
+from tests.harness.constants import Constants
 from timers import cli as cli_package
 from timers.cli import output, reach
 from timers.cli.broker.embedded import free_port
@@ -182,14 +183,14 @@ def test_text_of_others_is_safe_in_each_argument_of_each_command(
 
 
 @pytest.fixture
-def no_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def no_broker(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Iterator[str]:
     """An address of this machine that refuses connections."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("TIMERS_BROKERS", address)
         monkeypatch.setenv("TIMERS_ID_TOPIC", "by-id")
-        monkeypatch.setattr(reach, "WAIT_S", 0.3)
+        constants(reach, WAIT_S=0.3)
         yield address
 
 
@@ -233,8 +234,8 @@ def test_a_missing_broker_is_one_sentence(
     assert re.search(rf"^timers: no broker answers at {no_broker} \(.+\): is it running", err, re.M)
 
 
-def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "WAIT_S", 60.0)
+def test_a_broker_that_starts_meanwhile_is_found(constants: Constants) -> None:
+    constants(reach, WAIT_S=60.0)
     with socket.socket() as broker:
         broker.bind(("127.0.0.1", 0))
         starting = threading.Timer(0.3, broker.listen)
@@ -243,10 +244,10 @@ def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch
         starting.join()
 
 
-def test_one_of_several_brokers_is_enough(no_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_brokers_is_enough(no_broker: str, constants: Constants) -> None:
     host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(host.list_topics(REQUEST, timeout=10).brokers.values()))
-    monkeypatch.setattr(reach, "WAIT_S", 30.0)
+    constants(reach, WAIT_S=30.0)
     reach.check_brokers(Settings.load({"TIMERS_BROKERS": f"{no_broker},{broker.host}:{broker.port}"}))
 
 
@@ -349,10 +350,10 @@ def test_a_worker_that_is_named_is_asked_without_brokers_and_says_its_cluster(
 
 
 def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     monkeypatch.delenv("TIMERS_BROKERS", raising=False)
-    monkeypatch.setattr(reach, "WAIT_S", 0.1)
+    constants(reach, WAIT_S=0.1)
     monkeypatch.chdir(tmp_path)
     begin = "brokers: 127.0.0.1:9092, because TIMERS_BROKERS is not set, and"
     main(["list"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.console_users import USERS, bearer
+from tests.harness.constants import Constants
 from tests.harness.sim_console import TOPIC, SimCluster, answer_of, console
 from timers.client.request import TimerRequest
 from timers.console import timer_pages
@@ -33,20 +34,19 @@ async def cancel(client: Any, headers: Any = None, **body: Any) -> tuple[int, An
     return await answer_of(client, "POST", "/v1/timers/cancel", json=body, headers=headers)
 
 
-async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_pages, "AT_ONCE", 7)
-    monkeypatch.setattr(timer_pages, "MAX_COUNTING_S", 1000.0)
+async def test_all_that_match_are_cancelled_in_steps(constants: Constants) -> None:
+    constants(timer_pages, AT_ONCE=7, MAX_COUNTING_S=1000.0)
     cluster = cluster_of(60)
     async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
         _, first = await cancel(client, topic="tenant-a")
         assert (first["matching"], first["left_out"], first["at_least"], len(first["sample"])) == (30, 2, False, 10)
         assert len(cluster.timers) == 62, "the first request only counts"
         assert (await cancel(client, topic="other-a", confirm=first["confirm"]))[1]["code"] == "cursor-invalid"
-        monkeypatch.setattr(timer_pages, "MAX_STEP_S", -1.0)
+        constants(timer_pages, MAX_STEP_S=-1.0)
         _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
         assert (step["verdicts"]["cancelled"], step["verdicts"]["left_out"]) == (5, 2) and step["next"]
         assert len(cluster.timers) == 57, "a step ends when its time is over"
-        monkeypatch.setattr(timer_pages, "MAX_STEP_S", 1000.0)
+        constants(timer_pages, MAX_STEP_S=1000.0)
         _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
         assert (step["verdicts"]["cancelled"], step["next"]) == (25, None)
     assert {id.split("/")[0] for id in cluster.timers} == {"other", "plain"}
@@ -104,9 +104,10 @@ async def test_what_is_undecided_or_not_answered_is_said() -> None:
         assert (await cancel(client, topic="tenant-a"))[1]["code"] == "ids-off"
 
 
-async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_pages, "AT_ONCE", 10)
-    monkeypatch.setattr(timer_pages, "MAX_STEP_S", 1000.0)
+async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(timer_pages, AT_ONCE=10, MAX_STEP_S=1000.0)
     cluster = cluster_of(60)
     cancel_one, refused = cluster.cancel, {"tenant/031"}
 

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientError, web
 
 from tests.harness.console_users import USERS, bearer
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
 from timers.console import event_pages, kafka_cluster
@@ -87,9 +88,8 @@ async def test_a_reader_may_want_only_some_firings_of_a_second() -> None:
         assert (await anext(events))["event"] == "fired"
 
 
-async def test_streams_of_a_user_are_limited_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_pages, "MAX_STREAMS_OF_A_USER", 1)
-    monkeypatch.setattr(event_pages, "CHECK_S", 1e9)  # a client that went is noticed without writing to it
+async def test_streams_of_a_user_are_limited_and_closed(constants: Constants) -> None:
+    constants(event_pages, MAX_STREAMS_OF_A_USER=1, CHECK_S=1e9)  # a client that went is noticed without writing to it
     cluster = SimCluster()
     async with console(cluster) as client:
         async with client.get("/v1/events?topic=orders") as response:
@@ -104,8 +104,8 @@ async def test_streams_of_a_user_are_limited_and_closed(monkeypatch: pytest.Monk
         assert first.closed
 
 
-async def test_a_stream_ends_with_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_pages, "CHECK_S", 0.05)
+async def test_a_stream_ends_with_its_login(tmp_path: Path, constants: Constants) -> None:
+    constants(event_pages, CHECK_S=0.05)
     path = tmp_path / "users.toml"
     path.write_text(USERS)
     async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=str(path)) as client:
@@ -136,8 +136,8 @@ async def test_a_batch_that_is_sent_for_long_ends_with_its_login(
         assert found[-1] == "ended" and len(found) < 10
 
 
-async def test_a_client_that_takes_nothing_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_pages, "STALLED_S", 0.2)
+async def test_a_client_that_takes_nothing_loses_its_place(constants: Constants) -> None:
+    constants(event_pages, STALLED_S=0.2)
     cluster = SimCluster()
     async with console(cluster, TIMERS_QUERIES="values") as client, asyncio.timeout(DEADLINE_S):
         async with client.get("/v1/events?topic=orders") as response:
@@ -176,14 +176,14 @@ async def test_a_client_that_went_is_no_error(
     assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
 
 
-async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(constants: Constants) -> None:
     follower = TopicsFollower.__new__(TopicsFollower)
     follower.forget_all()
     for offset in range(MAX_RECORDS + 50):
         follower.add(record(offset, value=b""))
     records, dropped = follower.take()
     assert (len(records), records[0].offset, dropped) == (MAX_RECORDS, 50, 50)
-    monkeypatch.setattr(kafka_cluster, "MAX_BYTES", 4000)
+    constants(kafka_cluster, MAX_BYTES=4000)
     for offset in range(3):
         follower.add(record(offset, value=b"x" * 2000))
     records, dropped = follower.take()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.console_users import USERS, bearer
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
 from timers.console import scheduler_api
@@ -87,10 +88,10 @@ async def test_a_schedule_that_waits_for_a_retry_is_found_by_its_id(retrying: Si
 
 
 async def test_a_schedule_that_could_not_be_looked_for_in_time_is_not_called_missing(
-    retrying: SimCluster, monkeypatch: pytest.MonkeyPatch
+    retrying: SimCluster, constants: Constants
 ) -> None:
-    monkeypatch.setattr(scheduler_api, "MAX_READING_S", -1.0)
-    monkeypatch.setattr(wire, "MAX_LIMIT", 1)
+    constants(scheduler_api, MAX_READING_S=-1.0)
+    constants(wire, MAX_LIMIT=1)
     async with console(retrying, **SETTINGS) as client:
         status, answer = await answer_of(client, "GET", "/api/scheduler/app/schedule/vid")
         assert (status, answer["code"]) == (503, "busy")
@@ -178,12 +179,12 @@ async def test_a_partition_that_does_not_answer_is_no_proof_that_there_is_no_sch
 
 
 async def test_a_search_ends_at_a_size_of_values_and_a_number_of_words(
-    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: SimCluster, constants: Constants
 ) -> None:
     shown = cluster._shown("vid1-online")
     page = {"timers": [{**shown, "value": "v" * 1000}] * 10, "missing": [], "next": "1/schedules/0/1"}
     cluster.answer = WorkerAnswer(200, page)
-    monkeypatch.setattr(scheduler_api, "MAX_VALUES_BYTES", 25_000)
+    constants(scheduler_api, MAX_VALUES_BYTES=25_000)
     async with console(cluster, **SETTINGS) as client:
         assert len((await answer_of(client, "GET", "/schedules"))[1]) == 25
         words = "%20".join(["-none"] * 1000 + ["none"])

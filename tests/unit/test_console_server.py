@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import unused_port
 
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import call
 from timers.console.web.server import Server
@@ -142,8 +143,8 @@ async def test_a_request_that_is_not_http_writes_one_line_without_its_content(
     assert written.removesuffix("\n").isprintable()
 
 
-async def test_a_body_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "BODY_S", 0.05)
+async def test_a_body_has_a_limit_of_time(constants: Constants) -> None:
+    constants(call, BODY_S=0.05)
     async with serving(TIMERS_CONSOLE_WRITE="1") as port:
         assert await status_of(port, API, OWN, JSON, b"Content-Length: 100", body=b"{") == 400
 

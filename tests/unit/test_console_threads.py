@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.harness.console_users import USERS, basic
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import DEADLINE_S
@@ -54,8 +55,10 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
         assert not blocked.done()
 
 
-async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_WAIT_S", 0.05)
+async def test_a_silent_coordinator_keeps_no_other_request_waiting(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(history, MAX_WAIT_S=0.05)
     async with one_thread_of_asyncio() as go_on:
         monkeypatch.setattr(kafka_cluster, "find_group", lambda _: go_on.wait() and FoundGroup([]))
         cluster = KafkaCluster(SETTINGS)
@@ -72,8 +75,8 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(monkeypatch: 
         await cluster.close()
 
 
-async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_WAIT_S", 0.05)
+async def test_a_call_holds_its_thread_after_its_request_is_gone(constants: Constants) -> None:
+    constants(history, MAX_WAIT_S=0.05)
     async with one_thread_of_asyncio() as go_on:
         pool = Threads("test", 1)
 
@@ -87,7 +90,7 @@ async def test_a_call_holds_its_thread_after_its_request_is_gone(monkeypatch: py
         with pytest.raises(Problem, match="other requests"):
             await pool.run(str)
         go_on.set()
-        monkeypatch.setattr(history, "MAX_WAIT_S", DEADLINE_S)
+        constants(history, MAX_WAIT_S=DEADLINE_S)
         assert await pool.run(str, 7) == "7"
         await pool.close()
 
@@ -141,9 +144,9 @@ def test_reading_dead_letters_ends_when_no_task_waits() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/dead-letters", "/dead-letters"])
-async def test_an_answer_is_given_up_when_its_client_has_gone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_given_up_when_its_client_has_gone(path: str, constants: Constants) -> None:
     """A page gives it up itself, when it is shown without this part."""
-    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    constants(server, _LOOK_S=0.01)
     asked, given_up = asyncio.Event(), asyncio.Event()
 
     class Slow(SimCluster):
@@ -162,8 +165,8 @@ async def test_an_answer_is_given_up_when_its_client_has_gone(path: str, monkeyp
         await given_up.wait()
 
 
-async def test_a_change_goes_on_when_its_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+async def test_a_change_goes_on_when_its_client_has_gone(constants: Constants) -> None:
+    constants(server, _LOOK_S=0.01)
     asked, go_on, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(SimCluster):
@@ -184,7 +187,9 @@ async def test_a_change_goes_on_when_its_client_has_gone(monkeypatch: pytest.Mon
         await changed.wait()
 
 
-async def test_a_coordinator_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coordinator_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     class Silent:
         def __init__(self, **_: Any) -> None:
             self.closed = False
@@ -196,7 +201,7 @@ async def test_a_coordinator_that_never_answers_is_given_up(monkeypatch: pytest.
             pass
 
     monkeypatch.setattr(group, "AIOKafkaClient", Silent)
-    monkeypatch.setattr(group_access, "_TIMEOUT_S", 0.01)
+    constants(group_access, _TIMEOUT_S=0.01)
     async with asyncio.timeout(DEADLINE_S):
         cluster = KafkaCluster(SETTINGS)
         with pytest.raises(QueryError, match="cannot be read"):
@@ -251,7 +256,9 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
             event.set()
 
 
-async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_beginning_of_a_stream_is_looked_for_with_limits(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     consumer, counts = SimConsumer(), {"orders": 3, "many": kafka_cluster.MAX_PARTITIONS}
     monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
@@ -259,7 +266,7 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(monkeypatch: 
     with pytest.raises(Problem, match="more than 256 partitions"):
         await cluster.follow(["many", "orders"], None)
     assert consumer.asked_s == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
-    monkeypatch.setattr(kafka_cluster, "OPENING_S", 3.0)
+    constants(kafka_cluster, OPENING_S=3.0)
     follower = await cluster.follow(["orders"], None)
     assert follower.positions == [[7, 7, 7]] and max(consumer.asked_s) <= 3.0, "one limit for all partitions"
     consumer.closed.clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
@@ -55,7 +56,9 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
         assert (status, answer["verdict"]) == (201, "unknown")
 
 
-async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     cluster = SimCluster()
     asked = 0
 
@@ -66,7 +69,7 @@ async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(mo
         return ["no broker answers"]
 
     monkeypatch.setattr(cluster, "problems", problems)
-    monkeypatch.setattr(server_module, "READY_S", 0.1)  # the check takes longer
+    constants(server_module, READY_S=0.1)  # the check takes longer
     async with console(cluster) as client:
         answers = await asyncio.gather(*(answer_of(client, "GET", "/v1/health/ready") for _ in range(5)))
     assert {status for status, _ in answers} == {503}
@@ -254,7 +257,7 @@ async def test_pages_follow_each_other_and_a_cursor_belongs_to_its_filter() -> N
             assert (status, answer["code"]) == (400, "cursor-invalid")
 
 
-async def test_what_a_worker_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_worker_does_not_answer_is_said(constants: Constants) -> None:
     cluster = SimCluster()
     missing = [{"partition": "timer-request/1", "reason": "no worker owns it"}]
     async with console(cluster) as client:
@@ -273,7 +276,7 @@ async def test_what_a_worker_does_not_answer_is_said(monkeypatch: pytest.MonkeyP
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert (await response.json(content_type=None))["code"] == "busy"
         cluster.answer, cluster.worker_fails = None, True
-        monkeypatch.setattr(server_module, "READY_S", -1.0)
+        constants(server_module, READY_S=-1.0)
         assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/ready"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/live"))[0] == 200

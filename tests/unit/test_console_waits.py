@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.sim_consumer import SimConsumer
 from timers.cli.broker.embedded import free_port
@@ -39,11 +40,10 @@ STARTING = {"error": "this worker is starting"}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "AGAIN_S", 0.0)
-    monkeypatch.setattr(kafka_cluster, "PAUSES", Pauses(0.01, 2.0))
-    monkeypatch.setattr(kafka_cluster, "MIN_ATTEMPT_S", 0.05)
-    monkeypatch.setattr(topic_offsets, "_POLL_S", 0.01)
+def quick(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
+    constants(connection, AGAIN_S=0.0)
+    constants(kafka_cluster, PAUSES=Pauses(0.01, 2.0), MIN_ATTEMPT_S=0.05)
+    constants(topic_offsets, _POLL_S=0.01)
     monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "c-1")
 
 
@@ -76,11 +76,11 @@ async def test_a_question_waits_for_a_worker_that_starts() -> None:
         await cluster.close()
 
 
-async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_answer_is_given_when_the_time_is_over(constants: Constants) -> None:
     async def find(_: web.Request) -> web.Response:
         return web.json_response(STARTING, status=503)
 
-    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.1)
+    constants(kafka_cluster, ANSWER_S=0.1)
     application = worker_with(find)
     async with TestServer(application) as server:
         cluster = cluster_at(server.port or 0)
@@ -112,7 +112,9 @@ async def test_nothing_of_a_worker_of_another_cluster_or_app_is_shown(origin: di
         await cluster.close()
 
 
-async def test_nothing_is_shown_before_a_broker_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_shown_before_a_broker_has_answered(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     async def find(_: web.Request) -> web.Response:
         return web.json_response(FOUND)
 
@@ -130,7 +132,7 @@ async def test_nothing_is_shown_before_a_broker_has_answered(monkeypatch: pytest
         with pytest.raises(Problem, match="no broker has answered"):
             await cluster.ask(wire.FIND_PATH, {"id": "a"})
         assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (200, FOUND), "the brokers were asked again"
-        monkeypatch.setattr(kafka_cluster, "CLUSTER_ID_S", -1.0)
+        constants(kafka_cluster, CLUSTER_ID_S=-1.0)
         assert await cluster._cluster_id() == "c-1", "a cluster that is away keeps its id"
         await cluster.close()
     assert brokers == []
@@ -162,7 +164,7 @@ async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatc
 
 
 async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
     answered = 0
 
@@ -173,7 +175,7 @@ async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(
             await asyncio.sleep(60)
         return web.json_response(STARTING, status=503)
 
-    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.3)
+    constants(kafka_cluster, ANSWER_S=0.3)
     application = worker_with(find)
     async with TestServer(application) as server:
         cluster = cluster_at(server.port or 0)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import kafka_cluster, worker_pages
 from timers.console.figures import quantile
@@ -120,9 +121,11 @@ def test_only_addresses_that_the_operator_trusts_are_asked(url: str, allowed: bo
     assert may_be_asked(settings, url) is allowed
 
 
-async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_are_taken_page_by_page_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     cluster = SimCluster()
-    monkeypatch.setattr(worker_pages, "QUICK_S", 1000.0)
+    constants(worker_pages, QUICK_S=1000.0)
     async with console(cluster) as client:
         for number in range(150):
             body = {"topic": "t", "value": "", "at": 1_900_000_000 + number, "id": f"{number:05}"}
@@ -131,7 +134,7 @@ async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch:
         _, whole = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert whole["complete"] and sum(each["timers"] for each in whole["counts"]) == 150
         assert all(each["from"] % 3600 == 0 for each in whole["counts"])
-        monkeypatch.setattr(worker_pages, "QUICK_S", -1.0)
+        constants(worker_pages, QUICK_S=-1.0)
         _, first = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert first["complete"] is False and sum(each["timers"] for each in first["counts"]) == 100
         _, second = await answer_of(client, "GET", f"/v1/pending?by=hour&cursor={first['next']}")
@@ -169,8 +172,8 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
     await cluster.close()
 
 
-async def test_an_error_names_the_worker_that_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_cluster, "ANSWER_S", 0.0)
+async def test_an_error_names_the_worker_that_was_asked(constants: Constants) -> None:
+    constants(kafka_cluster, ANSWER_S=0.0)
     gone, own = (f"http://127.0.0.1:{unused_port()}" for _ in range(2))
     cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": own}))
     with pytest.raises(QueryError, match=f"at {gone} ") as raised:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core import doubts
@@ -97,9 +98,9 @@ def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -
 
 
 def test_a_search_stays_at_the_first_row_that_is_left_and_reads_a_bounded_number(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(doubts, "SEARCHED_ROWS", 2)
+    constants(doubts, SEARCHED_ROWS=2)
     rows = {10: 9, 11: 8, 12: 7, 13: 1}
     began = []
 

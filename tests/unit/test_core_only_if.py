@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit import SimRecord
 from timers.core import only_if
@@ -171,9 +172,9 @@ def test_below_its_level_such_a_change_counts() -> None:
 
 
 def test_a_late_change_counts_if_the_list_is_full(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rig: Rig
+    constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig
 ) -> None:
-    monkeypatch.setattr(only_if, "MOST_LATE_CHANGES", 2)
+    constants(only_if, MOST_LATE_CHANGES=2)
     sources = [rig.write(id, BASE_S + 5) for id in "abcd"]
     rig.tick(BASE_S + 5)
     rig.at(BASE_S + 4)
@@ -190,9 +191,9 @@ def test_a_late_change_counts_if_the_list_is_full(
 
 
 def test_that_the_list_is_full_is_said_again_after_it_had_room(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rig: Rig
+    constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig
 ) -> None:
-    monkeypatch.setattr(only_if, "MOST_LATE_CHANGES", 2)
+    constants(only_if, MOST_LATE_CHANGES=2)
     sources = iter([rig.write(str(number), BASE_S + 5) for number in range(9)])
     rig.tick(BASE_S + 5)
     rig.at(BASE_S + 4)

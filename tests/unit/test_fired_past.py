@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from timers.errors import TimersError
 from timers.kafka.topic_offsets import Offsets
 from timers.offline import fired
@@ -110,8 +111,8 @@ def test_records_that_are_no_callbacks_and_topics_of_the_engine_are_no_firings(l
     assert cluster.read == ["plain", "requests"]
 
 
-def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fired, "MOST", 3)
+def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, constants: Constants) -> None:
+    constants(fired, MOST=3)
     found = look(Cluster(many=(0, 9, CALLBACK), few=(0, 2, CALLBACK), ok=(8, 9, CALLBACK)))
     assert sorted(places(found)) == [("many", 7), ("many", 8), ("ok", 8)]
     assert found.left_out == {
@@ -122,9 +123,9 @@ def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, monkey
     assert found.left_out == {"many": "only its newest 3 records were read, about as many of each partition"}
 
 
-def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, constants: Constants) -> None:
     """Of 64 partitions with 10,000 records each, a console had read only the first ones when its time was over."""
-    monkeypatch.setattr(fired, "MOST", 10)
+    constants(fired, MOST=10)
 
     class Partitions(Cluster):
         ends_of = (2, 50, 20, 3, 0)

@@ -25,6 +25,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
+from tests.harness.constants import Constants
 from timers.core.ports import BatchesRefused
 from timers.kafka.aiokafka_internals import produce, producer_loop
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
@@ -123,10 +124,9 @@ async def deliver(
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_S", 0.02)
-    monkeypatch.setattr(module, "DELIVERY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
+def impatient(constants: Constants) -> None:
+    constants(module, CHECK_S=0.02, DELIVERY_TIMEOUT_S=0.1)
+    constants(producer_loop, AWAKE_S=0.01)
 
 
 async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:
@@ -282,7 +282,9 @@ def test_a_batch_has_a_first_offset_if_the_broker_names_one_also_with_an_error(
     assert produce.first_offset(producer, ("t", 0)) == first
 
 
-async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     """An end of the log that an earlier one held back may be answered late."""
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)
     producer._machine, producer.held_from = ("t", 0), set()
@@ -317,7 +319,7 @@ async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(mon
     assert producer._roll_back.await_count == 1
     await transact(None)
     assert producer.held_from == {40, 50, 60}, "what was rolled back held the end back too"
-    monkeypatch.setattr(module, "MOST_STARTS", 3)
+    constants(module, MOST_STARTS=3)
     await transact(70)
     assert producer.held_from == {50, 60, 70}
 

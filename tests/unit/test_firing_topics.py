@@ -16,6 +16,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.kafka import topic_admin
@@ -28,10 +29,9 @@ from timers.process.config.settings import Settings
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(constants: Constants) -> None:
     """On a busy machine an answer takes longer, too."""
-    monkeypatch.setattr(module, "ANSWER_S", DEADLINE_S)
-    monkeypatch.setattr(module, "UNKNOWN_FOR_S", DEADLINE_S)
+    constants(module, ANSWER_S=DEADLINE_S, UNKNOWN_FOR_S=DEADLINE_S)
 
 
 @pytest.fixture
@@ -139,11 +139,11 @@ def never_asked() -> NoReturn:
 
 
 def test_brokers_that_list_no_topics_are_asked_again_until_they_do(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    targets: Targets, monkeypatch: pytest.MonkeyPatch, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A topic is not missing because they do not answer."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(module, "POLL_S", 0.01)
+    constants(module, POLL_S=0.01)
     monkeypatch.setattr(module, "listed", fails_thrice(topic_admin.listed))
     cluster(targets).topics["t"] = [1]
     assert targets.route("t", retried=False) is None
@@ -463,15 +463,13 @@ def test_what_a_watch_has_seen_of_own_topics_counts(targets: Targets) -> None:
     assert "timer-verdict" not in targets.counts, "it was deleted"
 
 
-def test_verdicts_are_marked_for_a_moment_after_partitions_were_added(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_are_marked_for_a_moment_after_partitions_were_added(targets: Targets, constants: Constants) -> None:
     """A client may not conclude from the order of verdicts in two partitions."""
     targets.learn({"timer-verdict": 4})
     assert not targets.was_moved("timer-verdict", 1)
     targets.learn({"timer-verdict": 12})
     assert targets.was_moved("timer-verdict", 1) and not targets.was_moved("timer-dead-letter", 1)
-    monkeypatch.setattr(module, "RESIZED_S", 0.0)
+    constants(module, RESIZED_S=0.0)
     assert not targets.was_moved("timer-verdict", 1)
 
 

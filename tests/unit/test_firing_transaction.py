@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.limits import ChunkSize
@@ -107,11 +108,11 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+def rig(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Rig:
     monkeypatch.setattr(targets_module, "asking_admin", SimAdmin)
     monkeypatch.setattr(targets_module, "listed", lambda *_: dict.fromkeys(["t", "u", "new"], Listed(1, frozenset())))
     monkeypatch.setattr(targets_module, "oldest_ms", lambda *_: {})
-    monkeypatch.setattr(targets_module, "ANSWER_S", DEADLINE_S)
+    constants(targets_module, ANSWER_S=DEADLINE_S)
     return Rig()
 
 
@@ -181,12 +182,12 @@ def test_a_topic_that_is_used_first_gets_its_callbacks_in_the_same_transaction(r
 
 
 def test_timers_of_a_topic_wait_in_the_retry_topic_while_no_broker_says_whether_it_exists(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     may_answer = threading.Event()
     answer = vars(targets_module)["listed"]
     monkeypatch.setattr(targets_module, "listed", lambda *asked: may_answer.wait(DEADLINE_S) and answer(*asked))
-    monkeypatch.setattr(targets_module, "ANSWER_S", 0.01)
+    constants(targets_module, ANSWER_S=0.01)
     rig.fire("new", "t", "new")
     assert not rig.compute_lock.locked()
     assert rig.callbacks == [{"t": 1, rig.retry_topic: 2}]

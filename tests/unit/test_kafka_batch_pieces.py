@@ -21,6 +21,7 @@ from aiokafka.record.util import calc_crc32c, encode_varint
 from backports import zstd
 
 from tests.harness import raw_batches
+from tests.harness.constants import Constants
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
 from timers.kafka.aiokafka_internals import batch_pieces, fetch
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
@@ -104,19 +105,17 @@ def drawn(seed: int, count: int, largest: int) -> list[Fields]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(constants: Constants) -> None:
     """Pieces of 1000 bytes and 50 records."""
     for module in (batch_pieces, fetch):
-        monkeypatch.setattr(module, "PIECE_BYTES", 1000)
-        monkeypatch.setattr(module, "PIECE_RECORDS", 50)
-    monkeypatch.setattr(batch_pieces, "STEP_BYTES", 700)
-    monkeypatch.setattr(batch_pieces, "ROOM_BYTES", 300)
+        constants(module, PIECE_BYTES=1000, PIECE_RECORDS=50)
+    constants(batch_pieces, STEP_BYTES=700, ROOM_BYTES=300)
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+def limit(constants: Constants) -> int:
     """Values of more than 5000 bytes are cut."""
-    monkeypatch.setattr(fetch, "MAX_VALUE_BYTES", 5000)
+    constants(fetch, MAX_VALUE_BYTES=5000)
     return 5000
 
 
@@ -406,9 +405,9 @@ def test_a_batch_that_cannot_be_read_is_passed_over_or_stops_the_fetch(is_passed
         assert asked == [(3, 10)]
 
 
-def test_a_record_with_huge_headers_is_not_read(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_a_record_with_huge_headers_is_not_read(constants: Constants, limit: int) -> None:
     """A bomb: Java's consumer would need memory for all of it."""
-    monkeypatch.setattr(batch_pieces, "MAX_ROOM_BYTES", 1_000_000)
+    constants(batch_pieces, MAX_ROOM_BYTES=1_000_000)
     for key, headers in ((bytes(2_000_000), []), (b"k", [("h", bytes(2_000_000))])):
         header, data = packed([(b"first", b"v", []), (key, b"v", [*headers])])
         found, damage = read_on(batch(header, data, "zstd"))
@@ -433,8 +432,8 @@ def test_a_block_that_claims_too_much_takes_no_memory(name: str) -> None:
         tracemalloc.stop()
 
 
-def test_a_block_that_needs_too_much_memory_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_pieces, "_MAX_BLOCK_BYTES", 1000)
+def test_a_block_that_needs_too_much_memory_is_not_read(constants: Constants) -> None:
+    constants(batch_pieces, _MAX_BLOCK_BYTES=1000)
     header, data = packed([(b"k", bytes(2000), [])])
     found, damage = read_on(batch(header, data, "raw snappy"))
     assert not found and "a block of snappy unpacks to 2010 bytes; at most 1000 are read" in str(damage)

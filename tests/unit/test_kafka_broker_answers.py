@@ -11,6 +11,7 @@ import pytest
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, LeaderNotAvailableError
 
+from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import Lost
 from timers.kafka.aiokafka_internals import producer_loop
@@ -82,11 +83,10 @@ class SimProducer:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
-    monkeypatch.setattr(module, "ANSWER_S", 0.05)
-    monkeypatch.setattr(module, "CHECK_S", 0.01)
-    monkeypatch.setattr(producer_loop, "GROUP_ANSWER_S", 0.05)
+def impatient(constants: Constants) -> None:
+    constants(producer_loop, AWAKE_S=0.01)
+    constants(module, ANSWER_S=0.05, CHECK_S=0.01)
+    constants(producer_loop, GROUP_ANSWER_S=0.05)
 
 
 async def check(sim: SimProducer, *places: tuple[str, int]) -> None:
@@ -118,9 +118,9 @@ async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
 
 
 async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_tick(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(producer_loop, "FRESH_S", 0.0)
+    constants(producer_loop, FRESH_S=0.0)
     answers, sim, closed = BrokerAnswers(), SimProducer(), SimProducer()
     producer: Any = sim
     other: Any = closed
@@ -137,7 +137,7 @@ async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_ti
     await asyncio.sleep(0.01)
     assert not absent.done() and sim.asked == [1, 1], "the transaction waits for the same answer"
     absent.cancel()
-    monkeypatch.setattr(producer_loop, "RECENT_S", 0.0)
+    constants(producer_loop, RECENT_S=0.0)
     answers._pings.clear()
     answers.ask_ahead()
     await asyncio.sleep(0)
@@ -180,9 +180,9 @@ async def test_a_leader_that_moved_to_a_living_broker_is_found() -> None:
 
 
 async def test_a_silent_leader_is_waited_for_only_until_another_one_is_elected(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", DEADLINE_S)
+    constants(module, ANSWER_S=DEADLINE_S)
     sim = SimProducer()
     sim.leaders, sim.frozen = {("a", 0): 1, ("b", 0): 2}, {1}
     elected = asyncio.get_running_loop().call_later(0.05, setattr, sim, "next_leaders", {("a", 0): 2})

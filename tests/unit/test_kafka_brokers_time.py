@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from timers.kafka import brokers_time
 from timers.kafka.brokers_time import BrokersTime
 
@@ -15,9 +16,9 @@ HOURS_MS = 2 * 3_600_000
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(constants: Constants) -> None:
     """No test waits for the next tick."""
-    monkeypatch.setattr(brokers_time, "_POLL_S", 0.0)
+    constants(brokers_time, _POLL_S=0.0)
 
 
 def ticking(*ticks_ms: int | None) -> Callable[[], int | None]:
@@ -37,11 +38,9 @@ def test_a_wrong_clock_gets_the_time_of_a_worker_that_ticks(off_ms: int, caplog:
 
 
 @pytest.mark.parametrize("ticks_ms", [[at(-59_000)], [at(59_000)], [None], [at(-HOURS_MS)] * 9])
-def test_a_clock_that_is_right_or_cannot_be_compared_is_used(
-    ticks_ms: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_right_or_cannot_be_compared_is_used(ticks_ms: list[int | None], constants: Constants) -> None:
     """An old tick says nothing: no worker runs."""
-    monkeypatch.setattr(brokers_time, "_NEXT_TICK_S", 0.0)
+    constants(brokers_time, _NEXT_TICK_S=0.0)
     assert BrokersTime(ticking(*ticks_ms), lambda: OWN_S).record_ms() == 0
 
 
@@ -52,8 +51,8 @@ def test_without_an_answer_the_clock_is_used() -> None:
     assert BrokersTime(refused, lambda: OWN_S).record_ms() == 0
 
 
-def test_a_clock_that_was_corrected_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers_time, "LOOK_S", 0.0)
+def test_a_clock_that_was_corrected_is_used_again(constants: Constants) -> None:
+    constants(brokers_time, LOOK_S=0.0)
     own = [OWN_S]
     time = BrokersTime(ticking(at(-HOURS_MS), at(1 - HOURS_MS), at(-HOURS_MS)), lambda: own[0])
     assert time.record_ms() == at(1 - HOURS_MS)
@@ -61,9 +60,9 @@ def test_a_clock_that_was_corrected_is_used_again(monkeypatch: pytest.MonkeyPatc
     assert time.record_ms() == 0
 
 
-def test_what_is_known_holds_while_there_is_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_holds_while_there_is_no_other_answer(constants: Constants) -> None:
     """A second thread asks meanwhile, and a look fails: else each would use the wrong clock of this machine."""
-    monkeypatch.setattr(brokers_time, "LOOK_S", 0.0)
+    constants(brokers_time, LOOK_S=0.0)
     seen = list[int]()
     answers = iter([at(-HOURS_MS), at(1 - HOURS_MS)])
 

@@ -15,6 +15,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.errors import GroupAuthorizationFailedError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
+from tests.harness.constants import Constants
 from tests.harness.sim_group import NOT_COORDINATOR, SimGroup
 from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
@@ -28,10 +29,8 @@ INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_AUTHORIZATION_FAILED
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_member, "HEARTBEAT_S", 0.002)
-    monkeypatch.setattr(group_member, "NAME_S", 0.005)
-    monkeypatch.setattr(group_member, "REBALANCE_S", 1.0)
+def quick(constants: Constants) -> None:
+    constants(group_member, HEARTBEAT_S=0.002, NAME_S=0.005, REBALANCE_S=1.0)
 
 
 def in_turn(members: Mapping[str, Joined], partitions: Mapping[str, int]) -> dict[str, Sequence[TopicPartition]]:
@@ -362,10 +361,8 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_each_partition_has_one_owner_in_a_deal(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_member, "RETRY_S", 0.001)
+async def test_whatever_happens_each_partition_has_one_owner_in_a_deal(seed: int, constants: Constants) -> None:
+    constants(group_member, RETRY_S=0.001)
     history = History(seed)
     try:
         async with asyncio.timeout(60):
@@ -578,9 +575,9 @@ async def test_a_deal_of_the_brokers_to_workers_alone_is_followed() -> None:
 
 
 async def test_a_deal_of_a_stranger_that_leads_is_not_followed_and_one_of_an_older_worker_is(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(group_member, "SEAL", b"")
+    constants(group_member, SEAL=b"")
     for sent, is_taken in (({"url": "http://older"}, False), ({}, True)):
         group = SimGroup(t=2)
         leader, one = Worker(group, "leader"), Worker(group, "one")
@@ -611,8 +608,8 @@ async def test_after_an_update_of_the_leader_the_group_is_dealt_again_with_a_sea
         assert group.generation == generation + 1, "once is enough"
 
 
-async def test_a_member_that_is_kept_out_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_member, "REFUSED_S", 0.001)
+async def test_a_member_that_is_kept_out_asks_again(constants: Constants) -> None:
+    constants(group_member, REFUSED_S=0.001)
     group = SimGroup(t=2)
     group.error = INCONSISTENT_GROUP_PROTOCOL
     one = Worker(group, "one")

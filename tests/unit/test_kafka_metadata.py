@@ -13,6 +13,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, NodeNotReadyError
 from aiokafka.protocol.metadata import MetadataRequest
 
+from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
 from timers.kafka import clients, connection
 from timers.kafka.aiokafka_internals import metadata
@@ -72,9 +73,9 @@ class SimClient:
 
 
 @pytest.fixture
-def in_order(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimClient], Any]:
+def in_order(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Callable[[SimClient], Any]:
     """An update that asks the last broker first, in a process that has asked none yet."""
-    monkeypatch.setattr(metadata, "NEXT_AFTER_S", 0.01)
+    constants(metadata, NEXT_AFTER_S=0.01)
     monkeypatch.setattr(metadata, "_silent_until", {})
     monkeypatch.setattr("random.shuffle", lambda brokers: None)
 
@@ -95,7 +96,7 @@ async def test_a_frozen_broker_delays_no_update_of_metadata(in_order: Callable[[
 
 
 async def test_a_broker_that_was_silent_is_asked_last_by_all_clients_for_some_time(
-    in_order: Callable[[SimClient], Any], monkeypatch: pytest.MonkeyPatch
+    in_order: Callable[[SimClient], Any], constants: Constants
 ) -> None:
     await in_order(SimClient(a="ok", b="ok", c="frozen"))
     other = SimClient(a="ok", b="ok", c="ok")
@@ -103,7 +104,7 @@ async def test_a_broker_that_was_silent_is_asked_last_by_all_clients_for_some_ti
         assert [host for host, *_ in metadata.hosts(other)][-1] == "c"
     await in_order(other)
     assert other.asked == ["b"]
-    monkeypatch.setattr(metadata, "SILENT_S", 0.0)
+    constants(metadata, SILENT_S=0.0)
     metadata._silent_until.clear()
     await in_order(SimClient(a="ok", b="ok", c="frozen"))
     await in_order(other)

@@ -11,6 +11,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, GroupCoordinatorNotAv
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka import KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.round_trips import RoundTrips
 from timers.core.progress import LOG_CUT, Progress
 from timers.errors import LogMismatch
@@ -96,10 +97,10 @@ class SimLeaders:
 
 
 @pytest.fixture
-def leaders(monkeypatch: pytest.MonkeyPatch) -> SimLeaders:
+def leaders(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> SimLeaders:
     found = SimLeaders()
     monkeypatch.setattr(progress_log, "LeaderClient", lambda *_: found)
-    monkeypatch.setattr(progress_log, "SETTLED_S", 0.1)
+    constants(progress_log, SETTLED_S=0.1)
     return found
 
 
@@ -130,12 +131,12 @@ def test_an_owner_that_is_not_fenced_has_gone_on(
 @pytest.mark.parametrize("has_progress", [True, False])
 @pytest.mark.parametrize("after_fence", [True, False])
 def test_a_copy_that_says_more_is_compared_again(
-    log: ProgressLog, leaders: SimLeaders, monkeypatch: pytest.MonkeyPatch, after_fence: bool, has_progress: bool
+    log: ProgressLog, leaders: SimLeaders, constants: Constants, after_fence: bool, has_progress: bool
 ) -> None:
     """A transaction ends in the group's partition, and a moment later in that of the progress."""
     before = Progress(6, (800, 3)) if has_progress else None
     leaders.progress = [before, before, FOUND]
-    monkeypatch.setattr(progress_log, "SETTLED_S", 60.0)
+    constants(progress_log, SETTLED_S=60.0)
     assert log.read_one(TP, after_fence=after_fence)[1] == FOUND
 
 

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import Producer
 
+from tests.harness.constants import Constants
 from timers.core.ports import Lost
 from timers.kafka.aiokafka_internals import fetch, sessions
 from timers.kafka.request_formats import NATIVE
@@ -80,10 +81,10 @@ async def end_as_if_cancelled() -> None:
 
 @pytest.mark.parametrize("stop", [hang, end_as_if_cancelled])
 def test_a_consumer_that_does_not_stop_is_closed_with_its_thread(
-    stop: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
+    stop: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    monkeypatch.setattr(sessions, "END_S", 0.05)
-    monkeypatch.setattr(threads, "END_S", 0.05)
+    constants(sessions, END_S=0.05)
+    constants(threads, END_S=0.05)
     producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
     producer.produce("timer-request", b"v", b"k", 0)
     assert producer.flush(30) == 0
@@ -102,11 +103,9 @@ def test_a_consumer_that_does_not_stop_is_closed_with_its_thread(
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_consumer_that_is_dropping_its_fetches_can_be_stopped(
-    steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_consumer_that_is_dropping_its_fetches_can_be_stopped(steps: int, constants: Constants) -> None:
     """A few steps of the event loop after its partitions were taken away, aiokafka's fetcher waits for its fetches."""
-    monkeypatch.setattr(sessions, "END_S", 0.2)
+    constants(sessions, END_S=0.2)
     producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
     (broker,) = producer.list_topics("timer-request", timeout=10).brokers.values()
     consumer = AIOKafkaConsumer(bootstrap_servers=f"{broker.host}:{broker.port}", fetch_max_wait_ms=5000)

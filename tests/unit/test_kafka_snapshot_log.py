@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.sim_consumer import SimConsumer
 from timers.core.ports import Lost
 from timers.core.progress import NamedSnapshot
@@ -22,8 +23,8 @@ NAMED = NamedSnapshot(b"id", 7, 0, 5, 0, 0, 0, b"")
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(snapshot_log, "_AGAIN_S", 0.0)
+def log(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Iterator[Any]:
+    constants(snapshot_log, _AGAIN_S=0.0)
     monkeypatch.setattr(snapshot_log, "topic_id", lambda *_: b"id")
     monkeypatch.setattr(snapshot_log, "identity", lambda *_: (b"id", 1), raising=False)
     log: Any = SnapshotLog(Settings(brokers="localhost:1"), "t", 0, lambda: None)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from timers.errors import TimersError, TopicConfigError
 from timers.kafka import topic_admin, topics
 from timers.kafka.own_topics import (
@@ -29,11 +30,10 @@ from timers.process.config.settings import Settings
 
 
 def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert topics.WARN_AFTER_S <= 2 < topics.TIMEOUT_S, "with Python's start it is within 3 s"
-    monkeypatch.setattr(topics, "WARN_AFTER_S", 0.1)
-    monkeypatch.setattr(topics, "TIMEOUT_S", 0.2)
+    constants(topics, WARN_AFTER_S=0.1, TIMEOUT_S=0.2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"

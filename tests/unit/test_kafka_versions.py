@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import kafka_version
+from tests.harness.constants import Constants
 from timers.cli.broker import jars
 
 
 @pytest.fixture(autouse=True)
-def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def shipped(constants: Constants) -> Iterator[str]:
     """The version that a test may replace."""
-    monkeypatch.setattr(jars, "KAFKA", jars.KAFKA)
+    constants(jars, KAFKA=jars.KAFKA)
     yield kafka_version.chosen()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.offline.dead_letters import letters as module
 from timers.offline.dead_letters.letters import Letter, LetterFilter, Span, newest
 from timers.wire.dead_letter import DecodedDeadLetter
@@ -40,9 +41,9 @@ class SimLog:
 @pytest.mark.parametrize("limit", [1, 4, 1000])
 @pytest.mark.parametrize("codes", [(), ("b",), ("c",)])
 def test_pages_have_each_letter_once_from_the_newest_on(
-    window: int, limit: int, codes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    window: int, limit: int, codes: tuple[str, ...], constants: Constants
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", window)
+    constants(module, WINDOW=window)
     log: Any = SimLog()
     letter_filter = LetterFilter(codes=codes)
     seen: list[Letter] = []
@@ -56,8 +57,8 @@ def test_pages_have_each_letter_once_from_the_newest_on(
     assert seen == sorted(wanted, key=lambda each: -each.timestamp_ms)
 
 
-def test_a_page_whose_time_is_over_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW", 10)
+def test_a_page_whose_time_is_over_goes_on_where_it_stopped(constants: Constants) -> None:
+    constants(module, WINDOW=10)
     log: Any = SimLog()
     letter_filter = LetterFilter(codes=("c",))
     page = newest(log, letter_filter, 10, None, lambda: len(log.read_windows) >= 3)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from timers.console import history as letter_box
 from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
@@ -239,9 +240,9 @@ def test_marks_are_read_once_and_in_steps(box: LetterBox, topics: SimTopics) -> 
 
 
 def test_what_is_not_kept_may_have_been_retried(
-    box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch
+    box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    monkeypatch.setattr(letter_box, "MAX_MARKS", 1)
+    constants(letter_box, MAX_MARKS=1)
     box = LetterBox(Settings.load({"TIMERS_BROKERS": "nowhere:1"}))
     late = letter(0, 200)
     topics.letters = [letter(0, 0), letter(0, 2), late]

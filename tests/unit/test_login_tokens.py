@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.oauth import CLIENT, SECRET, OAuthServer, claims_of, jwt, oauth_server
 from tests.harness.secure import Certificates
 from timers.errors import AccessError
@@ -138,8 +139,10 @@ def test_a_server_that_is_not_there_is_named() -> None:
     assert "Connection refused): is it right, and does this machine reach it?" in error_of(**settings)
 
 
-def test_an_answer_that_takes_long_is_given_up(server: OAuthServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_tokens, "ANSWER_S", 0.2)
+def test_an_answer_that_takes_long_is_given_up(
+    server: OAuthServer, monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(login_tokens, ANSWER_S=0.2)
     over = threading.Event()
     monkeypatch.setattr(server, "answer_to", lambda *_: over.wait(5) and (200, {}, b""))
     assert "gives no token within 0.2 s" in error_of(**by_url(server))
@@ -229,17 +232,17 @@ def test_a_command_prints_a_token(program: str) -> None:
         ("import sys; sys.stderr.write('x' * 900_000); sys.exit(3)", "exit code 3 ("),
     ],
 )
-def test_a_command_without_a_token_is_named(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_a_token_is_named(program: str, said: str, constants: Constants) -> None:
     if "0.5 s" in said:
-        monkeypatch.setattr(login_tokens, "ANSWER_S", 0.5)
+        constants(login_tokens, ANSWER_S=0.5)
     sentence = error_of(**running(program))
     assert sentence.startswith(f"TIMERS_SASL_TOKEN_COMMAND ('{sys.executable}') ") and said in sentence
     assert LONG not in sentence and program not in sentence
 
 
-def test_what_a_command_leaves_behind_does_not_keep_the_next_token_from_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_leaves_behind_does_not_keep_the_next_token_from_coming(constants: Constants) -> None:
     """It has the files of the command, and a session of its own: it is not killed."""
-    monkeypatch.setattr(login_tokens, "ANSWER_S", 0.5)
+    constants(login_tokens, ANSWER_S=0.5)
     left_behind = running("import os, time; os.fork() or (os.setsid(), time.sleep(15))")
     source = source_of(Settings.load(OAUTH | left_behind))
     with pytest.raises(AccessError, match=r"gives no token within 0\.5 s"):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from tests.harness.constants import Constants
 from tests.harness.machines import NativeRig
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
@@ -142,12 +143,12 @@ def test_handlers_are_made_safe_once() -> None:
     assert len(handler.filters) == 2
 
 
-async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture, constants: Constants) -> None:
     rig = NativeRig(progress=Progress(next_offset=10))
     rig.ask(*[99] * 10)
     machine = rig.machine
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(pool_module, "REPORT_S", 0.001)
+    constants(pool_module, REPORT_S=0.001)
     pool: Any = SimpleNamespace(runners={("requests", 0): SimpleNamespace(machine=machine)}, opening=0)
     task = asyncio.create_task(pool_module.Recoveries(pool)._report())
     rig.read(4)

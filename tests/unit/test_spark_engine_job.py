@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from pyspark.errors import StreamingQueryException
 
+from tests.harness.constants import Constants
 from timers.core.lineage import Batch, Lineage
 from timers.core.pauses import Pauses, ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
@@ -58,8 +59,8 @@ def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
     assert query.stopped.is_set() and query.looks == 1 and said == []
 
 
-def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "STOP_S", 0.01)
+def test_stop_interrupts_a_micro_batch_that_does_not_end(constants: Constants) -> None:
+    constants(engine, STOP_S=0.01)
     said: list[str] = []
     reporter = engine.Reporter(1, [], said.append)
     query: Any = Query(reporter, batches=0)
@@ -157,7 +158,9 @@ class Working(Ended):
         self.isActive = False
 
 
-def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     working = Working()
 
     def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
@@ -177,7 +180,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(monkeypat
         raise TimersError("2 workers have taken over")
 
     monkeypatch.setattr(query, "start", start)
-    monkeypatch.setattr(engine, "POLL_S", 0.0)
+    constants(engine, POLL_S=0.0)
     monkeypatch.setattr(beginning, "check_no_workers", check_no_workers)
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     ticks_ms: list[int] = []
@@ -204,6 +207,7 @@ class Plans:
 
 def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_not_fit(
     monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
     stop = threading.Event()
     messages = [
@@ -221,7 +225,7 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
 
     monkeypatch.setattr(query, "start", start)
     monkeypatch.setattr(beginning, "check_no_workers", lambda _: None)
-    monkeypatch.setattr(engine, "AFTER_UNFORESEEN", ReopenBackoff(Pauses(0.0, 0.0), 0.0))
+    constants(engine, AFTER_UNFORESEEN=ReopenBackoff(Pauses(0.0, 0.0), 0.0))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     retries: Any = SimpleNamespace(failure=None)

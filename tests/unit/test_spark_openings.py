@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.harness.constants import Constants
 from tests.simulation.kit import SimClock, SimLog
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.outbox import SimTopics, outbox_of
@@ -127,13 +128,13 @@ def test_a_machine_that_is_only_read_fences_nobody(before: Known, has_store: boo
     openings.close()
 
 
-def test_a_store_that_another_attempt_has_open_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_another_attempt_has_open_is_waited_for(constants: Constants) -> None:
     openings = Offline(Places(SETTINGS, CLUSTER, 1))
     openings.in_use = 2
     assert how(openings.open((TOPIC, 0), known(3))) == "known"
     openings.has_store = False
     assert how(openings.open((TOPIC, 0), known(4))) == "read", "its owner was fenced once, so what is known stands"
-    monkeypatch.setattr(module, "IN_USE_S", -1.0)
+    constants(module, IN_USE_S=-1.0)
     openings.in_use = 1
     assert how(openings.open((TOPIC, 0), None)) == "read", "the time begins when the store is found to be in use"
     openings.in_use = 2

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.console import kafka_cluster
@@ -269,8 +270,8 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
     assert (worker["pending"], worker["fired"], worker["dead_letters"]) == (7, 3, {})
 
 
-def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_port, "PACE", PACE._replace(answer_s=600.0))
+def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, constants: Constants) -> None:
+    constants(query_port, PACE=PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
     retries: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -294,8 +295,10 @@ def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, monkeyp
         thread.join()
 
 
-def test_an_engine_ends_although_its_port_does_not(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_port, "END_S", 0.05)
+def test_an_engine_ends_although_its_port_does_not(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(query_port, END_S=0.05)
     monkeypatch.setattr(QueryPages, "close", lambda _: asyncio.Event().wait())
     retries: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
 from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
@@ -156,15 +157,16 @@ def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(s
     assert snapshots._taker.wanted == {TP}
 
 
-def test_an_end_does_not_wait_for_a_look_that_hangs(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_does_not_wait_for_a_look_that_hangs(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     begun, go_on = Event(), Event()
 
     def look() -> None:
         begun.set()
         go_on.wait()
 
-    monkeypatch.setattr(engine_snapshots, "CLOSE_S", 0.05)
-    monkeypatch.setattr(engine_snapshots, "LOOK_S", 0.0)
+    constants(engine_snapshots, CLOSE_S=0.05, LOOK_S=0.0)
     monkeypatch.setattr(snapshots._taker, "look", look)
     snapshots.runner(TP, machine_at(9))
     assert begun.wait(DEADLINE_S)

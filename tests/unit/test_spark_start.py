@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
+from tests.harness.constants import Constants
 from timers.core.progress import Progress
 from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka import group_access
@@ -153,8 +154,8 @@ def test_the_engine_waits_for_a_leader_that_changes(plan: Any, tmp_path: Path) -
     assert made == Plan(path, 2, 1000, CLUSTER, {TP: 0}, {TP: Progress()}, 7)
 
 
-def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "TIMEOUT_S", 0.0)
+def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, constants: Constants) -> None:
+    constants(start, TIMEOUT_S=0.0)
     with pytest.raises(TimersError, match=r"the progress of 'timers' cannot be read from .*: Broker: Not leader"):
         plan(Log(failures=10**6))
 
@@ -283,16 +284,18 @@ def test_a_process_that_is_told_to_stop_waits_for_no_group_and_no_coordinator(mo
     assert said == [2]
 
 
-def test_a_coordinator_that_moves_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_moves_is_waited_for_only_so_long(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     """An app without Spark must not wait long for the group of an engine that it does not have."""
-    monkeypatch.setattr(group_access, "POLL_S", 0.0)
+    constants(group_access, POLL_S=0.0)
     coordinator(monkeypatch, GroupLoadInProgressError())
     with pytest.raises(TimersError, match="cannot be read"):
         group_access.wait_until_empty(SETTINGS, "timers", lambda _: None, lambda: False, 0.0)
 
 
-def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_access, "MARGIN_S", -SETTINGS.session_timeout_s)
+def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
+    constants(group_access, MARGIN_S=-SETTINGS.session_timeout_s)
     with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' run \(3\): stop them first"):
         group(monkeypatch, 3)
     with pytest.raises(TimersError, match=r"the members of the group 'timers' cannot be read"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.store_damage import Requests, images, run, wait_for_background_jobs
 from timers.core.keys import NEVER
 from timers.core.ports import Lost
@@ -127,7 +128,7 @@ def crash(store: RocksStore, path: Path, target: Path) -> None:
     store.close()
 
 
-def test_a_crash_takes_what_was_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_takes_what_was_not_flushed(tmp_path: Path, constants: Constants) -> None:
     store = opened(tmp_path / "s")
     fill(store, 0, 1000)
     store._db.rdict.flush()
@@ -136,7 +137,7 @@ def test_a_crash_takes_what_was_not_flushed(tmp_path: Path, monkeypatch: pytest.
     condemnations = Condemnations()
     again = opened(tmp_path / "copy", condemnations)
     assert again.applied == again.pending == READS["scan"](again) == 1000
-    monkeypatch.setattr(database, "FLUSH_S", 0.0)
+    constants(database, FLUSH_S=0.0)
     fill(again, 1000, 1000)
     crash(again, tmp_path / "copy", tmp_path / "last")
     last = opened(tmp_path / "last", condemnations)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from rocksdict import Rdict
 
+from tests.harness.constants import Constants
 from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
@@ -54,11 +55,11 @@ def test_a_store_of_another_log_is_wiped(tmp_path: Path, identity: str) -> None:
     other.close()
 
 
-def test_a_store_of_another_format_is_wiped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_another_format_is_wiped(tmp_path: Path, constants: Constants) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
     store.close()
-    monkeypatch.setattr(layout, "FORMAT", layout.FORMAT + 1)
+    constants(layout, FORMAT=layout.FORMAT + 1)
     later = opened(tmp_path / "s")
     assert later.applied == 0
     later.close()
@@ -94,9 +95,8 @@ def test_a_store_keeps_the_settings_history(tmp_path: Path) -> None:
     store.close()
 
 
-def test_many_rows_of_one_second_are_several_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "GROUP_ROWS", 4)
-    monkeypatch.setattr(layout, "GROUP_BYTES", 30)
+def test_many_rows_of_one_second_are_several_entries(tmp_path: Path, constants: Constants) -> None:
+    constants(layout, GROUP_ROWS=4, GROUP_BYTES=30)
     store = opened(tmp_path / "s")
     store.write({5: [row(offset) for offset in range(10)], 6: [row(offset, bytes(20)) for offset in range(10, 14)]}, 14)
     groups = [(due_s, len(rows)) for due_s, rows in store.scan(NEVER, 10)]
@@ -144,10 +144,9 @@ def test_entries_after_the_last_possible_second_are_not_rows(tmp_path: Path) -> 
 
 
 def test_a_page_of_the_index_ends_though_all_its_ids_are_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    monkeypatch.setattr(memory_limit, "JOURNAL_BYTES", 600)
-    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
+    constants(memory_limit, JOURNAL_BYTES=600, MIN_JOURNAL_BYTES=600)
     store = RocksStore.open(tmp_path / "s", "cluster=c", MEMORY, indexed=True)
     for number in range(100):
         store.write({}, number + 1, {b"%03d" % number: (number, number, 0)})

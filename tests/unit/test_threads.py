@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.process import threads
 from timers.process.threads import BoundedThreads, LoopThread
 
@@ -51,8 +52,8 @@ def test_a_loop_that_ends_cancels_what_runs_and_takes_nothing_more() -> None:
     assert is_begun.is_set()
 
 
-def test_a_loop_ends_although_a_task_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "END_S", 0.05)
+def test_a_loop_ends_although_a_task_does_not(constants: Constants) -> None:
+    constants(threads, END_S=0.05)
     loop, is_begun = LoopThread("loop", lambda *_: None), threading.Event()  # it hears of the task that is pending
     loop.submit(refuse_to_end(is_begun))
     thread = thread_of(loop)

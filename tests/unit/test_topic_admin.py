@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
+from tests.harness.constants import Constants
 from timers.kafka import connection, topic_admin, topics
 from timers.kafka.error_codes import code_of
 from timers.kafka.snapshot_log import SnapshotLog
@@ -18,21 +19,25 @@ from timers.machines.log_trimmer import LogTrimmer
 from timers.process.config.settings import Settings
 
 
-def test_create_if_missing_returns_when_the_brokers_show_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_if_missing_returns_when_the_brokers_show_the_topic(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     """The controller answers before the brokers have the topic in their metadata."""
     shown = iter([0, 0, 3])
     monkeypatch.setattr(connection, "metadata", lambda *_: None)
-    monkeypatch.setattr(connection, "AGAIN_S", 0)
+    constants(connection, AGAIN_S=0)
     monkeypatch.setattr(connection, "partitions_of", lambda *_: next(shown))
     monkeypatch.setattr(topic_admin, "create", lambda *_: True)
     assert topic_admin.create_if_missing(Settings.load({}), "new", partitions=3) is True
     assert list(shown) == []
 
 
-def test_create_if_missing_does_not_wait_forever_for_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_if_missing_does_not_wait_forever_for_the_topic(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     now_s = iter(range(100))
     monkeypatch.setattr(connection, "metadata", lambda *_: None)
-    monkeypatch.setattr(connection, "AGAIN_S", 0)
+    constants(connection, AGAIN_S=0)
     monkeypatch.setattr(connection, "partitions_of", lambda *_: 0)
     monkeypatch.setattr(topic_admin, "create", lambda *_: False)
     monkeypatch.setattr(topic_admin, "monotonic", lambda: float(next(now_s)))
@@ -77,11 +82,11 @@ def snapshots() -> SnapshotLog:
     ],
 )
 def test_a_question_that_is_forgotten_ends_as_one_without_an_answer(
-    call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], object], constants: Constants
 ) -> None:
-    monkeypatch.setattr(connection, "GRACE_S", 0.01)
-    monkeypatch.setattr("timers.machines.log_trimmer.TIMEOUT_S", 0.0)
-    monkeypatch.setattr("timers.kafka.snapshot_log.SILENT_S", 0.0)
+    constants(connection, GRACE_S=0.01)
+    constants("timers.machines.log_trimmer", TIMEOUT_S=0.0)
+    constants("timers.kafka.snapshot_log", SILENT_S=0.0)
     with pytest.raises(KafkaException) as error:
         call()
     assert code_of(error.value) == KafkaError._TIMED_OUT

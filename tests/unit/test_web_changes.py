@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.console_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
+from tests.harness.constants import Constants
 from tests.harness.sim_console import console
 from timers.console import timer_pages
 from timers.errors import PublishError
@@ -45,9 +46,8 @@ async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
     assert [entry["operation"] for entry in cluster.recorded] == operations
 
 
-async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_pages, "AT_ONCE", 20)
-    monkeypatch.setattr(timer_pages, "MAX_STEP_S", -1.0)
+async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
+    constants(timer_pages, AT_ONCE=20, MAX_STEP_S=-1.0)
     cluster = cluster_with("keep", HOSTILE, *(f"order-{number:03}" for number in range(50)))
 
     async def post(client: Any, form: dict[str, str], status: int = 200) -> str:

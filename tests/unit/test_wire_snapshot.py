@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.snapshots import CHUNK_BYTES, NUMBER, PLACE, Records, records_of
 from timers.core.keys import NEVER
 from timers.core.lineage import Batch, Lineage, RecordCount
@@ -155,12 +156,9 @@ def content(store: RocksStore) -> tuple[object, ...]:
     return *numbers, list(store.scan(NEVER, 9)), store.entries(ids), store.cancels_from(0)
 
 
-def test_the_records_of_the_golden_file_are_written_and_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_the_golden_file_are_written_and_restored(tmp_path: Path, constants: Constants) -> None:
     """Each later version must read the records of this one."""
-    monkeypatch.setattr(memory_limit, "JOURNAL_BYTES", 100)
-    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 100)
+    constants(memory_limit, JOURNAL_BYTES=100, MIN_JOURNAL_BYTES=100)
     golden = json.loads(GOLDEN.read_text())
     kept: Records = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in golden["records"]]
     store = filled(tmp_path / "filled")

@@ -212,7 +212,7 @@ IN_THE_INDEX = [rule for rule in MUTATIONS if rule != "no End for a message that
 def test_a_broken_index_is_noticed(rule: str) -> None:
     mutation = MUTATIONS[rule]
 
-    @settings(database=None, derandomize=True, max_examples=1000, phases=[Phase.generate])
+    @settings(database=None, derandomize=True, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False)
     @given(EVENTS, CHUNKS, PIECES)
     def run(events: list[Event], chunk_timers: int, piece: int) -> None:
         check(events, chunk_timers, piece, mutation.parts.marker_index)

@@ -23,10 +23,9 @@ from timers.core.timer import TopicPartition
 from timers.kafka import topics
 from timers.process.clock import Clock
 from timers.spark.engine import query, start
-from timers.spark.engine.machines import Known, Opened
-from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine.bucket import Said
+from timers.spark.engine.machines import Known, Opened, Openings
 from timers.spark.engine.oscillator import Oscillator
-from timers.spark.engine.processor import Said
 from timers.spark.engine.query_port import answering
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import EngineCounts, Monitor
@@ -65,8 +64,8 @@ class FailingOpenings:
         self._has_opened = False
 
     @classmethod
-    def of(cls, crash: Crash, places: Places) -> Any:
-        return cls(crash, Openings.of(places))
+    def of(cls, crash: Crash, *given: Any) -> Any:
+        return cls(crash, Openings.of(*given))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._openings, name)
@@ -119,13 +118,13 @@ class SparkQuery:
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
         run = start.announce(settings, cluster)
-        retries = Retries(settings, cluster, run, oscillator)
-        self._stack.enter_context(retries)
-        self._stack.enter_context(answering(settings, cluster, retries, Monitor("engine", 1), print))
+        driver = query.Driver(settings, cluster, run, oscillator.wake)
+        self._stack.enter_context(Retries(settings, cluster, driver, oscillator))
+        self._stack.enter_context(answering(settings, cluster, driver, Monitor("engine", 1), print))
         plan = start.Start(self._spark, settings, str(self.directory), self.buckets, 2, MAX_REQUESTS).plan(cluster, run)
         openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)
         self._ended.clear()
-        self._query = query.start(self._spark, settings, plan, retries, self._note, openings)
+        self._query = query.start(self._spark, settings, plan, driver, self._note, openings)
         return self
 
     def _set(self, name: str, value: str) -> None:

@@ -25,7 +25,7 @@ from timers.errors import CheckpointMismatch, LogMismatch
 from timers.kafka.log_lineage import Answer
 from timers.spark.engine.bucket import Bucket
 from timers.spark.engine.machines import Known, MachineRun
-from timers.spark.engine.read_logs import ReadLogs
+from timers.spark.engine.query import ReadLogs
 from timers.v1.future_pb2 import Future
 from timers.wire import future
 from timers.wire import headers as h

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from tests.simulation.spark_simulator import SchedulingSpark, SimExecutor, SimRun, SimSpark
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.spark.engine.machines import Known, Opened, Producer, Read
-from timers.spark.engine.openings import Openings
+from timers.spark.engine.machines import Known, Opened, Openings, Producer, Read
 
 
 class Trusting(SimExecutor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -29,19 +29,16 @@ from tests.simulation.workload import Workload
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.progress import Cuts, Progress
-from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, Tick, TopicPartition
+from timers.core.timer import CLOCK_STEP_BACK_S, Fetched, TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, LogMismatch
-from timers.machines.firing.breaker import OpenCircuit
 from timers.machines.firing.policy import Policy
 from timers.machines.opener import Known as OfStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
-from timers.spark.engine.bucket import Bucket, BucketState
-from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Producer, Read
-from timers.spark.engine.openings import Openings
-from timers.spark.engine.packing import Arrivals, pack
-from timers.spark.engine.read_logs import ReadLogs
+from timers.spark.engine.bucket import Arrivals, Bucket, BucketState, pack
+from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Openings, Producer, Read
+from timers.spark.engine.query import ReadLogs
 from timers.wire import headers as h
 from timers.wire.topics import transactional_id
 
@@ -102,17 +99,13 @@ class SimPartitions(Openings):
         self._executor = executor
         self.had_others = False
 
-    def adopt(self, circuits: list[OpenCircuit], now: Tick | None) -> None:
-        """The circuits are those of the routes, which all share."""
-
-    def failing(self) -> Failing:
-        return Failing([], [])
-
-    def run(self, calls: Sequence[Callable[[], None]]) -> None:
-        order = list(calls)
+    def run(self, runs: Collection[MachineRun]) -> Failing:
+        """What fails is known to all: they share their routes."""
+        order = list(runs)
         self._engine.random.shuffle(order)
-        for call in order:
-            call()
+        for each in order:
+            each.go()
+        return Failing()
 
     def has_time(self) -> bool:
         """Whether a machine may take another step in this micro-batch."""

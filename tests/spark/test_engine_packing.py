@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.spark.columns import RECORD
-from timers.spark.engine import packing
-from timers.spark.engine.packing import Arrivals
+from timers.spark.engine.bucket import Arrivals, packing
 from timers.wire.formats import RequestRecord
 
 pytestmark = pytest.mark.spark
@@ -36,7 +35,7 @@ def test_all_records_of_a_partition_go_to_one_bucket_as_they_are() -> None:
         for offset in (5, 6)
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(RECORD))
-    (out,) = packing.packing(BUCKETS)([batch])
+    (out,) = packing(BUCKETS)([batch])
     found = {(row["bucket"], Arrivals.unpack(row["arrivals"]).tp) for row in out.to_pylist()}
     assert found == {(8, ("r", 1)), (3, ("r", 2)), (8, ("ids", 1))}
     for row in out.to_pylist():

@@ -19,7 +19,7 @@ from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.spark import kafka
-from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine.machines import Openings, Places
 
 pytestmark = [pytest.mark.spark]
 
@@ -75,10 +75,9 @@ def test_a_machine_of_a_new_app_opens_without_rights_on_snapshots(broker: Secure
     add(system.admin, worker_acls(system.settings, USER))
     settings = Settings.load({**system.environment, **environment_of(broker, "SASL_SSL")})
     places = Places(settings, existing_topics(asking_admin(settings), settings), run=1)
-    stop = threading.Event()
-    give_up = threading.Timer(DEADLINE_S, stop.set)
+    openings = Openings(places)
+    give_up = threading.Timer(DEADLINE_S, openings.stop.set)
     give_up.start()
-    openings = Openings(places, stop)
     try:
         opened = openings.open((settings.request_topic, 0), None)
         assert opened.loop.machine.position == 0

@@ -261,18 +261,17 @@ worker/machines/runner.py                           Runner._run
 SPARK = f"""
 spark/engine/query.py                               start.run
   spark/jvm.py                                      planned_offsets
-  spark/engine/read_logs.py                         ReadLogs.through
+  spark/engine/query.py                             ReadLogs.through
     process/threads.py                              LoopThread.submit by _submit
-  spark/engine/read_logs.py                         ReadLogs.log_ends
+  spark/engine/query.py                             ReadLogs.log_ends
   machines/firing/breaker.py                        CircuitBreaker.circuits
   spark/engine/questions.py                         Questions.told
-  spark/engine/processor.py                         Told.encode
-spark/engine/processor.py                           TimerProcessor.handleInputRows
-  spark/engine/packing.py                           Arrivals.unpack
-  spark/engine/openings.py                          Openings.of by partitions
+  spark/engine/bucket.py                            Told.encode
+spark/engine/bucket.py                              TimerProcessor.handleInputRows
+  spark/engine/bucket.py                            Arrivals.unpack
   spark/engine/bucket.py                            BucketState.decode
     wire/progress.py                                decode
-  spark/engine/openings.py                          Openings.adopt
+  spark/engine/machines.py                          Openings.of by partitions
     machines/firing/topics.py                       Targets.adopt
       machines/firing/breaker.py                    CircuitBreaker.merge
   spark/engine/bucket.py                            Bucket.__init__
@@ -285,57 +284,56 @@ spark/engine/processor.py                           TimerProcessor.handleInputRo
       spark/engine/bucket.py                        Bucket._has_work
         spark/engine/machines.py                    Known.has_work
       spark/engine/machines.py                      MachineRun.__init__ by _run
-    spark/engine/openings.py                        Openings.run
-    spark/engine/machines.py                        MachineRun.go
-      spark/engine/openings.py                      Openings.open
-        machines/opener.py                          open_machine
-          spark/engine/openings.py                  _Port.fence
-            spark/engine/openings.py                Openings.renew
-              spark/engine/openings.py              Openings.outbox
-                machines/machine_parts.py           Parts.producer
-                machines/machine_parts.py           Parts.outbox
-              machines/firing/producer.py           TransactionalProducer.renew
-                process/threads.py                  LoopThread.submit
-                machines/firing/producer.py         TransactionalProducer._renew
-                  kafka/aiokafka_internals/produce.py open_again
-          spark/engine/openings.py                  _Port.known
-            spark/engine/machines.py                Producer.is_followed_by
-            spark/engine/machines.py                Known.of_store
-          machines/opener.py                        open_known
-            machines/store/opening.py               Stores.open
-              machines/store/opening.py             Stores._opened
-                machines/store/rocks.py             RocksStore.open
-                  machines/store/database.py        Database.reopen
-            core/store_validity.py                  catch_up
-              machines/store/rocks.py               RocksStore.drop_through
-            spark/engine/openings.py                _Port.machine
-              machines/machine_parts.py             Parts.machine
-                machines/partition.py               spec_of
-                machines/partition.py               PartitionSpec.machine
-                  core/machine.py                   Machine.__init__ by machine
-                machines/machine_parts.py           Parts.bind
-                  kafka/progress_rules.py           progress_partition
-                  machines/firing/transaction.py    Transaction.bind
-        spark/engine/openings.py                    Openings._opened
-          core/loop.py                              Loop.__init__
-      spark/engine/machines.py                      MachineRun._work
-        core/loop.py                                Loop.add_tick
-{indent(FIRING.strip(), "        ")}
-        core/machine.py                             Machine.commit_progress
-        machines/firing/transaction.py              Transaction.tell_group
-        spark/engine/snapshots.py                   Snapshots.answer
-      spark/engine/questions.py                     Answering.answers
-      spark/engine/machines.py                      MachineRun._known
-      spark/engine/openings.py                      Openings._opened.close by closing
-        machines/firing/transaction.py              Transaction.release_compute_lock
-        machines/store/opening.py                    close_store
-          machines/store/rocks.py                   RocksStore.close
-            machines/store/database.py              Database.close
-      core/counters.py                              subtracted
+    spark/engine/machines.py                        Openings.run
+      spark/engine/machines.py                      MachineRun.go
+        spark/engine/machines.py                    Openings.open
+          machines/opener.py                        open_machine
+            spark/engine/machines.py                _Port.fence
+              spark/engine/machines.py              Openings.renew
+                spark/engine/machines.py            Openings.outbox
+                  machines/machine_parts.py         Parts.producer
+                  machines/machine_parts.py         Parts.outbox
+                machines/firing/producer.py         TransactionalProducer.renew
+                  process/threads.py                LoopThread.submit
+                  machines/firing/producer.py       TransactionalProducer._renew
+                    kafka/aiokafka_internals/produce.py open_again
+            spark/engine/machines.py                _Port.known
+              spark/engine/machines.py              Producer.is_followed_by
+              spark/engine/machines.py              Known.of_store
+            machines/opener.py                      open_known
+              machines/store/opening.py             Stores.open
+                machines/store/opening.py           Stores._opened
+                  machines/store/rocks.py           RocksStore.open
+                    machines/store/database.py      Database.reopen
+              core/store_validity.py                catch_up
+                machines/store/rocks.py             RocksStore.drop_through
+              spark/engine/machines.py              _Port.machine
+                machines/machine_parts.py           Parts.machine
+                  machines/partition.py             spec_of
+                  machines/partition.py             PartitionSpec.machine
+                    core/machine.py                 Machine.__init__ by machine
+                  machines/machine_parts.py         Parts.bind
+                    kafka/progress_rules.py         progress_partition
+                    machines/firing/transaction.py  Transaction.bind
+          spark/engine/machines.py                  Openings._opened
+            core/loop.py                            Loop.__init__
+        spark/engine/machines.py                    MachineRun._work
+          core/loop.py                              Loop.add_tick
+{indent(FIRING.strip(), "          ")}
+          core/machine.py                           Machine.commit_progress
+          machines/firing/transaction.py            Transaction.tell_group
+          spark/engine/questions.py                 Snapshots.answer
+        spark/engine/questions.py                   Answering.answers
+        spark/engine/machines.py                    MachineRun._known
+        spark/engine/machines.py                    Openings._opened.close by closing
+          machines/firing/transaction.py            Transaction.release_compute_lock
+          machines/store/opening.py                 close_store
+            machines/store/rocks.py                 RocksStore.close
+              machines/store/database.py            Database.close
+        core/counters.py                            subtracted
     core/counters.py                                added
   spark/engine/bucket.py                            BucketState.encode
     wire/progress.py                                encode
-  spark/engine/openings.py                          Openings.failing
 spark/engine/query.py                               start.run
   machines/firing/topics.py                         Targets.merge
   spark/engine/questions.py                         Questions.note
@@ -414,7 +412,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 37, 63), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 32, 53), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

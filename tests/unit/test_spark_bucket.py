@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -72,7 +72,7 @@ def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
         def go(self) -> None:
             opened.append(self.known)
 
-    partitions: Any = SimpleNamespace(run=lambda calls: [call() for call in calls])
+    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs])
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN._replace(progress=before)})
     bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
     bucket.process([], {TP: Read(9, None, Lineage())}, None)
@@ -86,7 +86,7 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
         def go(self) -> None:
             asked.extend((self._tp, question.number) for question in self._questions)
 
-    partitions: Any = SimpleNamespace(run=lambda calls: [call() for call in calls], asks=lambda _: False)
+    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], asks=lambda _: False)
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN, ("r", 2): KNOWN})
     bucket = Bucket(state, partitions, {}, {}, Asked)
     read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
@@ -130,10 +130,10 @@ def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
         def go(self) -> None:
             ran[-1].append(self._tp)
 
-    def run(calls: Any) -> None:
+    def run(runs: Any) -> None:
         ran.append([])
-        for call in calls:
-            call()
+        for each in runs:
+            each.go()
 
     partitions: Any = SimpleNamespace(run=run, asks=lambda _: False)
     first, second, due, idle = (("r", number) for number in range(4))
@@ -212,9 +212,9 @@ class SimPartitions:
     def name(self, snapshot: NamedSnapshot) -> None:
         self._rig.outbox.progress = replace(self._rig.outbox.progress, snapshot=snapshot)
 
-    def run(self, calls: Sequence[Callable[[], None]]) -> None:
-        for call in calls:
-            call()
+    def run(self, runs: Collection[MachineRun]) -> None:
+        for each in runs:
+            each.go()
 
     def log_end(self, tp: TopicPartition) -> int:
         return 9

@@ -20,8 +20,8 @@ from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings
 from timers.spark.engine import query
 from timers.spark.engine import start as beginning
+from timers.spark.engine.bucket import Said, Told
 from timers.spark.engine.machines import Failing, Read
-from timers.spark.engine.processor import Said, Told
 from timers.spark.engine.query import Plan
 from timers.spark.engine.questions import Question
 from timers.spark.jobs import engine
@@ -163,7 +163,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(
 ) -> None:
     working = Working()
 
-    def start(spark: Any, settings: Settings, plan: Plan, retries: Any, done: Any) -> Ended:
+    def start(spark: Any, settings: Settings, plan: Plan, driver: Any, done: Any) -> Ended:
         for number, had_others in enumerate([False, True, False]):
             total = Total({"fired": 2}, {("t", 0): (3, 9)}, True, {("t", 0): Snapshot(5, 70, 512, 8)}, [])
             idle, nothing_failed = Total({}, {}, True, {}, []), Failing([], [])
@@ -185,7 +185,7 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     ticks_ms: list[int] = []
     counts = EngineCounts()
-    retries: Any = SimpleNamespace(failure=None)
+    retries: Any = SimpleNamespace(failure=None, driver=None)
     with pytest.raises(TimersError, match="2 workers have taken over"):
         engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append, counts.add)
     assert not working.isActive and ticks_ms == [10, 11, 12]
@@ -228,7 +228,7 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
     constants(engine, AFTER_UNFORESEEN=ReopenBackoff(Pauses(0.0, 0.0), 0.0))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
-    retries: Any = SimpleNamespace(failure=None)
+    retries: Any = SimpleNamespace(failure=None, driver=None)
     plans = Plans()
     engine.run(spark, Settings(), plans, retries, lines.append, stop, print, print)
     assert (started, plans.anew) == (["plan 1", "plan 1", "plan 2"], [False, True])

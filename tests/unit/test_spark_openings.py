@@ -19,12 +19,12 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import StoreError, StoreInUse
 from timers.kafka.topics import Cluster
+from timers.machines import opener
 from timers.machines.opener import OpenedMachine
 from timers.machines.store import opening
 from timers.process.config.settings import Settings
-from timers.spark.engine import openings as module
-from timers.spark.engine.machines import Known, Producer
-from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine import machines as module
+from timers.spark.engine.machines import Known, Openings, Places, Producer
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
@@ -89,8 +89,8 @@ NOW_S = 1_000_000
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Targets", "RequestReader", "LogLineages", "AskLog", "ProducerLoop", "Snapshots"):
         monkeypatch.setattr(module, name, Mock())
-    monkeypatch.setattr(module, "open_machine", open_machine)
-    monkeypatch.setattr(module, "open_known", open_known)
+    monkeypatch.setattr(opener, "open_machine", open_machine)
+    monkeypatch.setattr(opener, "open_known", open_known)
 
 
 def known(epoch: int, topic_id: bytes = b"topic") -> Known:
@@ -168,9 +168,9 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(
 
 def test_a_process_closes_the_producers_of_an_earlier_query() -> None:
     places = Places(SETTINGS, CLUSTER, 1)
-    first = Offline.of(places)
-    assert Offline.of(Places(SETTINGS, CLUSTER, 1)) is first
-    second = Offline.of(Places(SETTINGS, CLUSTER, 2))
+    first = Offline.of(places, [], None)
+    assert Offline.of(Places(SETTINGS, CLUSTER, 1), [], None) is first
+    second = Offline.of(Places(SETTINGS, CLUSTER, 2), [], None)
     assert second is not first
     assert all(producer.is_closed for producer in first._producers.values())  # type: ignore[attr-defined]
     second.close()

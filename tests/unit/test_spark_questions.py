@@ -40,7 +40,7 @@ from timers.process.http.asking import ask
 from timers.process.threads import LoopThread, call_in_thread
 from timers.spark.engine import query_port
 from timers.spark.engine import questions as engine_questions
-from timers.spark.engine.processor import Told
+from timers.spark.engine.bucket import Told
 from timers.spark.engine.query_port import PACE, answering
 from timers.spark.engine.questions import ANSWERS_S, Answering, Questions
 from timers.spark.monitoring import EngineCounts, Monitor
@@ -195,7 +195,7 @@ def openings_on(loop: LoopThread, runners: Mapping[tuple[str, int], Any] = Mappi
 
 def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(loop: LoopThread) -> None:
     questions = asked_by(lambda: None)
-    retries: Any = SimpleNamespace(questions=questions, openings=openings_on(loop))
+    driver: Any = SimpleNamespace(questions=questions, openings=openings_on(loop))
     said: list[str] = []
     stop = threading.Event()
     machine = machine_with_a_timer()
@@ -211,7 +211,7 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
         query = threading.Thread(target=run)
         query.start()
         try:
-            with answering(settings, CLUSTER, retries, MONITOR, said.append):
+            with answering(settings, CLUSTER, driver, MONITOR, said.append):
                 wait_until(lambda: bool(said), "the port is said to be in use")
                 assert said[0].startswith(f"queries are answered when TIMERS_WEB_PORT={port}")
                 other.close()
@@ -240,7 +240,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
     monitor.engine = EngineCounts()
     monitor.needs_ticks()
     runner = SimpleNamespace(machine=SimpleNamespace(pending=1))
-    retries: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop, {retry: runner}))
+    driver: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop, {retry: runner}))
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
     found = FoundWorker("timers-engine", settings.query_url, [retry, (TP[0], 0), TP], may_be_asked=True)
@@ -256,7 +256,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
         return said
 
     try:
-        with answering(settings, CLUSTER, retries, monitor, print):
+        with answering(settings, CLUSTER, driver, monitor, print):
             said = await once(DO_NOT_FIRE)
             assert "the job has not read its topics yet" in said["state"]["why"]
             monitor.engine.add(Total({"fired": 3}, {TP: (6, None)}, True, {}, []))
@@ -273,7 +273,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
 def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, constants: Constants) -> None:
     constants(query_port, PACE=PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
-    retries: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
+    driver: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = replace(SETTINGS, web_port=other.getsockname()[1])
 
@@ -283,7 +283,7 @@ def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, constan
                 ask(settings, "/timers", {"limit": "10"}, "cluster")
 
     def run() -> None:
-        with answering(settings, CLUSTER, retries, MONITOR, lambda _: None):
+        with answering(settings, CLUSTER, driver, MONITOR, lambda _: None):
             assert asked.wait(60)
         ended.set()
 
@@ -300,10 +300,10 @@ def test_an_engine_ends_although_its_port_does_not(
 ) -> None:
     constants(query_port, END_S=0.05)
     monkeypatch.setattr(QueryPages, "close", lambda _: asyncio.Event().wait())
-    retries: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop))
+    driver: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop))
 
     def run() -> None:
-        with answering(replace(SETTINGS, web_port=0), CLUSTER, retries, MONITOR, lambda _: None):
+        with answering(replace(SETTINGS, web_port=0), CLUSTER, driver, MONITOR, lambda _: None):
             pass
 
     call_in_thread("engine", run).result(DEADLINE_S)

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
+from timers.spark.engine.bucket import Said
 from timers.spark.engine.machines import Failing
-from timers.spark.engine.processor import Said
 from timers.spark.jobs.engine import Reporter
 from timers.spark.totals import Total
 

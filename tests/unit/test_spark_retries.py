@@ -19,8 +19,9 @@ from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch, StoreInUse
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
-from timers.spark.engine import openings, retries
-from timers.spark.engine.openings import Openings, Places
+from timers.spark.engine import machines
+from timers.spark.engine.machines import Openings, Places
+from timers.spark.engine.query import Driver
 from timers.spark.engine.retries import Retries
 
 SETTINGS = Settings(brokers="localhost:1")
@@ -28,13 +29,12 @@ TP = (SETTINGS.retry_topic, 0)
 CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 
-def retries_over(monkeypatch: pytest.MonkeyPatch, opening: Callable[[TopicPartition, Any], Any]) -> Retries:
+def retries_over(opening: Callable[[TopicPartition, Any], Any]) -> Retries:
     """Retries whose machines are opened by a function, at a second at which the topic has one record."""
-    sim = SimpleNamespace(parts=Mock(), lineages=Mock(), open=opening, asks=lambda tp: False, close=lambda: None)
-    monkeypatch.setattr(retries, "Openings", lambda *_: sim)
-    made = Retries(SETTINGS, CLUSTER, 1, Mock(tick=Tick(1_000_000_000)))
-    made.read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))  # type: ignore[assignment]
-    return made
+    openings = Mock(open=opening, asks=lambda tp: False, stop=threading.Event())
+    read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))
+    driver: Any = SimpleNamespace(openings=openings, read_logs=read_logs)
+    return Retries(SETTINGS, CLUSTER, driver, Mock(tick=Tick(1_000_000_000)))
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def retries_over(monkeypatch: pytest.MonkeyPatch, opening: Callable[[TopicPartit
         RuntimeError("no code expects this"),
     ],
 )
-def test_a_machine_that_failed_is_opened_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_machine_that_failed_is_opened_again(error: Exception) -> None:
     opened: list[TopicPartition] = []
 
     def opening(tp: TopicPartition, known: object) -> None:
         opened.append(tp)
         raise error if len(opened) == 1 else LogMismatch("records are missing")
 
-    with retries_over(monkeypatch, opening) as running:
+    with retries_over(opening) as running:
         wait_until(lambda: running.failure is not None, "the second opening has failed")
     assert opened[:2] == [TP, TP]
     assert "records are missing" in str(running.failure)
@@ -66,7 +66,7 @@ def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    running = retries_over(monkeypatch, Mock())
+    running = retries_over(Mock())
     monkeypatch.setattr(running._threads, "call", refuse)
     running._serve()
     assert f"the retries of {SETTINGS.retry_topic!r} failed" in str(running.failure)
@@ -80,9 +80,9 @@ def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPa
 
     starts: list[Callable[[], object]] = [
         lambda: Openings(Places(SETTINGS, CLUSTER, run=1)),
-        lambda: Retries(SETTINGS, CLUSTER, 1, Mock()),
+        lambda: Driver(SETTINGS, CLUSTER, 1, Mock()),
     ]
-    monkeypatch.setattr(openings, "Targets", refuse)
+    monkeypatch.setattr(machines, "Targets", refuse)
     for start in starts:
         before = threading.active_count()
         with pytest.raises(KafkaException):

@@ -31,8 +31,8 @@ from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import call_in_thread
-from timers.spark.engine import snapshots as engine_snapshots
-from timers.spark.engine.snapshots import MomentaryRunner, Snapshots
+from timers.spark.engine import questions as engine_snapshots
+from timers.spark.engine.questions import MomentaryRunner, Snapshots
 
 TP = "timer-request", 3
 CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16})
@@ -146,8 +146,8 @@ def test_a_question_that_was_taken_back_is_not_answered(store: RocksStore, runne
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Snapshots:
-    openings: Any = SimpleNamespace(parts=stores(tmp_path), partition_metrics={TP: PartitionMetrics()}, now_s=None)
-    return Snapshots(openings.parts, openings.partition_metrics, lambda: openings.now_s)
+    parts: Any = stores(tmp_path)
+    return Snapshots(parts, {TP: PartitionMetrics()})
 
 
 def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(snapshots: Snapshots) -> None:

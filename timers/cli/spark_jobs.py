@@ -74,7 +74,7 @@ def engine(
     from timers.kafka.progress_log import allow_in_new_app
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
-    from timers.spark.engine.query import Plan, request_topics, session_settings
+    from timers.spark.engine.query import Driver, Plan, request_topics, session_settings
     from timers.spark.engine.query_port import answering
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
@@ -104,7 +104,8 @@ def engine(
         start.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         run = start.announce(settings, cluster)
-        retries = stack.enter_context(Retries(settings, cluster, run, oscillator))
+        driver = Driver(settings, cluster, run, oscillator.wake)
+        retries = stack.enter_context(Retries(settings, cluster, driver, oscillator))
 
         def make_plan(anew: bool) -> Plan:
             plan = starting.plan(topics.ensure(settings), run, anew=anew)
@@ -116,8 +117,8 @@ def engine(
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
-        monitor.engine = EngineCounts(retries.openings.counters, retries.openings.open_circuits)
-        stack.enter_context(answering(settings, cluster, retries, monitor, say))
+        monitor.engine = EngineCounts(driver.openings.counters, driver.openings.open_circuits)
+        stack.enter_context(answering(settings, cluster, driver, monitor, say))
         monitor.needs_ticks()
         job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)
         say("stopped")

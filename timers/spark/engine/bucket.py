@@ -3,16 +3,28 @@
 A bucket has the same partitions of all request topics, and gets each tick. What has fired is in the progress of the
 partitions, which their transactions commit (:mod:`timers.spark.engine.machines`). So the same rules cover a micro-batch
 that Spark repeats, a checkpoint that is lost or old, and workers that ran in between.
+
+The first step of the engine packs the records of a partition for its bucket, as they were read. A record as a row of a
+pandas frame costs more than to decode it, so a row has many of them, which stay in columns of Arrow until the bucket
+reads them. transformWithStateInPandas gives the bucket its state: one variable, ``memory``, the encoded
+:class:`BucketState`. A checkpoint contains this name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 
 import msgpack
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.counters import added
@@ -20,15 +32,66 @@ from timers.core.index import Swept
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
 from timers.errors import CheckpointMismatch
-from timers.spark.engine.machines import Known, MachineRun, Producer, Read
-from timers.spark.engine.packing import Arrivals
+from timers.machines.firing.breaker import OpenCircuit
+from timers.process.clock import Clock, boot_id
+from timers.process.config.settings import Settings
+from timers.spark.columns import Batches, batchwise, bounds, headers_of, record_batch, schema
+from timers.spark.engine.machines import Failing, Known, MachineRun, Openings, Producer, Read
 from timers.spark.engine.questions import Answering, Question
 from timers.spark.totals import Total
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
 
-if TYPE_CHECKING:
-    from timers.spark.engine.openings import Openings
+# ---- what the tasks read --------------------------------------------------------------------------------------------
+
+SCHEMA = schema("bucket int, arrivals binary")
+"""Columns of the result."""
+
+
+class Arrivals(NamedTuple):
+    """Records of one partition that one task has read, in ascending offset."""
+
+    tp: TopicPartition
+    records: Sequence[RequestRecord]
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Arrivals:
+        """Read the bytes that :func:`pack` has returned."""
+        with pa.ipc.open_stream(data) as stream:
+            batch = stream.read_next_batch()
+        offset, key, value, at, kind = (
+            batch[name].to_pylist() for name in ("offset", "key", "value", "timestamp_ms", "timestamp_type")
+        )
+        columns = zip(offset, key, value, headers_of(batch["headers"]), at, kind, strict=True)
+        # As RequestRecord._make does, without a call of Python for each record.
+        records = list(map(tuple.__new__, repeat(RequestRecord), columns))
+        place = batch.schema.metadata
+        return cls((place[b"topic"].decode(), int(place[b"partition"])), records)
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    """Returns the requests of one partition as bytes. Inverse: :meth:`Arrivals.unpack`."""
+    place = {name: str(batch[name][0].as_py()) for name in ("topic", "partition")}
+    part = batch.drop_columns(list(place)).replace_schema_metadata(place)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, part.schema) as stream:
+        stream.write_batch(part)
+    return bytes(sink.getvalue())
+
+
+def packing(buckets: Sequence[int]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``: of each batch of requests (:data:`timers.spark.columns.RECORD`) it yields a row
+    for each partition, and one more if other partitions are in between."""
+
+    def packed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        parts = [batch.slice(first, end - first) for first, end in pairwise(bounds(batch))]
+        rows = [(buckets[part["partition"][0].as_py() % len(buckets)], pack(part)) for part in parts]
+        return record_batch(rows, SCHEMA)
+
+    return batchwise(packed)
+
+
+# ---- a bucket --------------------------------------------------------------------------------------------------------
 
 FORMAT = 11
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
@@ -99,6 +162,7 @@ class Bucket:
 
     Attributes:
         state: complete after :meth:`process`.
+        failing: what the machines have learned about failing targets.
     """
 
     def __init__(
@@ -110,6 +174,7 @@ class Bucket:
         run: type[MachineRun] = MachineRun,
     ) -> None:
         self.state = state
+        self.failing = Failing()
         self._partitions = partitions
         self._starts = starts
         self._cuts = cuts
@@ -187,7 +252,7 @@ class Bucket:
             records.setdefault(each.tp, []).extend(each.records)
         parts = () if state.tick is None else self._runs(records, read, state.tick, asked)
         for part in parts:
-            self._partitions.run([run.go for run in part.values()])
+            self.failing = self._partitions.run(part.values())
         runs = {tp: run for part in parts for tp, run in part.items()}
         state.known.update({tp: run.known for tp, run in runs.items() if run.known is not None})
         state.read_to.update({tp: each.end for tp, each in read.items()})
@@ -230,3 +295,108 @@ class Bucket:
         """What the state knows of a partition; None if it knew it before a loss was accepted: of another log [I28]."""
         known, cuts = self.state.known.get(tp), self._cuts.get(tp, ())
         return known if known is not None and known.progress.cuts[: len(cuts)] == cuts else None
+
+
+# ---- its task --------------------------------------------------------------------------------------------------------
+
+OUTPUT = "said binary"
+"""The output row of a bucket: a pickled :class:`Said`."""
+
+TOLD = "timers.told"
+"""Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
+
+
+class Told(NamedTuple):
+    """What the driver tells the tasks of a micro-batch."""
+
+    read: dict[TopicPartition, Read]
+    circuits: list[OpenCircuit]
+    """Failing targets."""
+    questions: Sequence[tuple[TopicPartition, Question]] = ()
+
+    def encode(self) -> str:
+        """Inverse: :meth:`decode`."""
+        return base64.b64encode(pickle.dumps(self)).decode()
+
+    @staticmethod
+    def decode(text: str) -> Told:
+        told: Told = pickle.loads(base64.b64decode(text))
+        return told
+
+
+class Said(NamedTuple):
+    """What a bucket tells the driver of a micro-batch."""
+
+    bucket: int
+    tick_ms: int | None
+    """Its newest tick that counts."""
+    held: str | None
+    """Why a tick did not count."""
+    had_others: bool
+    """Whether partitions had other owners."""
+    failing: Failing
+    total: Total
+
+
+@dataclass(eq=False)
+class TimerProcessor(StatefulProcessor):
+    """Runs the bucket of a key on the rows of a micro-batch.
+
+    A row has ``arrivals`` (:func:`packing`), or ``tick_partition``, ``tick_offset`` and ``tick_ms``.
+
+    Args:
+        keys: of the buckets.
+        partitions: as :meth:`Openings.of`, without its places.
+        starts: partition -> first offset that the query has read, if this is known.
+        cuts: partition -> the cuts of its log when the query started.
+        fired_s: second up to which the app had fired when the query started; None: nothing had.
+    """
+
+    settings: Settings
+    keys: Sequence[int]
+    partitions: Callable[[list[OpenCircuit], Tick | None], Openings]
+    starts: Mapping[TopicPartition, int]
+    cuts: Mapping[TopicPartition, Cuts]
+    fired_s: int | None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state: ValueState = handle.getValueState("memory", "data binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        arrivals: list[Arrivals] = []
+        newest: dict[int, tuple[int, int]] = {}
+        for frame in rows:
+            arrivals += [Arrivals.unpack(data) for data in frame["arrivals"] if data is not None]
+            ticks = frame[frame["tick_ms"].notna()]
+            for partition, offset, tick_ms in zip(
+                ticks["tick_partition"], ticks["tick_offset"], ticks["tick_ms"], strict=True
+            ):
+                newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
+        (number,) = key
+        told = _told()
+        read = {tp: each for tp, each in told.read.items() if self.keys[tp[1] % len(self.keys)] == number}
+        value = self._state.get()
+        state = BucketState() if value is None else BucketState.decode(bytes(value[0]))
+        partitions = self.partitions(told.circuits, state.tick)
+        bucket = Bucket(state, partitions, self.starts, self.cuts)
+        # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
+        ticks_ms = [tick_ms for _, tick_ms in newest.values()]
+        guard = ClockGuard(self.settings.max_clock_leap_s, self.settings.accept_time_s)
+        clocks = Clock().read()
+        tick = bucket.counted(ticks_ms, guard, clocks, boot_id(), self.fired_s)
+        held = next((hold.sentence for hold in guard.holds(clocks.boot_s)), None)
+        done = bucket.process(arrivals, read, tick, told.questions)
+        self._state.update((bucket.state.encode(),))
+        newest_ms = None if bucket.state.tick is None else bucket.state.tick.append_ms
+        said = Said(int(number), newest_ms, held, partitions.had_others, bucket.failing, done)
+        yield pd.DataFrame({"said": [pickle.dumps(said)]})
+
+    def close(self) -> None:
+        """Do nothing: the producers serve the next micro-batch."""
+
+
+def _told() -> Told:
+    context = TaskContext.get()
+    assert context is not None
+    text = context.getLocalProperty(TOLD)
+    return Told.decode(text) if text else Told({}, [])

@@ -1,41 +1,90 @@
-"""One partition in a micro-batch: the worker's machine over the worker's store, on the disk of the executor.
+"""The machines of one Python worker of Spark: a worker's machines, over a worker's stores on the executor's disk.
 
-The store is opened and closed in each task, because Spark may run a bucket in another process each time. It is a cache
-of the log: what an executor's store lacks is restored from snapshots, and read from the log. Spark's state has only
-what a bucket must know to leave a partition closed in which nothing is to do.
+A store is opened and closed in each task, because Spark may run a bucket in another process in each micro-batch, and
+may run it again. It is a cache of the log: what an executor's store lacks is restored from snapshots, and read from the
+log. Spark's state has only what a bucket must know to leave a partition closed in which nothing is to do.
+
+Each attempt opens the producer of a partition anew, which fences all others [I12]. The state of the bucket names the
+opening that made its last commit. If the present opening is the next one, the bucket knows the committed progress. If
+not (Spark has repeated a task, a lost executor still runs, workers ran in between), the progress is read again: fence
+first, then read [I14].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+import logging
+import threading
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from timers.core.counters import subtracted
+from confluent_kafka import KafkaException
+
+from timers.core import levels
+from timers.core.counters import Counters, subtracted
 from timers.core.index import Swept
 from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.machine import Machine
 from timers.core.passed_over import pass_over
-from timers.core.ports import Lost
+from timers.core.pauses import AFTER_LOST, Reopening
+from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import LogMismatch
+from timers.errors import CheckpointMismatch, LogMismatch, NameTakenError, StoreInUse
 from timers.kafka.accepted_loss import letter_of, refusal
+from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
+from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
+from timers.kafka.progress_log import ProgressLog, allowed_level
+from timers.kafka.request_formats import enabled_formats
+from timers.kafka.request_reader import RequestReader
+from timers.kafka.shared_answers import SharedAnswers
+from timers.kafka.topic_admin import listed
+from timers.kafka.topics import Cluster
 from timers.machines import opener
 from timers.machines.firing.breaker import OpenCircuit
+from timers.machines.firing.policy import Policy
+from timers.machines.firing.producer import TransactionalProducer
+from timers.machines.firing.topics import Targets
 from timers.machines.firing.transaction import Transaction
 from timers.machines.machine_parts import Parts
+from timers.machines.store.failures import Condemnations
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.opening import close_store
+from timers.machines.store.rocks import RocksStore
+from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.spark.engine.questions import Answering, Question
+from timers.spark.engine.questions import Answering, Question, Snapshots
 from timers.spark.totals import Snapshot
+from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
+from timers.wire.topics import apps_with_snapshots, partition_name
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+THREADS = 64
+"""Partitions of a process that wait for brokers at the same time."""
+
+TOPICS_S = 10.0
+"""How long an answer about all topics may take."""
+
+IN_USE_S = 30.0
+"""How long a task waits for a store that another attempt, or an engine that ends, has open. That one is fenced, and
+learns it from its next transaction: a restore, or a log that is read again, may take longer. Then the query starts
+again."""
 
 LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
@@ -119,9 +168,9 @@ class Opened(NamedTuple):
 class Failing(NamedTuple):
     """What a task has learned about failing targets."""
 
-    opened: list[OpenCircuit]
+    opened: Sequence[OpenCircuit] = ()
     """Circuits that were opened."""
-    worked: list[str]
+    worked: Sequence[str] = ()
     """Targets that have taken records again."""
 
 
@@ -151,28 +200,305 @@ class Done(NamedTuple):
     snapshot: Snapshot | None = None
 
 
-class Partitions(Protocol):
-    """Opens the partitions of one attempt of a task (:class:`timers.spark.engine.openings.Openings`)."""
+@dataclass(frozen=True)
+class Places:
+    """What all executors must know of the query's topics."""
 
-    parts: Parts
+    settings: Settings
+    cluster: Cluster
+    run: int
+    """Number of this run of the engine."""
+
+
+def _stop_reading(_: object, batch: UnreadableBatch) -> bool:
+    raise batch
+
+
+class Openings:
+    """Opens partitions, and runs several at a time; one instance for each process.
+
+    Attributes:
+        stop: ends all waiting if it is set.
+        had_others: whether partitions had another owner since the last commit of their bucket: workers, an engine, or
+            another attempt of the task. Of those that this task has opened.
+    """
+
+    _present: ClassVar[tuple[Places, Openings] | None] = None
+
+    def __init__(self, places: Places) -> None:
+        settings, cluster = places.settings, places.cluster
+        self._places = places
+        self.stop = threading.Event()
+        self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
+        self.lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), TIMEOUT_S))
+        formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
+        loop = ProducerLoop()  # after what can fail: nothing would end its thread
+        others = *asking, loop, lambda: None, AskLog(self.lineages, loop.submit, ())
+        self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others)
+        self.snapshots = Snapshots(self.parts, self.partition_metrics)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
+        self._outboxes: dict[TopicPartition, Policy] = {}
+        self._producers: dict[TopicPartition, TransactionalProducer] = {}
+        self._reopening: dict[TopicPartition, Reopening] = {}
+        self._adopted: dict[str, OpenCircuit] = {}
+        self.answers = SharedAnswers(settings)
+        self.had_others = False
+
+    @classmethod
+    def of(cls, places: Places, circuits: list[OpenCircuit], now: Tick | None) -> Openings:
+        """The instance of this process, for a task. A query with other places closes that of the one before.
+
+        Args:
+            circuits: what the driver knows of failing targets.
+            now: the present time, as far as it is known.
+        """
+        if cls._present is None or cls._present[0] != places:
+            if cls._present is not None:
+                cls._present[1].close()
+            cls._present = places, cls(places)
+        present = cls._present[1]
+        present.had_others = False
+        present.snapshots.now_s = None if now is None else now.append_ms / 1000
+        present._adopted = {circuit.topic: circuit for circuit in circuits}
+        present.parts.targets.adopt(circuits)
+        return present
+
+    def close(self) -> None:
+        """Close all connections."""
+        for producer in self._producers.values():
+            producer.close()
+        self._threads.shutdown()
+        self.snapshots.close()
+        self.parts.request_reader.close()
+        self.parts.producers.submit(self.lineages.client.close()).result()
+        self.parts.producers.close()
+
+    def counters(self) -> list[Counters]:
+        """Those of all partitions that it has opened. Any thread."""
+        return [each.counters for each in list(self.partition_metrics.values())]
+
+    def open_circuits(self) -> int:
+        """Number of callback topics that fail. Any thread."""
+        return self.parts.targets.circuit_breaker.count
+
+    # ---- for buckets ------------------------------------------------------------------------------------------------
+
+    def run(self, runs: Collection[MachineRun]) -> Failing:
+        """Let machines run, some of them at the same time, and raise the first error.
+
+        Returns:
+            What the task has learned until now.
+        """
+        if len(runs) == 1:
+            for run in runs:
+                run.go()
+        else:
+            running = [self._threads.submit(run.go) for run in runs]
+            wait(running)
+            for each in running:
+                each.result()
+        now = {circuit.topic: circuit for circuit in self.parts.targets.circuit_breaker.circuits()}
+        known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
+        opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
+        return Failing(opened, list(known.keys() - now.keys()))
 
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
-        """Fence the former owners of a partition, and open its machine."""
+        """Fence the former owners of a partition, and open its machine.
+
+        If no one else has committed since, and the store on this disk is the one of then, the progress is known.
+        """
+        port = _Port(self, tp, known)
+        open_now = partial(opener.open_machine, self.parts, port, tp, self.parts.ask_log, fences=True)
+        made = self._patiently(tp, open_now)
+        assert made is not None and port.opening is not None, "it has fenced"
+        return self._opened(tp, made, port.opening)
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
-        """Open it again after a failed transaction."""
+        """Open a partition again after a failed transaction; first wait, if it fails again and again."""
+        self._pause(tp, error)
+        self._producers[tp].close()
+        return self.open(tp, None)
 
     def look(self, tp: TopicPartition, known: Known) -> Opened | None:
-        """Open its machine to read it, without a fence; None: it must be fenced."""
+        """Open a machine to read it, without fencing its former owners. It commits nothing.
+
+        None: it must be fenced, because its store on this disk is not the one of the last commit.
+        """
+        if self.is_of_this_log(tp, known):
+            with suppress(StoreInUse, Lost):
+                if (made := opener.open_known(self.parts, _Port(self, tp, known), tp, known.of_store)) is not None:
+                    self.snapshots.runner(tp, made.machine)
+                    return self._opened(tp, made, known.producer)
+        return None
+
+    def is_of_this_log(self, tp: TopicPartition, known: Known) -> bool:
+        """Whether what a bucket knows is of the topic of now."""
+        return known.topic_id == self.parts.cluster.topic_ids[tp[0]]
 
     def level_for(self, machine: Machine) -> int:
-        """The level that a machine may have now."""
+        """The level that a machine may have now, by what the operator allows."""
+        return levels.wanted(machine.progress.level, allowed_level(self._places.settings), is_verified=False)
 
     def log_end(self, tp: TopicPartition) -> int | None:
-        """Where its log ends for committed readers now; None: its leader does not answer."""
+        """Where a log ends for committed readers now; None: its leader does not answer."""
+        with suppress(TimeoutError):
+            return self.parts.producers.submit(self.lineages.stable_ends([tp])).result(2 * WAIT_S).get(tp)
+        return None
+
+    def asks(self, tp: TopicPartition) -> bool:
+        """Whether a partition must be opened for its snapshots, although nothing else is to do."""
+        return self.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
-        """Read a range of its log. Close the generator."""
+        """Read a range of a log, as a worker does, that Spark has read before or cannot read.
+
+        Close the generator: it has a thread.
+
+        Raises:
+            UnreadableBatch: a batch cannot be read. All records before it were yielded.
+            CheckpointMismatch: the range cannot be read: the log may have lost it.
+        """
+        reader = RequestReader(self._places.settings, {}, "read_committed", on_unreadable=_stop_reading)
+        try:
+            with closing(reader):
+                yield from reader.fetches(tp, start, end, self.check)
+        except Lost as error:
+            self.check()
+            raise CheckpointMismatch(str(error)) from error
+
+    # ---- one partition ----------------------------------------------------------------------------------------------
+
+    def _patiently(self, tp: TopicPartition, call: Callable[[], _T]) -> _T:
+        """Make a call until the brokers answer, and until another attempt of the task has closed the store."""
+        in_use_since_s: float | None = None
+        while True:
+            try:
+                return call()
+            except (Lost, KafkaException, StoreInUse) as error:
+                if not isinstance(error, StoreInUse):
+                    in_use_since_s = None
+                elif in_use_since_s is None:
+                    in_use_since_s = monotonic()
+                elif monotonic() > in_use_since_s + IN_USE_S:
+                    raise
+                self._pause(tp, error)
+
+    def _pause(self, tp: TopicPartition, error: Exception) -> None:
+        """Wait before a partition is opened again, longer each time. Fewer timers may be tried at once."""
+        reopening = self._reopening.setdefault(tp, Reopening())
+        pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
+        logger.warning("%s: %s; opening it again", partition_name(*tp), error)
+        self.stop.wait(pause_s)
+        self.check()
+
+    def check(self) -> None:
+        """Raise Lost if it was told to stop."""
+        if self.stop.is_set():
+            raise Lost("told to stop")
+
+    def metrics(self, tp: TopicPartition) -> PartitionMetrics:
+        """Returns what is measured of a machine."""
+        return self.partition_metrics.setdefault(tp, PartitionMetrics())
+
+    def renew(self, tp: TopicPartition) -> Producer:
+        """Fence the former owners of a machine. Returns the opening."""
+        self.outbox(tp)
+        self._producers[tp].renew()
+        return Producer(*self._producers[tp].opening)
+
+    def outbox(self, tp: TopicPartition) -> Policy:
+        """Returns the outbox of a machine, which all its openings in this process share."""
+        if tp not in self._outboxes:
+            metrics = self.metrics(tp)
+            self._producers[tp] = self.parts.producer(tp, self.stop, metrics)
+            self._outboxes[tp] = self.parts.outbox(tp, self._producers[tp], metrics)
+        return self._outboxes[tp]
+
+    def _opened(self, tp: TopicPartition, made: opener.OpenedMachine, opening: Producer) -> Opened:
+        outbox, metrics, store = self.outbox(tp), self.metrics(tp), made.opened.store
+
+        def close() -> None:
+            outbox.transaction.release_compute_lock()  # a run that failed may have been filling its transaction
+            close_store(store)
+
+        topic_id, answer = self.parts.cluster.topic_ids[tp[0]], partial(self.snapshots.answer, tp, made.machine, store)
+        return Opened(Loop(made.machine), outbox.transaction, topic_id, opening, metrics, close, answer)
+
+    def check_run(self) -> None:
+        """Check that this is the newest engine of the app.
+
+        Raises:
+            NameTakenError: another engine was started.
+        """
+        settings, engine = self._places.settings, progress_record.decode_key(progress_record.ENGINE_KEY)
+        with closing(ProgressLog(settings, self._places.cluster)) as log:
+            found = log.read([engine])
+        run = progress_record.ENGINE_RUN
+        if engine in found and progress_record.decode_number(run, found[engine]) != self._places.run:
+            raise NameTakenError(
+                f"another engine of TIMERS_APP_ID={settings.app_id!r} was started: only the newest one runs"
+            )
+
+
+class _Port:
+    """What an opening asks of the engine (:class:`timers.machines.opener.Port`).
+
+    Args:
+        known: what the bucket knows of the machine; None: nothing.
+
+    Attributes:
+        opening: that of the producer, after the fence.
+    """
+
+    def __init__(self, openings: Openings, tp: TopicPartition, known: Known | None) -> None:
+        self._openings, self._tp, self._known = openings, tp, known
+        self.opening: Producer | None = None
+        self.check = openings.check
+
+    def check_leaders(self) -> None:
+        """Ask nothing: a machine is opened in each micro-batch."""
+
+    def fence(self) -> None:
+        """Once: an opening that waits for the store of another attempt has no other owner meanwhile."""
+        if self.opening is None:
+            self.opening = self._openings.renew(self._tp)
+
+    def known(self) -> opener.Known | None:
+        if self._known is None or not self._openings.is_of_this_log(self._tp, self._known):
+            return None
+        if self.opening is not None and self._known.producer.is_followed_by(self.opening):
+            return self._known.of_store
+        self._openings.had_others = True
+        return None
+
+    def compacted(self) -> str | None:
+        return self._openings.parts.cluster.compacted.get(self._tp[0])
+
+    def apps(self) -> Collection[str]:
+        """A topic of snapshots that a former owner has made since an answer that is shared is missing, but no log is
+        trimmed so soon after it: a machine without progress can still read all of its log."""
+        return apps_with_snapshots(self._tp[0], self._openings.answers.ask(listed, TOPICS_S).result())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this process has begun for the machine does not count: it may have had another owner."""
+        self._openings.check_run()
+        self._openings.snapshots.forget(self._tp)
+        yield
+
+    def restoring(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def now_s(self) -> float | None:
+        return self._openings.snapshots.now_s
+
+    def refuse(self, progress: Progress) -> None:
+        """Commit nothing: the engine does not look for changes of a topic's configuration."""
+
+    def machine(self, progress: Progress, store: RocksStore, now_s: float | None) -> Machine:
+        openings, tp = self._openings, self._tp
+        return openings.parts.machine(tp, progress, store, openings.outbox(tp), openings.metrics(tp), now_s)
 
 
 class MachineRun:
@@ -196,7 +522,7 @@ class MachineRun:
         known: Known | None,
         read: Read,
         tick: Tick,
-        partitions: Partitions,
+        partitions: Openings,
         questions: Sequence[Question] = (),
         answering: Answering | None = None,
         *,

@@ -23,9 +23,8 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.open_connections import OpenConnections
 from timers.process.http.web_site import LimitedSite, limited
-from timers.spark.engine.questions import Questions
-from timers.spark.engine.retries import Retries
-from timers.spark.engine.snapshots import Snapshots
+from timers.spark.engine.query import Driver
+from timers.spark.engine.questions import Questions, Snapshots
 from timers.spark.monitoring import Monitor, register
 
 _T = TypeVar("_T")
@@ -56,14 +55,14 @@ class _OnExecutors(NamedTuple):
 class EngineMachines:
     """All machines of an engine, for which its driver answers: :class:`timers.machines.queries.answers.Machines`."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, retries: Retries) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, driver: Driver) -> None:
         self.formats = enabled_formats(settings)
         self.partitions = {topic: cluster.partitions[topic] for topic in self.formats}
         self.closed: Mapping[TopicPartition, str] = {}
         self.held: Mapping[TopicPartition, str] = {}
-        self._in_driver = retries.openings.snapshots
+        self._in_driver = driver.openings.snapshots
         self._on_executors = {
-            (topic, partition): _OnExecutors(retries.questions, (topic, partition))
+            (topic, partition): _OnExecutors(driver.questions, (topic, partition))
             for topic, count in self.partitions.items()
             for partition in range(count)
             if topic != settings.retry_topic
@@ -84,10 +83,10 @@ async def _no_others() -> Any:
 
 @contextmanager
 def answering(
-    settings: Settings, cluster: Cluster, retries: Retries, monitor: Monitor, say: Callable[[str], None]
+    settings: Settings, cluster: Cluster, driver: Driver, monitor: Monitor, say: Callable[[str], None]
 ) -> Iterator[None]:
     """Answer queries as a worker does, on its port, and the console's questions, until the end of the block."""
-    machines, submit = EngineMachines(settings, cluster, retries), retries.openings.parts.producers.submit
+    machines, submit = EngineMachines(settings, cluster, driver), driver.openings.parts.producers.submit
     pages = QueryPages(lambda: settings, Clock(settings.clock_offset_s).now_s)
     want = Snapshots.want if settings.snapshot_factor else None
     pages.queries = Queries(settings, machines, _no_others, ClientSession, Turns(lambda: None), want, PACE)
@@ -100,7 +99,7 @@ def answering(
 
     pages.register(page)
     origin = {"app": settings.app_id, "cluster": cluster.cluster_id}
-    register(page, monitor, origin, machines, lambda: retries.openings.snapshots.runners)
+    register(page, monitor, origin, machines, lambda: driver.openings.snapshots.runners)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
 
     async def serve() -> None:

@@ -25,10 +25,8 @@ from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 from timers.process.threads import BoundedThreads
 from timers.spark.engine.machines import Known, MachineRun, Read
-from timers.spark.engine.openings import Openings, Places
 from timers.spark.engine.oscillator import Oscillator
-from timers.spark.engine.questions import Questions
-from timers.spark.engine.read_logs import ReadLogs
+from timers.spark.engine.query import Driver
 from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
@@ -48,23 +46,19 @@ class Retries:
     Args:
         settings: of the app.
         cluster: its topics.
-        run: number of this run of the engine.
-        oscillator: knows the present time, and lets a micro-batch begin soon.
+        driver: its machines are closed at the end.
+        oscillator: knows the present time.
 
     Attributes:
-        openings: opens the machines, and knows about callback topics.
-        read_logs: which logs the query reads.
-        questions: of queries, for the machines on the executors.
         failure: why a machine must not run, if there is a reason.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, run: int, oscillator: Oscillator) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, driver: Driver, oscillator: Oscillator) -> None:
+        self.driver = driver
         self._oscillator = oscillator
-        self._stop = threading.Event()
-        self.openings = Openings(Places(settings, cluster, run), self._stop)
-        submit = self.openings.parts.producers.submit
-        self.read_logs = ReadLogs(self.openings.lineages, submit, settings.schedule_topics)
-        self.questions = Questions(oscillator.wake)
+        self._openings = driver.openings
+        self._stop = self._openings.stop
+        self._read_logs = driver.read_logs
         self.failure: TimersError | None = None
         topic = settings.retry_topic
         self._tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
@@ -84,7 +78,7 @@ class Retries:
         self._stop.set()
         self._thread.join(CLOSE_S)
         wait(self._running.values(), CLOSE_S)
-        self.openings.close()
+        self._openings.close()
 
     def _serve(self) -> None:
         """Let machines run until told to stop."""
@@ -95,8 +89,8 @@ class Retries:
                 if (tick := self._oscillator.tick) is None:
                     continue
                 if tick != seen:
-                    seen, self.openings.now_s = tick, tick.append_ms / 1000
-                    ends = self.read_logs.ends_of(self._tps)
+                    seen, self._openings.snapshots.now_s = tick, tick.append_ms / 1000
+                    ends = self._read_logs.ends_of(self._tps)
                 for tp, end in ends.items():
                     if self._has_work(tp, end, tick):
                         self._running[tp] = self._threads.call(self._run, tp, end, tick)
@@ -108,11 +102,11 @@ class Retries:
         if (tp in self._running and not self._running[tp].done()) or monotonic() < self._opens_at.get(tp, 0.0):
             return False
         known = self._known.get(tp)
-        return known is None or known.has_work(end, tick.second) or self.openings.asks(tp)
+        return known is None or known.has_work(end, tick.second) or self._openings.asks(tp)
 
     def _run(self, tp: TopicPartition, end: int, tick: Tick) -> None:
         """Accept what the topic has up to ``end``, and fire what is due."""
-        run = MachineRun(tp, self._known.get(tp), Read(end, start=end), tick, self.openings)
+        run = MachineRun(tp, self._known.get(tp), Read(end, start=end), tick, self._openings)
         try:
             run.go()
             self._known[tp] = run.known

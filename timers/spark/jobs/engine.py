@@ -28,7 +28,7 @@ from timers.kafka.connection import TIMEOUT_S
 from timers.process.config.settings import Settings
 from timers.process.counted import per_second
 from timers.spark.engine import query, start
-from timers.spark.engine.processor import Said
+from timers.spark.engine.bucket import Said
 from timers.spark.engine.query import Plan
 from timers.spark.engine.retries import Retries
 from timers.spark.jvm import listening
@@ -190,7 +190,7 @@ def run(
     with listening(spark, reporter.end):
         while not stop.is_set():
             ended = reporter.ended
-            running = query.start(spark, settings, planning.plan, retries, done)
+            running = query.start(spark, settings, planning.plan, retries.driver, done)
             _watch(running, retries, reporter, stop, look)
             failure = running.exception()
             if retries.failure is not None:

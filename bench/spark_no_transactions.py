@@ -16,7 +16,7 @@ from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.machines import machine_parts
-from timers.machines.firing.producer import DELIVERY_TIMEOUT_S, TransactionalProducer
+from timers.machines.firing.producer import TransactionalProducer
 from timers.spark.daemon import keep_archives
 
 
@@ -29,10 +29,9 @@ class IdempotentProducer(TransactionalProducer):
         self._openings = itertools.count(1)
         self._opening = 0
         producer = AIOKafkaProducer(
-            **aiokafka_clients.arguments(self._settings),
-            client_id=f"{self._settings.worker_id}-{self._transactional_id}",
+            **aiokafka_clients.arguments(self._settings, self._transactional_id),
             enable_idempotence=True,
-            request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
+            request_timeout_ms=int(produce.DELIVERY_TIMEOUT_S * 1000),
         )
         await producer.start()
         self._producer = producer
@@ -51,7 +50,7 @@ class IdempotentProducer(TransactionalProducer):
     ) -> bool:
         assert self._producer is not None
         produce.track_topics(self._producer, batches)
-        await self._deliver(self._producer, batches)
+        await produce.deliver_in_time(self._producer, batches)
         return False
 
 

@@ -9,15 +9,15 @@ import os
 import signal
 from typing import Any
 
-from timers.machines.firing.producer import TransactionalProducer
+from timers.kafka.aiokafka_internals import produce
 
-_deliver = TransactionalProducer._deliver
+_deliver = produce.deliver_in_time
 _waits = True
 
 
-async def _deliver_and_stop(self: TransactionalProducer, producer: Any, batches: Any) -> None:
+async def _deliver_and_stop(producer: Any, batches: Any) -> None:
     _stop("sending", batches)
-    await _deliver(self, producer, batches)
+    await _deliver(producer, batches)
     _stop("sent", batches)
 
 
@@ -28,6 +28,6 @@ def _stop(when: str, batches: Any) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-TransactionalProducer._deliver = _deliver_and_stop  # type: ignore[method-assign]
+produce.deliver_in_time = _deliver_and_stop
 
 from timers.app import app as app  # noqa: E402

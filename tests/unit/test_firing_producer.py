@@ -26,14 +26,13 @@ from aiokafka.errors import (
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from tests.harness.constants import Constants
-from timers.core.ports import BatchesRefused
-from timers.kafka.aiokafka_internals import produce, producer_loop
+from timers.core.ports import BatchesRefused, DeliveryFailed, NoAnswer
+from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
-from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
-from timers.machines.firing import producer as module
-from timers.machines.firing.ports import DeliveryFailed, NoAnswer
+from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.machines.firing.producer import TransactionalProducer
+from timers.process.config.settings import Settings
 
 Place = tuple[str, int]
 FIRST_OFFSET = 40
@@ -118,15 +117,13 @@ async def deliver(
     codes: dict[Place, int] | None = None,
 ) -> None:
     producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1), quota_ms, codes)
-    unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
     batches: Any = {place: [SimpleNamespace(count=1)] * batches_each for place in answers}
-    await unbound._deliver(producer, batches)
+    await produce.deliver_in_time(producer, batches)
 
 
 @pytest.fixture
 def impatient(constants: Constants) -> None:
-    constants(module, CHECK_S=0.02, DELIVERY_TIMEOUT_S=0.1)
-    constants(producer_loop, AWAKE_S=0.01)
+    constants(produce, CHECK_S=0.02, DELIVERY_TIMEOUT_S=0.1, AWAKE_S=0.01)
 
 
 async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:
@@ -241,8 +238,9 @@ async def delivered(codes: dict[str, list[int]]) -> SimBrokers:
     """Deliver two batches to one partition, and one to two others, of which one has another leader."""
     brokers = SimBrokers(codes, {("t", 0): 1, ("t", 1): 1, ("u", 0): 2})
     producer: Any = brokers
-    unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
-    await unbound._deliver(producer, {("t", 0): [filled(2), filled(3)], ("t", 1): [filled(4)], ("u", 0): [filled(5)]})
+    await produce.deliver_in_time(
+        producer, {("t", 0): [filled(2), filled(3)], ("t", 1): [filled(4)], ("u", 0): [filled(5)]}
+    )
     manager = brokers._txn_manager
     sequence = [manager.sequence_number(TopicPartition(*place)) for place in (("t", 0), ("t", 1), ("u", 0))]
     assert sequence == [5, 4, 5]
@@ -289,15 +287,12 @@ async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)
     producer._machine, producer.held_from = ("t", 0), set()
     producer._loop = SimpleNamespace(answers=SimpleNamespace(note=lambda leaders: None))
-    producer._check_leaders, producer._roll_back = AsyncMock(), AsyncMock()
-    producer._producer = sending = SimpleNamespace(_sender=SimpleNamespace())
+    producer._settings, producer._roll_back = Settings(), AsyncMock()
+    manager = SimpleNamespace(begin_transaction=lambda: None)
+    producer._producer = sending = SimpleNamespace(_sender=SimpleNamespace(), _txn_manager=manager)
     monkeypatch.setattr(produce, "track_topics", lambda *_: None)
+    monkeypatch.setattr(produce, "check_leaders", AsyncMock())
     monkeypatch.setattr(produce, "commit", AsyncMock())
-
-    def begin(_: object) -> None:
-        sending._sender.first_offsets = {}
-
-    monkeypatch.setattr(produce, "begin", begin)
 
     async def transact(first_offset: int | None, error: Exception | None = None) -> None:
         async def deliver(*_: object) -> None:
@@ -306,7 +301,7 @@ async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
             if error is not None:
                 raise error
 
-        producer._deliver = deliver
+        monkeypatch.setattr(produce, "deliver_in_time", deliver)
         await producer._transact({("t", 0): []}, {})
 
     await transact(40)
@@ -319,7 +314,7 @@ async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
     assert producer._roll_back.await_count == 1
     await transact(None)
     assert producer.held_from == {40, 50, 60}, "what was rolled back held the end back too"
-    constants(module, MOST_STARTS=3)
+    constants(produce, MOST_STARTS=3)
     await transact(70)
     assert producer.held_from == {50, 60, 70}
 

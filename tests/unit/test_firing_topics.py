@@ -19,11 +19,11 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.core.ports import NoAnswer
 from timers.kafka import topic_admin
-from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
+from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.machines.firing import topics as module
 from timers.machines.firing.breaker import DeliveryProblem
-from timers.machines.firing.ports import NoAnswer
 from timers.machines.firing.topics import Targets
 from timers.process.config.settings import Settings
 

@@ -12,10 +12,10 @@ from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.limits import ChunkSize
-from timers.core.ports import BatchesRefused, Lost, Output, TooMuch
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer, Output, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
-from timers.kafka.aiokafka_internals.produce import (
+from timers.kafka.aiokafka_internals.refusals import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
     RecordsRefused,
@@ -27,7 +27,6 @@ from timers.machines.firing import producer as producer_module
 from timers.machines.firing import topics as targets_module
 from timers.machines.firing import transaction as module
 from timers.machines.firing.policy import Policy, policy_of
-from timers.machines.firing.ports import DeliveryFailed, NoAnswer
 from timers.machines.firing.producer import Batch, TransactionalProducer
 from timers.machines.firing.topics import Targets
 from timers.machines.firing.transaction import MAX_REFUSALS, QUIET_WITNESS_S, Transaction

@@ -13,12 +13,9 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 
 from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
-from timers.core.ports import Lost
-from timers.kafka.aiokafka_internals import producer_loop
-from timers.kafka.aiokafka_internals.producer_loop import Absent, BrokerAnswers
-from timers.machines.firing import producer as module
-from timers.machines.firing.ports import DeliveryFailed, NoAnswer
-from timers.machines.firing.producer import TransactionalProducer
+from timers.core.ports import DeliveryFailed, Lost, NoAnswer
+from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals.produce import Absent, BrokerAnswers
 
 GROUP = "timers"
 
@@ -84,16 +81,12 @@ class SimProducer:
 
 @pytest.fixture(autouse=True)
 def impatient(constants: Constants) -> None:
-    constants(producer_loop, AWAKE_S=0.01)
-    constants(module, ANSWER_S=0.05, CHECK_S=0.01)
-    constants(producer_loop, GROUP_ANSWER_S=0.05)
+    constants(produce, AWAKE_S=0.01, ANSWER_S=0.05, CHECK_S=0.01, GROUP_ANSWER_S=0.05)
 
 
 async def check(sim: SimProducer, *places: tuple[str, int]) -> None:
-    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
-    producer._loop = SimpleNamespace(answers=BrokerAnswers())
-    producer._transactional_id = "timers-timer-request-0"
-    assert await producer._check_leaders(sim, places) <= set(sim.leaders.values())
+    producer: Any = sim
+    assert await produce.check_leaders(producer, BrokerAnswers(), places) <= set(sim.leaders.values())
 
 
 async def test_each_broker_is_asked_once_for_all_producers() -> None:
@@ -120,7 +113,7 @@ async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
 async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_tick(
     constants: Constants,
 ) -> None:
-    constants(producer_loop, FRESH_S=0.0)
+    constants(produce, FRESH_S=0.0)
     answers, sim, closed = BrokerAnswers(), SimProducer(), SimProducer()
     producer: Any = sim
     other: Any = closed
@@ -137,7 +130,7 @@ async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_ti
     await asyncio.sleep(0.01)
     assert not absent.done() and sim.asked == [1, 1], "the transaction waits for the same answer"
     absent.cancel()
-    constants(producer_loop, RECENT_S=0.0)
+    constants(produce, RECENT_S=0.0)
     answers._pings.clear()
     answers.ask_ahead()
     await asyncio.sleep(0)
@@ -182,7 +175,7 @@ async def test_a_leader_that_moved_to_a_living_broker_is_found() -> None:
 async def test_a_silent_leader_is_waited_for_only_until_another_one_is_elected(
     constants: Constants,
 ) -> None:
-    constants(module, ANSWER_S=DEADLINE_S)
+    constants(produce, ANSWER_S=DEADLINE_S)
     sim = SimProducer()
     sim.leaders, sim.frozen = {("a", 0): 1, ("b", 0): 2}, {1}
     elected = asyncio.get_running_loop().call_later(0.05, setattr, sim, "next_leaders", {("a", 0): 2})

@@ -10,8 +10,8 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v8
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RefusedRecord
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RefusedRecord, refusals
 
 
 def answer(version: int, *partitions: tuple[Any, ...]) -> Any:
@@ -20,14 +20,14 @@ def answer(version: int, *partitions: tuple[Any, ...]) -> Any:
 
 def test_refused_records_are_read_from_an_answer() -> None:
     listed = [(1, "no key"), (4, None)]
-    (error,) = produce.refusals(answer(8, (0, 0, 7, -1, 0, [], None), (3, 87, -1, -1, 0, listed, "bad"))).values()
+    (error,) = refusals(answer(8, (0, 0, 7, -1, 0, [], None), (3, 87, -1, -1, 0, listed, "bad"))).values()
     assert (error.topic, error.partition, error.code, error.why) == ("t", 3, INVALID_RECORD, "bad")
     assert error.records == (RefusedRecord(1, "no key"), RefusedRecord(4, ""))
     assert error.name == "INVALID_RECORD" and not error.retriable
 
 
 def test_an_older_broker_lists_no_records_and_other_errors_are_left_to_aiokafka() -> None:
-    (error,) = produce.refusals(answer(7, (0, 32, -1, -1, 0), (1, 10, -1, -1, 0), (2, -1, -1, -1, 0))).values()
+    (error,) = refusals(answer(7, (0, 32, -1, -1, 0), (1, 10, -1, -1, 0), (2, -1, -1, -1, 0))).values()
     assert (error.partition, error.records, error.why) == (0, (), "")
 
 
@@ -44,7 +44,7 @@ def test_a_sealed_batch_has_the_records_that_were_added() -> None:
 
 
 def test_producers_speak_version_8_after_the_installation() -> None:
-    """And the answer has the fields that :func:`produce.refusals` reads."""
+    """And the answer has the fields that :func:`refusals` reads."""
     produce.install()
     produce.install()
     assert [known.API_VERSION for known in ProduceRequest._CLASSES] == list(range(9))
@@ -53,4 +53,4 @@ def test_producers_speak_version_8_after_the_installation() -> None:
         "record_errors",
         "error_message",
     )
-    assert TopicPartition("t", 3) in produce.refusals(answer(8, (3, 87, -1, -1, 0, [], None)))
+    assert TopicPartition("t", 3) in refusals(answer(8, (3, 87, -1, -1, 0, [], None)))

@@ -222,15 +222,12 @@ core/loop.py                                        Loop.step
             kafka/aiokafka_internals/callback_batch.py CallbackBatch.seal
             process/threads.py                      LoopThread.submit
             machines/firing/producer.py             TransactionalProducer._transact
-              machines/firing/producer.py           TransactionalProducer._check_leaders
-                kafka/aiokafka_internals/produce.py leaders
-                kafka/aiokafka_internals/producer_loop.py BrokerAnswers.absent
-              kafka/aiokafka_internals/produce.py   begin
-              machines/firing/producer.py           TransactionalProducer._deliver
-                kafka/aiokafka_internals/produce.py deliver
-                kafka/aiokafka_internals/producer_loop.py wait_awake
-              kafka/aiokafka_internals/producer_loop.py BrokerAnswers.note
-              kafka/aiokafka_internals/produce.py   commit
+              kafka/aiokafka_internals/produce.py   transact
+                kafka/aiokafka_internals/produce.py check_leaders
+                  kafka/aiokafka_internals/produce.py BrokerAnswers.absent
+                kafka/aiokafka_internals/produce.py deliver_in_time
+                  kafka/aiokafka_internals/produce.py deliver
+                kafka/aiokafka_internals/produce.py commit
           machines/firing/topics.py                 Targets.note_worked
       core/counters.py                              Counters.count_committed
     machines/store/rocks.py                         RocksStore.delete
@@ -412,7 +409,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 25, 19), "spark": (SPARK, 32, 53), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 24, 14), "spark": (SPARK, 31, 48), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

@@ -15,11 +15,11 @@ from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarg
 from tests.simulation.kit.next_level import LEVEL, formats_at
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
-from timers.core.ports import BatchesRefused, Lost
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.machines.firing.policy import KEYLESS_S, Policy, policy_of
-from timers.machines.firing.ports import DeliveryFailed, FirstRecord, NoAnswer
+from timers.machines.firing.ports import FirstRecord
 from timers.machines.firing.transaction import Transaction
 from timers.process.config.settings import Settings
 from timers.testing.sim_timers import SimBatch

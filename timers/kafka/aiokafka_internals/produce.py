@@ -1,14 +1,7 @@
-"""Sends transactions; finds which records a broker refused and why, and whether brokers throttle.
+"""Sends transactions, and finds why brokers do not take them.
 
-A first attempt goes past aiokafka's sender: :func:`deliver` and :func:`commit` say how.
-
-From version 8 of the produce request on (KIP-467, Kafka 2.4) a broker that refuses a batch lists each bad record of it.
-aiokafka can read such an answer, but its list of versions ends at 7, its sender drops the list of records, and it has
-no name for error 87. A broker before 2.4 is still asked in version 7, and then lists no record.
-
-Seen with Kafka 4.2: all bad records of a batch are listed, each with its first fault only. If the time of any record is
-bad, the code of the batch is INVALID_TIMESTAMP, also for records without a key. Nothing of a refused batch is appended.
-The next batch to the same partition fails with ``OutOfOrderSequenceNumber``, unless it has bad records of its own.
+:func:`transact` is the whole of a transaction on the event loop of all producers. A first attempt goes past aiokafka's
+sender: :func:`deliver` and :func:`commit` say how.
 
 A broker that throttles a client (a quota) answers at once, says for how long it throttles, and reads nothing from the
 connection until then. aiokafka ignores this: its next request gets no answer in time.
@@ -23,7 +16,9 @@ This module relies on:
 ``SendProduceReqHandler._batches``                          ``TopicPartition`` -> batch that was sent
 ``MessageBatch.failure(exception=...)``                     the first call counts
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
-``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
+``AIOKafkaProducer._txn_manager``, ``_sender``              state of the transaction, the task that sends
+``AIOKafkaClient._conns``                                   (broker, group) -> connection
+``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
 ``Sender._acks``, ``_request_timeout_ms``                   of a produce request
 ``Sender._find_coordinator``                                looks a coordinator up, unless it is known
 ``sender.InitPIDHandler(Sender).create_request()``          the request that opens a producer
@@ -39,33 +34,33 @@ This module relies on:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import logging
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.errors import (
-    ConcurrentTransactions,
-    KafkaError,
-    LeaderNotAvailableError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    OutOfOrderSequenceNumber,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from aiokafka.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka.producer import sender
 from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
-from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.structs import OffsetAndMetadata
 
-from timers.core.ports import BatchesRefused
-from timers.kafka.aiokafka_internals import sessions
+from timers.core.pauses import Pauses
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import by_topic
+
+logger = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
@@ -73,62 +68,177 @@ Batch: TypeAlias = CallbackBatch | RecordBatch
 
 NO_LEADER = -1
 
-INVALID_RECORD = 87
-"""Code of a record that the topic never takes, for example one without a key in a compacted topic."""
+SHORT_OF_REPLICAS = frozenset({errors.NotEnoughReplicasError.errno, errors.NotEnoughReplicasAfterAppendError.errno})
 
-INVALID_TIMESTAMP = 32
-"""Code of a record whose time is too far from the broker's (``message.timestamp.before.max.ms``, ``.after.max.ms``)."""
+CHECK_S = 1.0
+"""If a delivery, or the answer of a leader, takes longer, the metadata are checked again and again: aiokafka tries a
+deleted topic without end, and a silent leader may have a successor."""
 
-SHORT_OF_REPLICAS = frozenset({NotEnoughReplicasError.errno, NotEnoughReplicasAfterAppendError.errno})
+ANSWER_S = 5.0
+"""Time for an answer of each leader before a transaction begins; less than the time-out of a request."""
 
-ENDING_S, LONGEST_ENDING_S = 0.01, 0.08
-"""First and longest pause before a request is sent again while the markers of the producer's last transaction are being
-written. Each pause is twice the one before: 64 machines on a busy machine sent four of five requests in vain."""
+DELIVERY_TIMEOUT_S = 6.0
+TRANSACTION_S = 8.0
+"""Time for deliveries, and for these and the group's offsets: less than the timeout after which brokers fence."""
 
-_NAMES: Mapping[int, str] = {INVALID_RECORD: "INVALID_RECORD", INVALID_TIMESTAMP: "INVALID_TIMESTAMP"}
+MOST_STARTS = 1_000
+"""Most first offsets in :attr:`TransactionalProducer.held_from`: more than a machine has transactions while an answer
+about the end of its log is on its way. A machine without such answers removes none."""
+
+ENDING = Pauses(0.01, 0.08)
+"""Before a request is sent again while the markers of the producer's last transaction are being written. With the same
+pause each time, 64 machines on a busy machine sent four of five requests in vain."""
+
+AWAKE_S = 0.5
+"""Seconds; a running process checks its time-outs more often than this."""
+
+_OF_THE_PRODUCER = errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidTxnState, errors.IllegalOperation
+
+_Task = TypeVar("_Task", bound=asyncio.Future[Any])
 
 
-class RefusedRecord(NamedTuple):
-    """One record that the broker does not take."""
+async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:
+    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
 
-    place: int
-    """Index of the record in its batch."""
-    why: str
-    """The broker's sentence; may be empty."""
+    Only time in which this process was running counts. After a pause all its time-outs end together, before it has
+    read any answer: then targets would seem to fail, and a takeover by another worker would be hidden.
+    """
+    waiting = set(tasks)
+    for _ in range(math.ceil(seconds / AWAKE_S) if waiting else 0):
+        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=return_when)
+        failed = any(task.cancelled() or task.exception() for task in done)
+        if not waiting or (failed and return_when == asyncio.FIRST_EXCEPTION):
+            break
+    return waiting
 
 
-class RecordsRefused(KafkaError):
-    """A broker appended nothing of a batch, because of records in it. It would refuse the same batch again.
+FRESH_S = 0.5
+"""Seconds for which an answer to one producer counts for all: else each machine would ask each broker."""
 
-    Attributes:
-        code: 87 or 32.
-        why: the broker's sentence about the batch; may be empty.
-        records: each bad record; empty if the broker lists none.
+RECENT_S = 2.0
+"""Brokers that no transaction has used for this long are not asked ahead."""
+
+GROUP_ANSWER_S = 1.0
+GROUP_RETRY_S = 10.0
+"""Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
+
+_NO_COORDINATOR = (
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.KafkaConnectionError,
+    errors.NodeNotReadyError,
+    errors.RequestTimedOutError,
+)
+
+
+class Absent(NamedTuple):
+    """Brokers that cannot take records now."""
+
+    refusing: set[int]
+    """Ids of brokers that take no connection."""
+    silent: set[int]
+    """Ids of brokers that did not answer in time."""
+
+
+class BrokerAnswers:
+    """When brokers answered last. The producers of a worker share it, on their event loop.
+
+    A partition whose leader is gone must not become part of a transaction: without this leader neither a commit nor a
+    rollback ends, and the machine cannot begin another transaction. Metadata are not enough: the cluster notices a dead
+    or frozen broker only after seconds (``broker.session.timeout.ms``) [I25].
     """
 
-    retriable = False
+    def __init__(self) -> None:
+        self._answered_at: dict[int, float] = {}
+        self._pings: dict[int, asyncio.Task[None]] = {}
+        self._used: dict[int, tuple[AIOKafkaProducer, float]] = {}
+        self._group_from = 0.0
 
-    def __init__(self, topic: str, partition: int, code: int, why: str, records: tuple[RefusedRecord, ...]) -> None:
-        super().__init__(topic, partition, code, why, records)  # all values: aiokafka copies an error by its args
-        self.topic = topic
-        self.partition = partition
-        self.code = code
-        self.why = why
-        self.records = records
+    async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
+        """Of some brokers, those that do not answer within ``seconds``."""
+        self._used.update(dict.fromkeys(brokers, (producer, monotonic())))
+        unsure = (broker for broker in brokers if not (self._is_fresh(broker) and _is_connected(producer, broker)))
+        asking = {asyncio.create_task(self._ask(producer, broker)): broker for broker in unsure}
+        if not asking:
+            return Absent(set(), set())
+        try:
+            late = await wait_awake(asking, seconds, asyncio.ALL_COMPLETED)
+            failed = {broker: task.exception() for task, broker in asking.items() if task not in late}
+            timed_out = {broker for broker, error in failed.items() if isinstance(error, errors.RequestTimedOutError)}
+            refusing = {broker for broker, error in failed.items() if isinstance(error, KafkaError)} - timed_out
+            return Absent(refusing, timed_out | {asking[task] for task in late})
+        finally:
+            for task in asking:
+                task.cancel()
 
-    @property
-    def name(self) -> str:
-        """Kafka's name of the code."""
-        return _NAMES[self.code]
+    async def _ask(self, producer: AIOKafkaProducer, broker: int) -> None:
+        if not await producer.client.ready(broker):  # a broker that has died since its last answer shows it at once
+            raise errors.NodeNotReadyError(broker)
+        of_another = self._pings.get(broker)
+        if of_another is not None and not of_another.done():
+            with suppress(KafkaError):  # that connection may have failed, and no other
+                await asyncio.shield(of_another)
+        if not self._is_fresh(broker):
+            await asyncio.shield(self._start_ping(producer, broker))
 
-    @property
-    def is_of_timestamps(self) -> bool:
-        """Whether the times of records are the reason."""
-        return self.code == INVALID_TIMESTAMP
+    def ask_ahead(self) -> None:
+        """Ask the brokers of the last transactions, so that those of the next tick need not wait for the answers."""
+        for broker, (producer, used_at) in self._used.items():
+            asked = self._pings.get(broker)
+            is_asked = asked is not None and not asked.done()
+            if monotonic() < used_at + RECENT_S and _is_connected(producer, broker) and not is_asked:
+                self._start_ping(producer, broker)
+
+    def _start_ping(self, producer: AIOKafkaProducer, broker: int) -> asyncio.Task[None]:
+        self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
+        return self._pings[broker]
+
+    def note(self, brokers: Iterable[int]) -> None:
+        """Note that brokers have answered other requests just now: a busy worker then need not ask them."""
+        self._answered_at.update(dict.fromkeys(brokers, monotonic()))
+
+    def _is_fresh(self, broker: int) -> bool:
+        return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
+
+    async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
+        name = producer._txn_manager.transactional_id  # what the broker answers does not count
+        await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
+        self.note([broker])
+
+    async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
+        """Whether the coordinator of a consumer group answers; if it did not, it is asked again later."""
+        if monotonic() < self._group_from:
+            return False
+        was_absent = self._group_from > 0
+        if was_absent:
+            self._group_from = monotonic() + GROUP_RETRY_S  # the other machines do not wait for this attempt
+        answers, broker = False, producer._sender._coordinators.get(CoordinationType.GROUP)
+        with suppress(TimeoutError, *_NO_COORDINATOR):
+            if broker is None:
+                lookup = producer.client.coordinator_lookup(CoordinationType.GROUP, group)
+                broker = await asyncio.wait_for(lookup, GROUP_ANSWER_S)
+            answers = not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
+        if not answers:
+            producer._sender._coordinator_dead(CoordinationType.GROUP)
+        if answers == was_absent:
+            logger.warning(
+                "the coordinator of the group %r %s",
+                group,
+                "answers again" if answers else "does not answer: its offsets, a copy for lag tools, are not updated",
+            )
+        self._group_from = 0.0 if answers else monotonic() + GROUP_RETRY_S
+        return answers
+
+
+def _is_connected(producer: AIOKafkaProducer, broker: int) -> bool:
+    connection = producer.client._conns.get((broker, ConnectionGroup.DEFAULT))
+    return connection is not None and connection.connected()
 
 
 class _Handler(sender.SendProduceReqHandler):
-    """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer."""
+    """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer.
+
+    aiokafka's own drops the list of bad records, and has no name for error 87."""
 
     def handle_response(self, response: Any) -> None:
         _note_answer(self._sender, response)
@@ -156,26 +266,159 @@ def _note_answer(sending: Any, response: Any) -> None:
         sending.throttled_until = max(until, getattr(sending, "throttled_until", 0.0))
 
 
-def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
-    """The refused batches in an answer to a produce request of any version."""
-    found: dict[TopicPartition, RecordsRefused] = {}
-    for topic, partitions in response.topics:
-        for partition, code, *rest in partitions:
-            if code not in _NAMES:
-                continue
-            listed: Iterable[tuple[int, str | None]] = ()
-            why: str | None = None
-            if response.API_VERSION >= ProduceResponse_v8.API_VERSION:
-                *_, listed, why = rest
-            records = tuple(RefusedRecord(place, said or "") for place, said in listed or ())
-            found[TopicPartition(topic, partition)] = RecordsRefused(topic, partition, code, why or "", records)
-    return found
+async def transact(
+    producer: AIOKafkaProducer,
+    answers: BrokerAnswers,
+    batches: Mapping[Place, Sequence[Batch]],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    group: str,
+    own: Place,
+    held_from: set[int],
+) -> bool:
+    """Send batches and offsets of a group in a transaction, and commit it.
 
+    Args:
+        batches: sealed.
+        own: the partition of the machine.
+        held_from: gets the first offset that the transaction has there, also if it is rolled back.
 
-def begin(producer: AIOKafkaProducer) -> None:
-    """Begin a transaction."""
+    Returns:
+        Whether it has the offsets: not without the coordinator of the group.
+
+    Raises:
+        BatchesRefused: some batches have bad records. It can be rolled back.
+        DeliveryFailed, NoAnswer, Lost, KafkaError: it failed otherwise, or its outcome is not known.
+    """
+    track_topics(producer, batches)
+    answering = await check_leaders(producer, answers, batches)
+    # The transaction could not end either if the group's partition of the offsets topic had no leader.
+    with_offsets = bool(offsets) and await answers.has_coordinator(producer, group)
+    if not (batches or with_offsets):
+        return False
+    began_s = monotonic()
     producer._txn_manager.begin_transaction()
     producer._sender.first_offsets = {}
+    if batches:
+        try:
+            await deliver_in_time(producer, batches)
+        finally:
+            if (first := first_offset(producer, own)) is not None:
+                held_from.add(first)
+                if len(held_from) > MOST_STARTS:
+                    held_from.remove(min(held_from))
+    answers.note(answering)
+    if with_offsets:
+        # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
+        # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
+        offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, group))
+        try:
+            left_s = TRANSACTION_S - (monotonic() - began_s)
+            if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
+                raise NoAnswer(())
+            await offsets_sent
+        finally:
+            offsets_sent.cancel()
+    await commit(producer)
+    return with_offsets
+
+
+async def check_leaders(producer: AIOKafkaProducer, answers: BrokerAnswers, places: Collection[Place]) -> set[int]:
+    """Check before a transaction that the leaders of its partitions answer. Returns the leaders.
+
+    Raises:
+        DeliveryFailed: partitions have no leader, or it takes no connection.
+        NoAnswer: leaders do not answer.
+        Lost: no broker answers.
+    """
+    refusing = {NO_LEADER}
+    is_fresh = False
+    checks_left = math.ceil(ANSWER_S / CHECK_S)
+    while True:
+        # After an update for other topics, aiokafka does not know the leaders of a topic that is used first.
+        now = leaders(producer, places)
+        leaderless = [place for place, leader in now.items() if leader in refusing]
+        if leaderless and is_fresh:
+            partitions = by_topic(dict.fromkeys(leaderless, ()))
+            raise DeliveryFailed({topic: LeaderNotAvailableError(topic, *named) for topic, named in partitions})
+        known = {leader for leader in now.values() if leader is not None}
+        silent: set[tuple[str, int]] = set()
+        if not leaderless and (is_fresh or None not in now.values()):
+            absent = await answers.absent(producer, known, CHECK_S)
+            if not any(absent):
+                return known
+            refusing |= absent.refusing
+            silent = {place for place, leader in now.items() if leader in absent.silent}
+            checks_left -= bool(silent)
+            if not checks_left:
+                raise NoAnswer(silent, rolled_back=True)
+        # Another broker may be the leader now.
+        is_fresh = await update_metadata(producer, CHECK_S if silent else ANSWER_S)
+        if not (is_fresh or silent):
+            raise Lost(f"{producer._txn_manager.transactional_id}: no broker answers")
+
+
+async def deliver_in_time(producer: AIOKafkaProducer, batches: Mapping[Place, Sequence[Batch]]) -> None:
+    """Send batches by :func:`deliver`, and wait for the answers. Raises as :func:`transact`."""
+    began_s = monotonic()
+    answered: set[tuple[str, int]] = set()
+    outcomes = {place: asyncio.get_running_loop().create_future() for place in batches}
+    sending = {outcome: place for place, outcome in outcomes.items()}
+    delivery = asyncio.create_task(deliver(producer, batches, outcomes, answered))
+    try:
+        late, is_updated = await wait_awake(sending, CHECK_S), False
+        for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
+            if delivery.done():
+                delivery.result()
+            failed = _failed(producer, sending)
+            if not failed and is_updated:
+                failed = unavailable(producer, {sending[task] for task in late})
+            failed = failed or short_of_replicas(producer, {sending[task] for task in late})
+            if failed:
+                raise DeliveryFailed(failed)
+            if not late or not left:
+                break
+            # A rollback needs all answers, and other batches may have bad records too.
+            late, is_updated = await asyncio.gather(
+                wait_awake(late, CHECK_S, asyncio.ALL_COMPLETED), update_metadata(producer, CHECK_S)
+            )
+        late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
+        if late:
+            silent = {sending[task] for task in late} - answered
+            raise NoAnswer(() if throttled_until(producer) > began_s else silent)
+        found = [error for task in sending if isinstance(error := _error(task), BatchesRefused)]
+        if found:
+            raise BatchesRefused([each for error in found for each in error.batches])
+    finally:
+        for task in (delivery, *sending):
+            task.cancel()
+
+
+def _error(sending: asyncio.Future[Any]) -> BaseException | None:
+    """The error of a future; None if it has none, or has not ended."""
+    return sending.exception() if sending.done() and not sending.cancelled() else None
+
+
+def _failed(
+    producer: AIOKafkaProducer, sending: Mapping[asyncio.Future[Any], tuple[str, int]]
+) -> dict[str, BaseException]:
+    """Topic -> error, for topics that do not take batches.
+
+    Raises:
+        KafkaError: the whole transaction failed, and not because of a topic.
+    """
+    fatal = transaction_error(producer)
+    if isinstance(fatal, errors.TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
+        return dict.fromkeys(fatal.args[0], fatal)
+    if fatal is not None:
+        raise fatal
+    failed: dict[str, BaseException] = {}
+    for task, (topic, _) in sending.items():
+        error = _error(task)
+        if isinstance(error, _OF_THE_PRODUCER):
+            raise error
+        if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
+            failed[topic] = error
+    return failed
 
 
 def first_offset(producer: AIOKafkaProducer, place: Place) -> int | None:
@@ -214,28 +457,20 @@ async def deliver(
         await asyncio.gather(*deliveries)
 
 
-def _ending_pauses_s() -> Iterator[float]:
-    pause_s = ENDING_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, LONGEST_ENDING_S)
-
-
 async def _add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -> bool:
     """Add partitions to the transaction. Returns whether the coordinator has added them all."""
     manager = producer._txn_manager
     request = AddPartitionsToTxnRequest(
         manager.transactional_id, manager.producer_id, manager.producer_epoch, by_topic(dict.fromkeys(places, ()))
     )
-    pauses_s = _ending_pauses_s()
-    while True:
+    for tries in count(1):
         response = await _ask_coordinator(producer, request)
         if response is None:
             return False
         codes = {code for _, partitions in response.errors for _, code in partitions}
-        if ConcurrentTransactions.errno not in codes:
+        if errors.ConcurrentTransactions.errno not in codes:
             break
-        await asyncio.sleep(next(pauses_s))  # the markers of the last transaction are being written
+        await asyncio.sleep(ENDING.after(tries))  # the markers of the last transaction are being written
     if any(codes):
         return False
     manager._txn_partitions.update(TopicPartition(*place) for place in places)
@@ -280,16 +515,14 @@ async def _deliver_to(
 
 
 async def _settle(outcome: asyncio.Future[None], sending: Coroutine[Any, Any, None]) -> None:
-    error: Exception | None = None
     try:
         await sending
-    except Exception as raised:
-        error = raised
-    if not outcome.done():
-        if error is None:
-            outcome.set_result(None)
-        else:
+    except Exception as error:
+        if not outcome.done():
             outcome.set_exception(error)
+    else:
+        if not outcome.done():
+            outcome.set_result(None)
 
 
 def _produce_request(producer: AIOKafkaProducer, batches: Mapping[Place, Batch]) -> ProduceRequest:
@@ -368,7 +601,7 @@ async def send(
         (batch, answer) for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, RecordsRefused)
     ]
     # The brokers refuse a batch after a refused one, as out of sequence: its records are not the cause.
-    consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
+    consequence = (RecordsRefused, errors.OutOfOrderSequenceNumber) if refused else ()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, consequence):
             raise answer
@@ -401,21 +634,13 @@ def unavailable(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -
 def short_of_replicas(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
     """Topic -> error, for partitions whose leaders say that too few replicas are in sync. aiokafka asks them again."""
     short: set[tuple[str, int]] = getattr(producer._sender, "short_of_replicas", set())
-    return {topic: NotEnoughReplicasError(topic, partition) for topic, partition in short.intersection(places)}
+    return {topic: errors.NotEnoughReplicasError(topic, partition) for topic, partition in short.intersection(places)}
 
 
 def leaders(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
     """Partition -> id of its leader by the last metadata, ``NO_LEADER``, or None if the partition is not known."""
     leader_of = producer.client.cluster.leader_for_partition
     return {place: leader_of(TopicPartition(*place)) for place in places}
-
-
-def no_leaders(places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
-    """Topic -> error that names its partitions, for partitions without a leader."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in places:
-        found.setdefault(topic, []).append(partition)
-    return {topic: LeaderNotAvailableError(topic, *partitions) for topic, partitions in found.items()}
 
 
 async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:
@@ -453,40 +678,16 @@ async def open_again(producer: AIOKafkaProducer) -> None:
     manager, sending = producer._txn_manager, producer._sender
     assert manager.state == TransactionState.READY, manager.state
     request = sender.InitPIDHandler(sending).create_request()
-    pauses_s = _ending_pauses_s()
-    while True:
+    for tries in count(1):
         node = await sending._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
         response = await producer.client.send(node, request)
-        if response.error_code != ConcurrentTransactions.errno:
+        if response.error_code != errors.ConcurrentTransactions.errno:
             break
-        await asyncio.sleep(next(pauses_s))
+        await asyncio.sleep(ENDING.after(tries))
     if response.error_code:
-        raise for_code(response.error_code)(manager.transactional_id)
+        raise errors.for_code(response.error_code)(manager.transactional_id)
     manager._pid_and_epoch = PidAndEpoch(response.producer_id, response.producer_epoch)
     manager._sequence_numbers.clear()
-
-
-def log_unless_reported(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of the loop that runs producers, unless a caller got it already.
-
-    After a failure, aiokafka leaves futures with the same error, and tasks when its producer is dropped.
-    """
-    reported = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
-    if not reported and "was destroyed but" not in context["message"]:
-        loop.default_exception_handler(context)
-
-
-async def close_at_once(producer: AIOKafkaProducer, timeout_s: float) -> None:
-    """Close a producer without waiting for deliveries, which ``producer.stop()`` waits for."""
-    producer._closed = True
-    task = producer._sender.sender_task
-    if task is not None:
-        task.cancel()
-    await sessions.end_in_time(producer.client.close())
-    if task is not None:
-        await asyncio.wait([task], timeout=timeout_s)
-        if task.done() and not task.cancelled():
-            task.exception()
 
 
 def install() -> None:

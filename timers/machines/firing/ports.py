@@ -9,39 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from timers.core.ports import Lost, TooMuch
+from timers.core.ports import NoAnswer
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.wire import headers as h
 from timers.wire.formats import RequestFormat, RequestRecord
-
-
-class DeliveryFailed(Lost):
-    """Some topics do not take records. The next opening of the machine rolls the transaction back.
-
-    Attributes:
-        culprits: topic -> what the brokers said.
-    """
-
-    def __init__(self, culprits: Mapping[str, BaseException]) -> None:
-        super().__init__("; ".join(f"{topic}: {error!r}" for topic, error in culprits.items()))
-        self.culprits = culprits
-
-
-class NoAnswer(TooMuch):
-    """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
-
-    Attributes:
-        places: (topic, partition) of which no batch was answered; none if a broker throttled the producer after its
-            first batches, because then it has not read the others.
-        topics: of these partitions.
-    """
-
-    def __init__(self, places: Collection[tuple[str, int]], *, rolled_back: bool = False) -> None:
-        self.places = places
-        self.topics = {topic for topic, _ in places}
-        names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(places))
-        super().__init__(f"no answer in time: {names or 'the last requests'}", rolled_back=rolled_back)
 
 
 class Settings(Protocol):

@@ -16,40 +16,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as StillRunning
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
-    IllegalOperation,
     InvalidProducerEpoch,
-    InvalidTxnState,
     KafkaError,
-    KafkaTimeoutError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
-    TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.core.limits import LONG_S
-from timers.core.ports import BatchesRefused, Lost
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
 from timers.kafka import aiokafka_clients, connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.metadata import start_patiently
-from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, wait_awake
+from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, close_at_once
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.machines.firing.ports import DeliveryFailed, NoAnswer
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import topics
@@ -59,26 +53,11 @@ logger = logging.getLogger(__name__)
 ROLLBACK_TIMEOUT_S = 5.0
 """A rollback usually takes 26 ms. If it takes longer than this, the machine is opened again, which also rolls back."""
 
-CHECK_S = 1.0
-"""If a delivery, or the answer of a leader, takes longer, the metadata are checked again and again: aiokafka tries a
-deleted topic without end, and a silent leader may have a successor."""
-
-ANSWER_S = 5.0
-"""Time for an answer of each leader before a transaction begins; less than the time-out of a request."""
-
-DELIVERY_TIMEOUT_S = 6.0
-TRANSACTION_S = 8.0
-"""Time for deliveries, and for these and the group's offsets: less than the timeout after which brokers fence."""
-
 OPEN_TIMEOUT_S = 20.0
 """Longer than a transaction of the former owner may last. The next attempt follows soon."""
 
 QUOTA_LOG_S = 60.0
 """Seconds between two lines about a quota."""
-
-MOST_STARTS = 1_000
-"""Most first offsets in :attr:`TransactionalProducer.held_from`: more than a machine has transactions while an answer
-about the end of its log is on its way. A machine without such answers removes none."""
 
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
@@ -87,12 +66,6 @@ _T = TypeVar("_T")
 
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
-Offsets = dict[TopicPartition, OffsetAndMetadata]
-
-
-def _error(sending: asyncio.Future[Any]) -> BaseException | None:
-    """The error of a future; None if it has none, or has not ended."""
-    return sending.exception() if sending.done() and not sending.cancelled() else None
 
 
 class TransactionalProducer:
@@ -145,19 +118,19 @@ class TransactionalProducer:
             **aiokafka_clients.arguments(self._settings, self._transactional_id),
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
+            request_timeout_ms=int(produce.DELIVERY_TIMEOUT_S * 1000),
         )
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 if not await start_patiently(producer.start, self._transactional_id, self._stop.is_set):
                     raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
         except TimeoutError:
-            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+            await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
                 f"the coordinator of {self._transactional_id!r} did not let it begin within {OPEN_TIMEOUT_S:.0f} s"
             ) from None
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
-            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+            await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
         self._producer = producer
 
@@ -175,7 +148,7 @@ class TransactionalProducer:
                 self._producer = producer
                 return
             except BaseException as error:
-                await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+                await close_at_once(producer, CLOSE_TIMEOUT_S)
                 if not isinstance(error, TimeoutError | KafkaError | AssertionError):
                     raise
         await self._open()
@@ -240,79 +213,16 @@ class TransactionalProducer:
         if self._producer is not None and topics:
             self._loop.call_soon(produce.track_topics, self._producer, [(topic, 0) for topic in topics])
 
-    async def _transact(self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: Offsets) -> bool:
-        producer = self._producer
+    async def _transact(
+        self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> bool:
+        producer, answers, group = self._producer, self._loop.answers, self._settings.app_id
         assert producer is not None, "call open() first"
-        produce.track_topics(producer, batches)
-        leaders = await self._check_leaders(producer, batches)
-        # The transaction could not end either if the group's partition of the offsets topic had no leader.
-        with_offsets = bool(offsets) and await self._loop.answers.has_coordinator(producer, self._settings.app_id)
-        if not (batches or with_offsets):
-            return False
-        began_s = asyncio.get_running_loop().time()
-        produce.begin(producer)
         try:
-            if batches:
-                try:
-                    await self._deliver(producer, batches)
-                finally:  # what is rolled back held back the end of the log too
-                    self._note_start(produce.first_offset(producer, self._machine))
+            return await produce.transact(producer, answers, batches, offsets, group, self._machine, self.held_from)
         except BatchesRefused:
             await self._roll_back(producer)
             raise
-        self._loop.answers.note(leaders)
-        if with_offsets:
-            # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
-            # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
-            offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
-            try:
-                left_s = TRANSACTION_S - (asyncio.get_running_loop().time() - began_s)
-                if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
-                    raise NoAnswer(())
-                await offsets_sent
-            finally:
-                offsets_sent.cancel()
-        await produce.commit(producer)
-        return with_offsets
-
-    def _note_start(self, first_offset: int | None) -> None:
-        if first_offset is not None:
-            self.held_from.add(first_offset)
-            if len(self.held_from) > MOST_STARTS:
-                self.held_from.remove(min(self.held_from))
-
-    async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> set[int]:
-        """Check before a transaction that the leaders of its partitions answer. Returns the leaders.
-
-        Raises:
-            DeliveryFailed: partitions have no leader, or it takes no connection.
-            NoAnswer: leaders do not answer.
-            Lost: no broker answers.
-        """
-        refusing = {produce.NO_LEADER}
-        is_fresh = False
-        checks_left = math.ceil(ANSWER_S / CHECK_S)
-        while True:
-            # After an update for other topics, aiokafka does not know the leaders of a topic that is used first.
-            leaders = produce.leaders(producer, places)
-            leaderless = [place for place, leader in leaders.items() if leader in refusing]
-            if leaderless and is_fresh:
-                raise DeliveryFailed(produce.no_leaders(leaderless))
-            known = {leader for leader in leaders.values() if leader is not None}
-            silent: set[tuple[str, int]] = set()
-            if not leaderless and (is_fresh or None not in leaders.values()):
-                absent = await self._loop.answers.absent(producer, known, CHECK_S)
-                if not any(absent):
-                    return known
-                refusing |= absent.refusing
-                silent = {place for place, leader in leaders.items() if leader in absent.silent}
-                checks_left -= bool(silent)
-                if not checks_left:
-                    raise NoAnswer(silent, rolled_back=True)
-            # Another broker may be the leader now.
-            is_fresh = await produce.update_metadata(producer, CHECK_S if silent else ANSWER_S)
-            if not (is_fresh or silent):
-                raise Lost(f"{self._transactional_id}: no broker answers")
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:
         """End the open transaction, and open a producer whose sequence numbers match those of the brokers.
@@ -322,73 +232,12 @@ class TransactionalProducer:
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
             await producer.abort_transaction()
             self._producer = None
-            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+            await close_at_once(producer, CLOSE_TIMEOUT_S)
             await self._open()
-
-    async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
-        began_s = monotonic()
-        answered: set[tuple[str, int]] = set()
-        outcomes = {place: asyncio.get_running_loop().create_future() for place in batches}
-        sending = {outcome: place for place, outcome in outcomes.items()}
-        delivery = asyncio.create_task(produce.deliver(producer, batches, outcomes, answered))
-        try:
-            late, is_updated = await wait_awake(sending, CHECK_S), False
-            for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
-                if delivery.done():
-                    delivery.result()
-                failed = self._failed(producer, sending)
-                if not failed and is_updated:
-                    failed = produce.unavailable(producer, {sending[task] for task in late})
-                failed = failed or produce.short_of_replicas(producer, {sending[task] for task in late})
-                if failed:
-                    raise DeliveryFailed(failed)
-                if not late or not left:
-                    break
-                # A rollback needs all answers, and other batches may have bad records too.
-                late, is_updated = await asyncio.gather(
-                    wait_awake(late, CHECK_S, asyncio.ALL_COMPLETED), produce.update_metadata(producer, CHECK_S)
-                )
-            late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
-            if late:
-                silent = {sending[task] for task in late} - answered
-                raise NoAnswer(() if produce.throttled_until(producer) > began_s else silent)
-            refused: list[tuple[RecordBatch, BaseException]] = []
-            for task in sending:
-                error = _error(task)
-                if isinstance(error, BatchesRefused):
-                    refused += error.batches
-            if refused:
-                raise BatchesRefused(refused)
-        finally:
-            for task in (delivery, *sending):
-                task.cancel()
-
-    @staticmethod
-    def _failed(
-        producer: AIOKafkaProducer, sending: Mapping[asyncio.Future[Any], tuple[str, int]]
-    ) -> dict[str, BaseException]:
-        """Topic -> error, for topics that do not take batches.
-
-        Raises:
-            KafkaError: the whole transaction failed, and not because of a topic.
-        """
-        fatal = produce.transaction_error(producer)
-        if isinstance(fatal, TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
-            return dict.fromkeys(fatal.args[0], fatal)
-        if fatal is not None:
-            raise fatal
-        failed: dict[str, BaseException] = {}
-        for task, (topic, _) in sending.items():
-            error = _error(task)
-            if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
-                raise error
-            if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
-                failed[topic] = error
-        return failed
 
     def _wait(self, outcome: Future[_T]) -> _T:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
-        polls_left = DELIVERY_TIMEOUT_S / STOP_POLL_S
+        polls_left = produce.DELIVERY_TIMEOUT_S / STOP_POLL_S
         while True:
             self._metrics.heartbeat.beat()
             try:
@@ -421,4 +270,4 @@ class TransactionalProducer:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(Exception):
-                self._loop.submit(produce.close_at_once(producer, CLOSE_TIMEOUT_S)).result(2 * CLOSE_TIMEOUT_S)
+                self._loop.submit(close_at_once(producer, CLOSE_TIMEOUT_S)).result(2 * CLOSE_TIMEOUT_S)

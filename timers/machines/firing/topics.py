@@ -28,12 +28,12 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaException
 
-from timers.kafka.aiokafka_internals.produce import RecordsRefused
+from timers.core.ports import NoAnswer
+from timers.kafka.aiokafka_internals.refusals import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.error_codes import UNREACHABLE, code_of
 from timers.kafka.topic_admin import UNKNOWN_FOR_S, TopicCreator, largest_batch, listed, oldest_ms
 from timers.machines.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
-from timers.machines.firing.ports import NoAnswer
 from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from typing import TypeAlias
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import Verdict
-from timers.core.ports import BatchesRefused, Lost, TooMuch
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer, TooMuch
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
     DueRows,
@@ -47,10 +47,8 @@ from timers.core.timer import (
 from timers.errors import AccessError, Fenced
 from timers.machines.firing.ports import (
     Batch,
-    DeliveryFailed,
     FirstRecord,
     GivenUp,
-    NoAnswer,
     Producer,
     Refusal,
     Requests,

@@ -166,7 +166,7 @@ def fire(loop: Loop) -> list[Step]:
     return Walk().go(loop.step, DiscardingProducer.transact)
 
 
-ROADS = {"accept": (accept, 9, 3), "fire": (fire, 10, 3)}
+ROADS = {"accept": (accept, 9, 3), "fire": (fire, 9, 3)}
 """Name -> (what walks it, how many files it may have, how many returns)."""
 
 
@@ -199,8 +199,6 @@ core/loop.py                                        Loop.step
   core/machine.py                                   Machine.fire_chunk
     machines/store/rocks.py                         RocksStore.scan
       machines/store/rocks.py                       RocksStore._scan
-        machines/store/layout.py                    next_key
-    core/timer.py                                   runs
     machines/firing/transaction.py                  Transaction.begin
       machines/firing/producer.py                   TransactionalProducer.await_quota
       machines/firing/topics.py                     Targets.refresh
@@ -236,14 +234,12 @@ core/loop.py                                        Loop.step
 """
 
 WORKER = f"""
-worker/topic_follower.py                            TopicFollower._read
+worker/ticks.py                                     TopicFollower._read
   worker/ticks.py                                   TickReader.handle
-    worker/topic_follower.py                        TopicFollower.broker_of
     worker/ticks.py                                 TickJudge.counts
       process/clock.py                              Clock.read
       core/clock_guard.py                           ClockGuard.counts
-    worker/service.py                               TimersApp._make_parts by _deliver
-    worker/agents.py                                register.join by _deliver
+    worker/ticks.py                                 register.join by _deliver
       worker/machines/pool.py                       Pool.tick
         worker/machines/runner.py                   Runner.tick
           worker/machines/runner.py                 Runner._take by _inbox
@@ -409,7 +405,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 24, 14), "spark": (SPARK, 31, 48), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 30, 47), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

@@ -26,10 +26,10 @@ from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.config.settings import Settings
-from timers.worker import topic_follower
+from timers.worker import ticks
 from timers.worker.consumer import requests
 from timers.worker.consumer.requests import LogReader
-from timers.worker.topic_follower import TopicFollower
+from timers.worker.ticks import TopicFollower
 
 GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
 
@@ -270,10 +270,10 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
 
     closing = SimpleNamespace(close=nothing)
     consumer = Mock(start=client.start, seek_to_end=nothing, getmany=getmany, stop=stop, _client=closing)
-    monkeypatch.setattr(topic_follower, "AIOKafkaConsumer", lambda **_: consumer)
-    monkeypatch.setattr(topic_follower, "limit_updates", lambda _: None)
-    monkeypatch.setattr(topic_follower, "leader_of", lambda *_: 1)
-    monkeypatch.setattr(topic_follower, "RETRY_S", 0.001)
+    monkeypatch.setattr(ticks, "AIOKafkaConsumer", lambda **_: consumer)
+    monkeypatch.setattr(ticks, "limit_updates", lambda _: None)
+    monkeypatch.setattr(ticks, "leader_of", lambda *_: 1)
+    monkeypatch.setattr(ticks, "RETRY_S", 0.001)
     monkeypatch.setattr(metadata, "PAUSES", Pauses(0.001, 1.0))
     async with Follower(Settings(), "oscillator", lambda: 1, "ticks", "read_uncommitted") as follower:
         async with asyncio.timeout(30):

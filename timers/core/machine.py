@@ -13,7 +13,7 @@ one invariant each, and must find every mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
 from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
+from timers.core.sums import bytes_of
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
     Decoded,
@@ -37,7 +38,6 @@ from timers.core.timer import (
     RowsByDue,
     Tick,
     latest_tick,
-    runs,
 )
 from timers.core.variant import Variant
 
@@ -51,6 +51,26 @@ class ReadAgain(Exception):
     def __init__(self, position: int) -> None:
         super().__init__(f"expected a fetch from offset {position}")
         self.position = position
+
+
+def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
+    """Yields what is looked up in the index together: (rows by due second, number of rows, their size in bytes).
+
+    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+    each call.
+    """
+    run: list[DueRows] = []
+    before = count = size = 0
+    for due_s, rows in scanned:
+        group_bytes = bytes_of(rows)
+        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+            yield run, count, size
+            run, before, count, size = [], before + count, 0, 0
+        run.append((due_s, rows))
+        count += len(rows)
+        size += group_bytes
+    if run:
+        yield run, count, size
 
 
 class Machine:

@@ -23,7 +23,7 @@ from mode import Service
 from timers.process.config.settings import Settings
 from timers.wire import future, headers
 from timers.wire.topics import parse_source
-from timers.worker.topic_follower import TopicFollower
+from timers.worker.ticks import TopicFollower
 
 logger = logging.getLogger(__name__)
 

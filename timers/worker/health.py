@@ -22,14 +22,13 @@ from timers.machines.queries.pages import QueryCounts
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.topics import partition_name
-from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.failures import STORE, UNFORESEEN
 from timers.worker.machines.pool import Pool
-from timers.worker.ticks import SILENCE_S, TickReader
+from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
 
 STUCK_S = 30.0
 """A thread that has work and makes no progress for this long does not recover. No single step may take as long:

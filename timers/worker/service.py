@@ -40,7 +40,7 @@ from timers.process.config.settings import Settings
 from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.topics import engine_id
-from timers.worker import agents, faust_internals, health, logs, web
+from timers.worker import faust_internals, health, logs, ticks, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
@@ -191,7 +191,7 @@ class TimersApp(faust_internals.App):
         )
         clock = Clock(settings.clock_offset_s)
         self._judge = TickJudge(settings, clock, lambda: self.status.pool.runners)
-        self._tick_scheduler, self._ticks, self._batches = agents.register(
+        self._tick_scheduler, self._ticks, self._batches = ticks.register(
             self, settings, lambda: self.status.pool, clock, self._judge
         )
         self._query_pages = QueryPages(lambda: self.settings, clock.now_s)

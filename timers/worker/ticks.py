@@ -1,34 +1,134 @@
-"""Reads ticks: every worker reads the whole oscillator topic itself, outside the group.
+"""The ticks of a worker: how they are read, judged and written; and the Faust agents, which pass them to the machines.
 
-So the topic's partitions need not match those of the request topics, and every worker gets every tick. Only the newest
-tick matters: reading starts at the end and commits nothing.
+Every worker reads the whole oscillator topic itself, outside the group. So the topic's partitions need not match those
+of the request topics, and every worker gets every tick. Only the newest tick matters: reading starts at the end and
+commits nothing. The machines decide what fires.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 from time import monotonic
 from typing import Any
 
-from aiokafka import TopicPartition
+import faust
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 from mode import Service
 
 from timers.core.clock_guard import ClockGuard, Hold
 from timers.core.keys import NEVER
-from timers.core.ticking import TickPartitions
+from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase, TickPartitions
 from timers.core.timer import Tick
 from timers.errors import TimersError
+from timers.kafka import aiokafka_clients
+from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of, stop
+from timers.kafka.aiokafka_internals.leader_client import limit_updates
+from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.periodic import every
 from timers.wire.formats import LOG_APPEND_TIME
+from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Runner
-from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
+
+ABSENT_POLL_S = 0.5
+RETRY_S = 0.5
+POLL_MS = 1000
+SEEK_S = 2.0
+
+MAX_VALUE_BYTES = 4096
+"""Ticks have no value, and that of a canary timer is short. Of a longer one, only the first bytes are read."""
+
+NEW_LEADER_S = 2.0
+"""For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
+
+
+class TopicFollower(Service):
+    """Passes the records of a topic to :meth:`handle`.
+
+    Args:
+        partitions: returns how many partitions the topic has now; 0: it was deleted.
+        client: end of the Kafka client id, after the worker's id.
+    """
+
+    def __init__(
+        self, settings: Settings, topic: str, partitions: Callable[[], int], client: str, isolation: str, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._settings = settings
+        self._topic = topic
+        self._partitions = partitions
+        self._client = client
+        self._isolation = isolation
+        self._leaders: dict[TopicPartition, tuple[int | None, float]] = {}
+
+    def broker_of(self, partition: TopicPartition) -> int | None:
+        """Id of the broker that appended the records of the last poll; None if it is not known."""
+        leader, since = self._leaders.get(partition, (None, -inf))
+        return leader if monotonic() - since > NEW_LEADER_S else None
+
+    @abstractmethod
+    async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
+        """Handle the records of a poll; there may be none."""
+
+    @Service.task
+    async def _read(self) -> None:
+        failed = ""
+        while not self.should_stop:
+            count = self._partitions()
+            if not count:  # aiokafka would ask for it without a pause
+                await self.sleep(ABSENT_POLL_S)
+                continue
+            consumer = AIOKafkaConsumer(
+                **aiokafka_clients.arguments(self._settings, self._client),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="latest",
+                fetch_max_wait_ms=POLL_MS,
+                isolation_level=self._isolation,
+                # Otherwise aiokafka fails at a header whose name is not UTF-8. No record of such a topic must be read.
+                key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES, on_unreadable=lambda tp, batch: True),
+            )
+            try:
+                limit_updates(client_of(consumer))
+                if not await start_patiently(consumer.start, f"the reader of {self._topic}", lambda: self.should_stop):
+                    continue
+                partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
+                consumer.assign(partitions)
+                # A partition without a leader begins at its end as soon as it has one. The others do not wait for it.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(consumer.seek_to_end(*partitions), SEEK_S)
+                while not self.should_stop and self._partitions() == count:
+                    records = await consumer.getmany(timeout_ms=POLL_MS)
+                    for partition in partitions:
+                        leader = leader_of(consumer, partition)
+                        known, _ = self._leaders.setdefault(partition, (leader, -inf))
+                        if leader != known:
+                            self._leaders[partition] = (leader, monotonic())
+                    await self.handle(records)
+                    failed = ""
+            except KafkaError as error:
+                if repr(error) != failed:  # such as a missing right, for as long as it is missing
+                    logger.warning("reading %s failed (%r); trying until it succeeds", self._topic, error)
+                failed = repr(error)
+                await self.sleep(RETRY_S)
+            except Exception:  # of a record that no code expects
+                logger.exception("reading %s failed; trying again from its end", self._topic)
+                await self.sleep(RETRY_S)
+            finally:
+                await stop(consumer)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 FIRED_S = 2.0
 """Seconds between two reads of what the app has fired, while ticks are held after the start."""
@@ -197,12 +297,7 @@ class TickReader(TopicFollower):
                     self.judge.newest_fired_s, self.judge.app_is_new = newest_s, newest_s is None
 
 
-async def wait_until(deadline_s: float) -> None:
-    """Sleep until a monotonic time."""
-    delay_s = deadline_s - monotonic()
-    if delay_s > 0:
-        await asyncio.sleep(delay_s)
-
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 NEXT_AFTER_S = 0.5
 """Without an acknowledgement within this time, the tick also goes to a partition of another broker."""
@@ -275,3 +370,155 @@ class TickSender:
         self._under_way.add(sending)
         sending.add_done_callback(self._under_way.discard)
         return sending
+
+
+# ---- agents ----------------------------------------------------------------------------------------------------------
+
+RETRY_PAUSE_S = 0.2
+
+AHEAD_S = 0.15
+"""Seconds before a tick at which leaders are asked whether they answer: transactions that follow the tick use it."""
+
+
+async def wait_until(deadline_s: float) -> None:
+    """Sleep until a monotonic time."""
+    delay_s = deadline_s - monotonic()
+    if delay_s > 0:
+        await asyncio.sleep(delay_s)
+
+
+class TickScheduler(Service):
+    """Wakes the oscillator agent just after the start of each of the broker's seconds.
+
+    Args:
+        due_ticks: channel to the oscillator agent.
+        judge: judges the delivery reports.
+        ask_ahead: called shortly before each tick.
+
+    Attributes:
+        missed: seconds without a tick of this worker; they are counted and never sent later.
+        answered: the oscillator agent sets it when the next tick may begin.
+    """
+
+    def __init__(self, due_ticks: Any, judge: TickJudge, ask_ahead: Callable[[], None], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._ask_ahead = ask_ahead
+        self._due_ticks = due_ticks
+        self._judge = judge
+        self._phase = Phase()
+        self.missed = 0
+        self._last_second: int | None = None
+        self.answered = asyncio.Event()
+
+    def broker_now_s(self) -> float | None:
+        """The brokers' time from the reports of this worker's ticks, within a round trip; None before the first.
+
+        Any thread. For measuring only: it never decides when a timer fires.
+        """
+        return self._phase.at(monotonic())
+
+    @Service.task
+    async def _schedule(self) -> None:
+        while not self.should_stop:
+            await wait_until(self._phase.next_second_at(monotonic()) - AHEAD_S)
+            self._ask_ahead()
+            await wait_until(self._phase.next_second_at(monotonic()))
+            self.answered.clear()
+            await self._due_ticks.put(int(self._phase.at(monotonic()) or 0))
+            try:
+                await asyncio.wait_for(self.answered.wait(), TICK_TIMEOUT_S + 1.0)
+            except TimeoutError:
+                logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
+
+    def on_acknowledged(self, sent_s: float, acked_s: float, append_ms: int, broker: int | None) -> bool:
+        """Note the delivery report of a tick. Returns whether the tick counts.
+
+        Args:
+            sent_s: monotonic time of sending.
+            acked_s: monotonic time of the acknowledgement.
+            append_ms: its append time.
+            broker: id of the broker that appended it; None: not known.
+        """
+        if not self._judge.counts(append_ms, broker):
+            return False
+        self._phase.observe(sent_s, acked_s, append_ms)
+        second = append_ms // 1000
+        if self._last_second is not None and second > self._last_second + 1:
+            missed = second - self._last_second - 1
+            self.missed += missed
+            logger.warning("%d seconds had no tick of this worker; everything overdue fires now", missed)
+        self._last_second = max(second, self._last_second or 0)
+        return True
+
+
+def register(
+    app: faust.App, settings: Settings, pool: Callable[[], Pool], clock: Clock, judge: TickJudge
+) -> tuple[TickScheduler, Any, Any]:
+    """Add the agents to ``app``.
+
+    Args:
+        pool: returns the machines. They are made before the app starts its agents.
+
+    Returns:
+        What the app must start; the channels for the ticks that it reads, and for fetches of requests (partition,
+        fetch).
+    """
+    oscillator_topic = app.topic(
+        settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
+    )
+    due_ticks, read_ticks, read_batches = app.channel(maxsize=1), app.channel(maxsize=1000), app.channel(maxsize=16)
+
+    def ask_ahead() -> None:
+        producers = pool().producers
+        producers.call_soon(producers.answers.ask_ahead)
+
+    tick_scheduler = TickScheduler(due_ticks, judge, ask_ahead, loop=app.loop, beacon=app.beacon)
+
+    @app.agent(read_batches, name="timer_request")
+    async def timer_request(batches: faust.StreamT[Any]) -> None:
+        """Give each fetched batch to the machine of its partition."""
+        async for partition, fetched in batches:
+            pool().deliver(partition, fetched)
+
+    @app.agent(read_ticks, name="join")
+    async def join(ticks: faust.StreamT[Any]) -> None:
+        """Give each tick to every machine, which fires what is due."""
+        async for tick in ticks:
+            pool().tick(tick)
+
+    async def send_tick(partition: int | None) -> bool:
+        """Send a tick to a partition, or to any. Returns whether it counts."""
+        sent_s, leaders = monotonic(), app.producer.leaders(settings.oscillator_topic)
+        try:
+            async with asyncio.timeout(TICK_TIMEOUT_S):
+                key = str(int(clock.now_s())).encode()
+                sending = await oscillator_topic.send(key=key, value=TICK_VALUE, partition=partition)
+                # A tick that arrives after the timeout does no harm. Cancelling it makes Faust log a traceback.
+                report = await asyncio.shield(sending)
+        except Exception as error:
+            logger.warning("a tick was not delivered: %r", error)
+            return False
+        acked_s, broker = monotonic(), leaders.get(report.partition)
+        if broker != app.producer.leaders(settings.oscillator_topic).get(report.partition):
+            broker = None
+        return tick_scheduler.on_acknowledged(sent_s, acked_s, report.timestamp, broker)
+
+    @app.agent(due_ticks, name="oscillator")
+    async def oscillator(seconds: faust.StreamT[Any]) -> None:
+        """Send one tick for each second. Its time is the broker's append time; its key is for human readers only.
+
+        While ticks are held, one goes to each broker: their clocks are compared, and one of them may be right.
+        """
+        topic, producer = settings.oscillator_topic, app.producer
+        sender = TickSender(
+            send_tick, lambda: producer.leaders(topic), lambda: producer.learn_leaders(topic, NEXT_AFTER_S)
+        )
+        async for second in seconds:
+            counts = not judge.holds and await sender.send(second)
+            if not counts and judge.holds:
+                counts = await sender.send_to_each_broker()
+            if not counts:
+                await asyncio.sleep(RETRY_PAUSE_S)
+            tick_scheduler.answered.set()
+
+    return tick_scheduler, read_ticks, read_batches

@@ -38,8 +38,6 @@ from typing import Any
 import msgpack
 
 from timers.core.grouping import groups
-from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.keys import pack as pack_key
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
 from timers.core.sums import bytes_of
@@ -128,12 +126,6 @@ def unpack_lineage(value: bytes | None, count: bytes | None) -> Lineage:
         return Lineage(counted=known)
     epochs, batch, end = msgpack.unpackb(value, use_list=False)
     return Lineage(epochs, None if batch is None else Batch(*batch), end, known)
-
-
-def next_key(key: OrderKey) -> bytes:
-    """The first 16 bytes above ``key``."""
-    due_s, offset = key
-    return pack_key(due_s + 1, 0) if offset == MAX_OFFSET else pack_key(due_s, offset + 1)
 
 
 def packer() -> Callable[[Sequence[Row]], bytes]:

@@ -31,7 +31,7 @@ from timers.errors import StoreError
 from timers.machines.store import layout
 from timers.machines.store.database import Database
 from timers.machines.store.failures import INCOMPLETE, STALE, UNREADABLE, Condemnations, StoreDamaged, failure
-from timers.machines.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
+from timers.machines.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, parts, unpack
 from timers.machines.store.memory_limit import IndexJournal, RocksMemory
 
 SLICE_BYTES = 256 * 1024
@@ -120,6 +120,12 @@ flush, so it is used only for more entries."""
 
 RESTORE_ENTRIES = 4096
 """Maximum entries in one write of a restore. No other thread runs meanwhile."""
+
+
+def next_key(key: OrderKey) -> bytes:
+    """The first 16 bytes above ``key``."""
+    due_s, offset = key
+    return pack_key(due_s + 1, 0) if offset == MAX_OFFSET else pack_key(due_s, offset + 1)
 
 
 class RocksStore:

@@ -140,7 +140,7 @@ CHANGED = {
         ),
     ),
     "[I14] progress is read before fencing": changed(
-        ("port.fence()", "pass"),
+        ("port.fence()", "None"),
         (OPENED, f"{OPENED}; fences and port.fence()"),
         worker=FormerOwnerCommitsLate,
     ),

@@ -50,10 +50,8 @@ class Port:
     def check_leaders(self) -> None:
         self._say("leaders")
 
-    def fence(self) -> None:
+    def fence(self) -> Known | None:
         self._say("fence")
-
-    def known(self) -> Known | None:
         return self._known
 
     def compacted(self) -> str | None:

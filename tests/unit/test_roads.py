@@ -290,7 +290,6 @@ spark/engine/bucket.py                              TimerProcessor.handleInputRo
                   process/threads.py                LoopThread.submit
                   machines/firing/producer.py       TransactionalProducer._renew
                     kafka/aiokafka_internals/produce.py open_again
-            spark/engine/machines.py                _Port.known
               spark/engine/machines.py              Producer.is_followed_by
               spark/engine/machines.py              Known.of_store
             machines/opener.py                      open_known
@@ -316,15 +315,12 @@ spark/engine/bucket.py                              TimerProcessor.handleInputRo
           core/machine.py                           Machine.commit_progress
           machines/firing/transaction.py            Transaction.tell_group
           spark/engine/questions.py                 Snapshots.answer
-        spark/engine/questions.py                   Answering.answers
         spark/engine/machines.py                    MachineRun._known
         spark/engine/machines.py                    Openings._opened.close by closing
           machines/firing/transaction.py            Transaction.release_compute_lock
           machines/store/opening.py                 close_store
             machines/store/rocks.py                 RocksStore.close
               machines/store/database.py            Database.close
-        core/counters.py                            subtracted
-    core/counters.py                                added
   spark/engine/bucket.py                            BucketState.encode
     wire/progress.py                                encode
 spark/engine/query.py                               start.run
@@ -405,7 +401,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 30, 47), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

@@ -66,11 +66,11 @@ def open_machine(stores: object, port: Any, tp: TopicPartition, ask: object, *, 
     """Fences, and says how the machine was opened."""
     assert fences
     openings: Offline = port._openings
-    port.fence()
+    known = port.fence()
     openings.in_use -= 1
     if openings.in_use >= 0:
         raise StoreInUse("another process has it open")
-    return SimpleNamespace(how="known" if port.known() is not None and openings.has_store else "read")
+    return SimpleNamespace(how="known" if known is not None and openings.has_store else "read")
 
 
 def open_known(stores: object, port: Any, tp: TopicPartition, known: object) -> Any:

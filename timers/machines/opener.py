@@ -52,11 +52,8 @@ class Port(Protocol):
     def check_leaders(self) -> None:
         """Raise Lost if a log of the machine has no leader: each further step would wait for it."""
 
-    def fence(self) -> None:
-        """Fence the former owner."""
-
-    def known(self) -> Known | None:
-        """What is known after the fence; None: the progress must be read."""
+    def fence(self) -> Known | None:
+        """Fence the former owner. Returns what is known after that; None: the progress must be read."""
 
     def compacted(self) -> str | None:
         """Why the topic is compacted now, in a sentence; None: it is not, or must be."""
@@ -111,8 +108,8 @@ def open_machine(
     """
     port.check_leaders()
     if fences:
-        port.fence()
-        if (known := port.known()) is not None and (made := open_known(stores, port, tp, known)) is not None:
+        known = port.fence()
+        if known is not None and (made := open_known(stores, port, tp, known)) is not None:
             return made
     compacted = port.compacted()
     try:

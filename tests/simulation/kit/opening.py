@@ -167,10 +167,8 @@ class SimPort:
     def check_leaders(self) -> None:
         """Do nothing: all brokers answer."""
 
-    def fence(self) -> None:
+    def fence(self) -> Known | None:
         self._worker.fence(self._machine, self._outbox)
-
-    def known(self) -> Known | None:
         return self._worker.known_of(self._machine)
 
     def compacted(self) -> str | None:

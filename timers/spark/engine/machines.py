@@ -459,15 +459,13 @@ class _Port:
     def check_leaders(self) -> None:
         """Ask nothing: a machine is opened in each micro-batch."""
 
-    def fence(self) -> None:
+    def fence(self) -> opener.Known | None:
         """Once: an opening that waits for the store of another attempt has no other owner meanwhile."""
         if self.opening is None:
             self.opening = self._openings.renew(self._tp)
-
-    def known(self) -> opener.Known | None:
         if self._known is None or not self._openings.is_of_this_log(self._tp, self._known):
             return None
-        if self.opening is not None and self._known.producer.is_followed_by(self.opening):
+        if self._known.producer.is_followed_by(self.opening):
             return self._known.of_store
         self._openings.had_others = True
         return None
@@ -550,7 +548,7 @@ class MachineRun:
                 with closing(opened), ExitStack() as self._reading:
                     is_complete = self._work(opened, until)
                     after = opened.metrics.counters.numbers()
-                    answers = self._answering.answers(self._questions, opened.loop.machine)
+                    answers = self._answering.answers(self._questions, opened.loop.machine) if self._questions else ()
                     self.known, snapshot = self._known(opened), _snapshot(opened)
                 break
             except Lost as error:

@@ -405,9 +405,6 @@ class _Port:
     def fence(self) -> None:
         self._outbox.transaction.open()
 
-    def known(self) -> None:
-        return None
-
     def compacted(self) -> str | None:
         return self._compacted.result().get(self._opening.tp[0])
 

@@ -54,7 +54,7 @@ async def test_all_that_match_are_cancelled_in_steps(constants: Constants) -> No
     assert len(recorded) == 30 and all(id.startswith("tenant/") for id in recorded)
 
 
-async def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled() -> None:
     """Its new version may go to a topic that the filter, or the user, does not have."""
     cluster = cluster_of(6)
     listing = cluster.ask
@@ -66,7 +66,7 @@ async def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(mon
             cluster.sources["tenant/001"] = f"{TOPIC}/0/99"
         return answer
 
-    monkeypatch.setattr(cluster, "ask", ask)
+    cluster.ask = ask  # type: ignore[method-assign]
     async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
         _, first = await cancel(client, topic="tenant-a")
         _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
@@ -104,9 +104,7 @@ async def test_what_is_undecided_or_not_answered_is_said() -> None:
         assert (await cancel(client, topic="tenant-a"))[1]["code"] == "ids-off"
 
 
-async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(constants: Constants) -> None:
     constants(timer_pages, AT_ONCE=10, MAX_STEP_S=1000.0)
     cluster = cluster_of(60)
     cancel_one, refused = cluster.cancel, {"tenant/031"}
@@ -117,7 +115,7 @@ async def test_a_step_that_fails_says_what_it_has_done_and_can_be_repeated(
         await asyncio.sleep(0)  # others of the page are answered later
         return await cancel_one(id, **named)
 
-    monkeypatch.setattr(cluster, "cancel", fail)
+    cluster.cancel = fail  # type: ignore[method-assign]
     async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
         _, first = await cancel(client, topic="tenant-a")
         status, problem = await cancel(client, topic="tenant-a", confirm=first["confirm"])
@@ -179,9 +177,7 @@ async def test_a_batch_with_a_wrong_timer_is_refused_whole_and_names_its_place(
             assert (given[0], given[1]["code"]) == (400, "parameter-invalid"), body
 
 
-async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_are_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_are_set() -> None:
     cluster = SimCluster()
     write = cluster.schedule_request
 
@@ -190,7 +186,7 @@ async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_ar
             raise PublishError("the brokers refuse it")
         return await write(request)
 
-    monkeypatch.setattr(cluster, "schedule_request", schedule)
+    cluster.schedule_request = schedule  # type: ignore[method-assign]
     async with console(cluster) as client:
         status, answer = await set_many(client, one("a"), one("b"), one("c"))
         assert (status, answer["failed"]) == (201, 1)
@@ -201,9 +197,7 @@ async def test_a_timer_of_a_batch_that_is_not_written_is_named_and_the_others_ar
         assert [each["id"] for each in cluster.recorded[0]["body"]["timers"]["listed"]] == ["a", "b", "c"]
 
 
-async def test_an_error_that_no_code_expects_does_not_hide_what_else_a_batch_has_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_error_that_no_code_expects_does_not_hide_what_else_a_batch_has_set() -> None:
     cluster = SimCluster()
     write = cluster.schedule_request
 
@@ -212,7 +206,7 @@ async def test_an_error_that_no_code_expects_does_not_hide_what_else_a_batch_has
             raise RuntimeError("secret")
         return await write(request)
 
-    monkeypatch.setattr(cluster, "schedule_request", schedule)
+    cluster.schedule_request = schedule  # type: ignore[method-assign]
     async with console(cluster) as client:
         status, answer = await set_many(client, one("a"), one("b"))
     assert (status, answer["failed"]) == (201, 1) and "secret" not in json.dumps(answer)

@@ -100,7 +100,7 @@ async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_non
             waits.append(timeout_s)
             return VerdictMessage("one", "changed" if len(asked) > 1 else "exists", None, f"t/0/{len(asked)}")
 
-        monkeypatch.setattr(cluster, "update_if", cancelled_again)
+        cluster.update_if = cancelled_again  # type: ignore[assignment, method-assign]
         assert (await answer_of(client, "PUT", ONE, json=TIMER, headers=NEW))[0] == 412
         assert asked == ["absent", "t/0/1", "t/0/2", "t/0/3", "t/0/4"], "it ends"
         assert waits == [3, 1, 0, 0, 0], "all together wait no longer than the request says"

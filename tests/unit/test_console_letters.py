@@ -118,13 +118,11 @@ async def test_an_answer_names_partitions_without_a_leader(cluster: SimCluster) 
         assert "This answer is not complete" in page
 
 
-async def test_a_letter_that_could_not_be_looked_for_in_time_is_not_called_missing(
-    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_letter_that_could_not_be_looked_for_in_time_is_not_called_missing(cluster: SimCluster) -> None:
     async def ended(*_: object) -> FoundLetters:
         return FoundLetters(LetterPage([], {0: 4}), {}, frozenset(), {})
 
-    monkeypatch.setattr(cluster, "letters", ended)
+    cluster.letters = ended  # type: ignore[assignment, method-assign]
     async with console(cluster) as client:
         status, answer = await answer_of(client, "GET", "/v1/dead-letter?name=timer-request/1/103")
         assert (status, answer["code"]) == (503, "busy") and "by its position" in answer["detail"]
@@ -169,12 +167,10 @@ async def test_a_user_sees_and_retries_the_letters_of_its_topics_only(cluster: S
         (TimersError("no broker answers"), "brokers-unreachable"),
     ],
 )
-async def test_a_failed_retry_is_unknown_or_says_why(
-    cluster: SimCluster, failure: TimersError, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_retry_is_unknown_or_says_why(cluster: SimCluster, failure: TimersError, code: str) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr(cluster, "retry", fail)
+    cluster.retry = fail  # type: ignore[assignment, method-assign]
     async with console(cluster) as client:
         assert (await retry(client, names=["0/3"]))[1]["code"] == code

@@ -44,14 +44,14 @@ class SimLog:
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaCluster, SimLog]:
+def log() -> tuple[KafkaCluster, SimLog]:
     cluster, log = KafkaCluster(Settings(brokers="b:1")), SimLog()
 
     async def opened() -> Any:
         return log
 
-    monkeypatch.setattr(cluster, "_open_log", opened)
-    monkeypatch.setattr(cluster, "_make_log", log.make)
+    cluster._open_log = opened  # type: ignore[method-assign]
+    cluster._make_log = log.make  # type: ignore[method-assign]
     return cluster, log
 
 
@@ -69,7 +69,7 @@ async def test_an_entry_that_brokers_do_not_take_is_an_error(
 ) -> None:
     cluster, sim = log
     monkeypatch.setattr(kafka_cluster.KafkaCluster, "_make_log", lambda _: False)
-    monkeypatch.setattr(cluster, "_make_log", lambda: False)
+    cluster._make_log = lambda: False  # type: ignore[method-assign]
     sim.exists = False
     with pytest.raises(UnacknowledgedError):
         await cluster.record(b"entry")

@@ -56,9 +56,7 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
         assert (status, answer["verdict"]) == (201, "unknown")
 
 
-async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(constants: Constants) -> None:
     cluster = SimCluster()
     asked = 0
 
@@ -68,7 +66,7 @@ async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(
         await asyncio.sleep(0.2)
         return ["no broker answers"]
 
-    monkeypatch.setattr(cluster, "problems", problems)
+    cluster.problems = problems  # type: ignore[method-assign]
     constants(server_module, READY_S=0.1)  # the check takes longer
     async with console(cluster) as client:
         answers = await asyncio.gather(*(answer_of(client, "GET", "/v1/health/ready") for _ in range(5)))

@@ -155,7 +155,7 @@ async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatc
     monkeypatch.setattr(kafka_cluster, "monotonic", lambda: now_s)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     cluster = cluster_at(1)
-    monkeypatch.setattr(cluster, "_ask_once", ask)
+    cluster._ask_once = ask  # type: ignore[assignment, method-assign]
     assert await cluster.ask(wire.FIND_PATH, {"id": "a"}) == (503, missing)
     await cluster.close()
     assert len(asked_at) <= 10
@@ -215,7 +215,7 @@ def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.Monk
     found = SimpleNamespace(topics={Settings.load({}).verdict_topic: topic})
     monkeypatch.setattr(connection, "metadata", lambda *_: found)
     ids = by_id.ById(Connection.resolve("b:1", None, None, 10, None))
-    monkeypatch.setattr(ids, "open", lambda *_: None)
+    ids.open = lambda *_: None  # type: ignore[method-assign]
     ids.listen()
     assert [tp.offset for tp in consumer.assigned] == [7]
     ids.close()
@@ -293,9 +293,9 @@ def test_a_topic_whose_only_leader_is_away_is_skipped_if_brokers_answer(monkeypa
     assert len(offsets.unknown) == 3
 
 
-async def test_requests_are_read_when_their_leader_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_read_when_their_leader_is_back() -> None:
     cluster = cluster_at(1)
     reader = SimpleNamespace(read=Failing({"s": "record"}, Lost("t/0 has no leader")), close=lambda: None)
-    monkeypatch.setattr(cluster._requests, "_reader", reader)
+    cluster._requests._reader = reader  # type: ignore[assignment]
     assert [*await cluster._requests.read(["s"])] == ["s"]
     await cluster.close()

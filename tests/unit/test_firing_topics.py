@@ -292,7 +292,7 @@ def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> 
     assert not targets.learn_limit("t"), "the limit is not new: the caller must not repeat the transaction"
 
 
-def test_limits_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_refreshed_at_intervals(targets: Targets) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1, 1]
     admin.limits["t"] = 2000
@@ -301,15 +301,13 @@ def test_limits_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest
     targets.refresh()
     wait_until_used(targets)
     assert targets.max_message_bytes == {"t": 2000}
-    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets._refresh_at = 0.0
     targets.refresh()
     wait_until_used(targets)
     assert targets.max_message_bytes == {"t": 1_048_588}
 
 
-def test_a_deleted_topic_does_not_stop_the_refresh_of_other_limits(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_topic_does_not_stop_the_refresh_of_other_limits(targets: Targets) -> None:
     admin = cluster(targets)
     for name in ("gone", "kept"):
         admin.topics[name] = [1]
@@ -317,18 +315,18 @@ def test_a_deleted_topic_does_not_stop_the_refresh_of_other_limits(
         targets.learn_limit(name)
     del admin.topics["gone"]
     admin.limits["kept"] = 1_048_588
-    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets._refresh_at = 0.0
     targets.refresh()
     wait_until_used(targets)
     assert targets.max_message_bytes == {"kept": 1_048_588}
 
 
-def test_partition_numbers_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_numbers_are_refreshed_at_intervals(targets: Targets) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
     ask(targets, "t")
     admin.topics["t"] = [1, 1]
-    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets._refresh_at = 0.0
     targets.refresh()
     wait_until_used(targets)
     assert targets.usable == {"t": 2}

@@ -23,10 +23,10 @@ class SimSilent:
         self.updates += 1
 
 
-async def test_after_a_silent_leader_the_metadata_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_silent_leader_the_metadata_are_asked_for() -> None:
     """The present ones name it as the leader for up to 30 s, although another one was elected."""
     client, silent = LeaderClient({}, 1.0), SimSilent()
-    monkeypatch.setattr(client, "_client", silent)
+    client._client = silent
     with pytest.raises(RequestTimedOutError):
         await client.ends(1, ("timer-request", 0))
     assert silent.updates

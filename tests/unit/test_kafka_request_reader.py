@@ -81,7 +81,7 @@ async def end_as_if_cancelled() -> None:
 
 @pytest.mark.parametrize("stop", [hang, end_as_if_cancelled])
 def test_a_consumer_that_does_not_stop_is_closed_with_its_thread(
-    stop: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch, constants: Constants
+    stop: Callable[[], Coroutine[Any, Any, None]], constants: Constants
 ) -> None:
     constants(sessions, END_S=0.05)
     constants(threads, END_S=0.05)
@@ -95,7 +95,7 @@ def test_a_consumer_that_does_not_stop_is_closed_with_its_thread(
     consumer: Any = request_reader._consumer
     connections = list(consumer._client._conns.values())
     assert any(each.connected() for each in connections)
-    monkeypatch.setattr(consumer, "stop", stop)
+    consumer.stop = stop
     request_reader.close()
     thread.join(60)
     assert not thread.is_alive()

@@ -54,9 +54,9 @@ def test_silence_a_missing_leader_and_a_missing_right_are_waited_for(code: int, 
 
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._BAD_MSG])
-def test_deleted_and_damaged_records_are_an_answer(code: int, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_and_damaged_records_are_an_answer(code: int, log: Any) -> None:
     log._consumer = SimConsumer()
-    monkeypatch.setattr(log._consumer, "get_watermark_offsets", lambda *_, **__: (0, 5))
+    log._consumer.get_watermark_offsets = lambda *_, **__: (0, 5)
     log._consumer.codes = [code]
     with pytest.raises(Unreadable, match=r"^t/0 has "):
         log.written_ms(NAMED)

@@ -66,8 +66,8 @@ def test_a_page_whose_time_is_over_goes_on_where_it_stopped(constants: Constants
     assert newest(log, letter_filter, 10, page.ends, lambda: True) == page
 
 
-def test_named_letters_of_one_partition_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_letters_of_one_partition_are_all_there() -> None:
     log: Any = SimLog()
-    monkeypatch.setattr(log, "spans", lambda _: [Span(0, offset, offset + 1) for offset in (6, 12, 18)])
+    log.spans = lambda _: [Span(0, offset, offset + 1) for offset in (6, 12, 18)]
     page = newest(log, LetterFilter(), 3, None, lambda: False)
     assert ([each.offset for each in page.letters], page.ends) == ([18, 12, 6], {})

@@ -46,8 +46,8 @@ class Opened:
         monkeypatch.setattr("timers.kafka.connection.partitions_of", partitions_of)
         monkeypatch.setattr(module, "Consumer", lambda *_, **__: SimpleNamespace(subscribe=lambda *_, **__: None))
         transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
-        monkeypatch.setattr(transport, "_topic_tags", dict)
-        monkeypatch.setattr(transport.transactions, "open", lambda: None)
+        transport._topic_tags = dict  # type: ignore[method-assign]
+        transport.transactions.open = lambda: None  # type: ignore[method-assign]
         monkeypatch.setattr("timers.queue.ledger_log.signing", lambda *_, **__: SIGNING)
         transport.open(ignore, ignore, lambda: False)
 
@@ -126,10 +126,10 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Transport:
     """A transport that has asked for its topics, which are as they were."""
     monkeypatch.setattr(module, "_TOPICS_S", 0.0)
     transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
-    monkeypatch.setattr(transport, "_logs", {"jobs": "j", RETURNS: "r", LEDGER: "l"})
-    monkeypatch.setattr(transport, "_seen_count", 3)
+    transport._logs = {"jobs": "j", RETURNS: "r", LEDGER: "l"}
+    transport._seen_count = 3
     told = described(jobs="j", returns="r", ledger="l")
-    monkeypatch.setattr(transport, "_describe", lambda: told)
+    transport._describe = lambda: told  # type: ignore[method-assign]
     transport.check_topics()
     assert transport.check_topics() == 0 and not transport.ledger_is_lost
     return transport
@@ -166,7 +166,7 @@ def test_a_ledger_that_was_deleted_is_made_anew_with_the_keys(
     written: list[Any] = []
     monkeypatch.setattr(module, "create_if_missing", lambda _, topic, **__: made.append(topic))
     monkeypatch.setattr("timers.queue.ledger_log.write", lambda _, group, records: written.extend(records))
-    monkeypatch.setattr(watching, "_topic_tags", lambda: {"jobs": "j", RETURNS: "r", LEDGER: "new"})
+    watching._topic_tags = lambda: {"jobs": "j", RETURNS: "r", LEDGER: "new"}  # type: ignore[method-assign]
     watching.restore_ledger(SIGNING)
     assert made == [LEDGER] and [int(key.split(b"/")[1]) for key, _ in written] == [*SIGNING.keys]
     assert not watching.ledger_is_lost and f"topic {LEDGER} was deleted" in caplog.text

@@ -97,15 +97,15 @@ def test_partitions_that_are_given_up_at_the_end_are_committed(opened: Transport
 
 
 def test_an_error_while_partitions_are_given_up_leaves_nothing_open(
-    opened: Transport, closing: ClosingConsumer, monkeypatch: pytest.MonkeyPatch
+    opened: Transport, closing: ClosingConsumer
 ) -> None:
     def fail(_: object) -> Outcome:
         raise AssertionError("of a callback")
 
     closed: list[str] = []
-    monkeypatch.setattr(opened._plain, "commit", fail)
-    monkeypatch.setattr(opened._asking, "close", lambda: closed.append("asking"))
-    monkeypatch.setattr(opened.transactions, "close", lambda: closed.append("transactions"))
+    opened._plain.commit = fail  # type: ignore[assignment, method-assign]
+    opened._asking.close = lambda: closed.append("asking")  # type: ignore[method-assign]
+    opened.transactions.close = lambda: closed.append("transactions")  # type: ignore[method-assign]
     closing.released.set()
     with pytest.raises(AssertionError, match="of a callback"):
         opened.close()

@@ -67,7 +67,7 @@ def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pyt
         raise RuntimeError("can't start new thread")
 
     running = retries_over(Mock())
-    monkeypatch.setattr(running._threads, "call", refuse)
+    running._threads.call = refuse  # type: ignore[assignment, method-assign]
     running._serve()
     assert f"the retries of {SETTINGS.retry_topic!r} failed" in str(running.failure)
 

@@ -157,9 +157,7 @@ def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(s
     assert snapshots._taker.wanted == {TP}
 
 
-def test_an_end_does_not_wait_for_a_look_that_hangs(
-    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+def test_an_end_does_not_wait_for_a_look_that_hangs(snapshots: Snapshots, constants: Constants) -> None:
     begun, go_on = Event(), Event()
 
     def look() -> None:
@@ -167,7 +165,7 @@ def test_an_end_does_not_wait_for_a_look_that_hangs(
         go_on.wait()
 
     constants(engine_snapshots, CLOSE_S=0.05, LOOK_S=0.0)
-    monkeypatch.setattr(snapshots._taker, "look", look)
+    snapshots._taker.look = look  # type: ignore[method-assign]
     snapshots.runner(TP, machine_at(9))
     assert begun.wait(DEADLINE_S)
     try:
@@ -177,17 +175,15 @@ def test_an_end_does_not_wait_for_a_look_that_hangs(
         snapshots._thread.join(DEADLINE_S)
 
 
-def test_machines_that_are_answered_at_a_time_start_one_thread(
-    store: RocksStore, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_that_are_answered_at_a_time_start_one_thread(store: RocksStore, snapshots: Snapshots) -> None:
     machine = machine_at(9)
 
     def slow_start() -> None:
         sleep(0.05)
         Thread.start(snapshots._thread)
 
-    monkeypatch.setattr(snapshots._thread, "start", slow_start)
-    monkeypatch.setattr(snapshots, "_run", lambda: None)
+    snapshots._thread.start = slow_start  # type: ignore[method-assign]
+    snapshots._run = lambda: None  # type: ignore[method-assign]
     together = Barrier(2)
 
     def answer() -> None:

@@ -171,7 +171,7 @@ async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.
         await hang.wait()
         return await answer(*arguments)
 
-    monkeypatch.setattr(cluster, "ask", ask)
+    cluster.ask = ask  # type: ignore[assignment, method-assign]
     assert FIRST_PAINT_S < 0.3
     async with console(cluster, **IDS) as client:
         for path in ("/", "/timers", "/timer?id=order-1"):

@@ -43,8 +43,8 @@ class Ending:
 
         monkeypatch.setattr(faust_internals.App, "on_stop", step("Faust"))
         self.app = TimersApp(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_DATA_DIR": str(tmp_path)}))
-        monkeypatch.setattr(self.app, "_end_after_timeout", lambda timeout_s, *_: self.steps.append(timeout_s))
-        monkeypatch.setattr(self.app._query_pages, "close", step("pages"))
+        self.app._end_after_timeout = lambda timeout_s, *_: self.steps.append(timeout_s)  # type: ignore[method-assign]
+        self.app._query_pages.close = step("pages")  # type: ignore[method-assign]
         pool: Any = SimpleNamespace(settle=step("settle"), hand_over=step("hand over"), close=step("pool"))
         consumer: Any = SimpleNamespace(leave=step("leave"), reaches_a_broker=reaches_a_broker, has_others=None)
         self.app.status.pool, self.app.status.consumer = pool, consumer
@@ -91,7 +91,7 @@ async def test_a_process_at_its_limit_of_threads_makes_each_step_of_an_end(
             ending.steps.append(self.timeout_s)
 
     monkeypatch.setattr(threading, "Timer", Watchdog)
-    monkeypatch.setattr(ending.app, "_end_after_timeout", partial(TimersApp._end_after_timeout, ending.app))
+    ending.app._end_after_timeout = partial(TimersApp._end_after_timeout, ending.app)  # type: ignore[method-assign]
     await ending.app.on_stop()
     assert ending.steps == ["settle", "leave", "hand over", "pool", END_TIMEOUT_S, "pages", "Faust"]
     assert "this end has no limit of 80 s: can't start new thread" in caplog.text

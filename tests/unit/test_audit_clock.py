@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from timers.kafka.topic_offsets import Newest
+from timers.kafka.topic_offsets import NewestRecord
 from timers.spark.jobs import audit
 
 NOW_MS = 1_700_000_000_000
@@ -14,24 +14,24 @@ HOUR_MS = 3_600_000
 LEAP_S = 300
 
 
-def ask(*looks: dict[int, Newest]) -> tuple[tuple[int, str], int]:
+def ask(*looks: dict[int, NewestRecord]) -> tuple[tuple[int, str], int]:
     """The answer if the brokers show this, the last of it again and again; and the number of waits."""
     left, slept = list(looks), list[float]()
 
-    def newest() -> dict[int, Newest]:
+    def newest() -> dict[int, NewestRecord]:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return audit.brokers_now(NOW_MS, newest, LEAP_S, slept.append), len(slept)
 
 
-def one(*ticks_ms: int | None) -> list[dict[int, Newest]]:
+def one(*ticks_ms: int | None) -> list[dict[int, NewestRecord]]:
     """What a single broker shows."""
-    return [{} if tick_ms is None else {0: Newest(1, NOW_MS + tick_ms)} for tick_ms in ticks_ms]
+    return [{} if tick_ms is None else {0: NewestRecord(1, NOW_MS + tick_ms)} for tick_ms in ticks_ms]
 
 
-def two(*ticks_ms: tuple[int, int]) -> list[dict[int, Newest]]:
+def two(*ticks_ms: tuple[int, int]) -> list[dict[int, NewestRecord]]:
     """What two brokers show."""
-    return [{0: Newest(1, NOW_MS + first), 1: Newest(2, NOW_MS + second)} for first, second in ticks_ms]
+    return [{0: NewestRecord(1, NOW_MS + first), 1: NewestRecord(2, NOW_MS + second)} for first, second in ticks_ms]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def two(*ticks_ms: tuple[int, int]) -> list[dict[int, Newest]]:
     ],
 )
 def test_an_audit_refers_to_the_brokers_clock_with_which_a_second_one_agrees(
-    looks: Sequence[dict[int, Newest]], expected_ms: int, waits: int
+    looks: Sequence[dict[int, NewestRecord]], expected_ms: int, waits: int
 ) -> None:
     assert ask(*looks) == ((NOW_MS + expected_ms, ""), waits)
 

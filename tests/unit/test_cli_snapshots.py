@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from timers.cli import partitions as command
-from timers.cli.partitions import _Looks
+from timers.cli.partitions import _SnapshotAges
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka import progress_log, snapshot_log
@@ -41,7 +41,7 @@ class SimSnapshotLog:
 def test_each_topic_has_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_log, "SnapshotLog", SimSnapshotLog)
     with ExitStack() as stack:
-        looks = _Looks(Settings(app_id="app"), stack)
+        looks = _SnapshotAges(Settings(app_id="app"), stack)
         found = [looks.at((topic, partition), NAMED) for topic in ("a", "b") for partition in range(4)]
     assert [problem for _, problem in found] == 2 * [None, None, "it is gone", None]
     assert SimSnapshotLog.made == ["app-snapshot-a", "app-snapshot-b"]

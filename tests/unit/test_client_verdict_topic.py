@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from tests.harness.sim_consumer import SimConsumer
-from timers.client.by_id import ById, _Call, _Topic, _Unproved
+from timers.client.by_id import ById, _Call, _ProbedCall, _Topic
 from timers.client.config import Connection
 
 OLD = _Topic(b"old", 2)
@@ -28,7 +28,7 @@ class Looking:
     def probed(self) -> _Call:
         """A call whose probe was answered."""
         call = _Call()
-        self.ids._unproved.append(_Unproved(call, "id", self.ids._verdicts))
+        self.ids._unproved.append(_ProbedCall(call, "id", self.ids._verdicts))
         return call
 
 

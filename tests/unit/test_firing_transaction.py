@@ -22,7 +22,7 @@ from timers.kafka.aiokafka_internals.refusals import (
     RefusedRecord,
 )
 from timers.kafka.request_formats import NATIVE
-from timers.kafka.topic_admin import Listed
+from timers.kafka.topic_admin import ListedTopic
 from timers.machines.firing import producer as producer_module
 from timers.machines.firing import topics as targets_module
 from timers.machines.firing import transaction as module
@@ -109,7 +109,9 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Rig:
     monkeypatch.setattr(targets_module, "asking_admin", SimAdmin)
-    monkeypatch.setattr(targets_module, "listed", lambda *_: dict.fromkeys(["t", "u", "new"], Listed(1, frozenset())))
+    monkeypatch.setattr(
+        targets_module, "listed", lambda *_: dict.fromkeys(["t", "u", "new"], ListedTopic(1, frozenset()))
+    )
     monkeypatch.setattr(targets_module, "oldest_ms", lambda *_: {})
     constants(targets_module, ANSWER_S=DEADLINE_S)
     return Rig()

@@ -22,7 +22,7 @@ from timers.core.timer import Rejected
 from timers.errors import TimersError
 from timers.kafka import progress_log, request_reader
 from timers.kafka.request_formats import NATIVE
-from timers.kafka.request_reader import Deleted
+from timers.kafka.request_reader import DeletedRequest
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
@@ -322,12 +322,15 @@ class SimRequestReader:
         assert value_limit(None) == settings.max_request_bytes
         self.closed = False
 
-    def read(self, sources: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
+    def read(self, sources: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | DeletedRequest]:
         assert keep_waiting()
         if sources == ["timer-request/0/8"]:
             raise Lost("timer-request/0 has no leader")
         whole = RequestRecord(2, b"1", b"whole", [], 5)
-        known: dict[str, RequestRecord | Deleted] = {"timer-request/0/2": whole, "timer-request/0/4": Deleted(6)}
+        known: dict[str, RequestRecord | DeletedRequest] = {
+            "timer-request/0/2": whole,
+            "timer-request/0/4": DeletedRequest(6),
+        }
         return {source: known[source] for source in sources if source in known}
 
 

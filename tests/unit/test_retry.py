@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from timers.client.request import Encoder, TimerRequest
-from timers.client.retry import Backoff, DeadLetterRecord, Received, plan
+from timers.client.retry import Backoff, DeadLetterRecord, ReceivedMessage, plan
 from timers.core.timer import Origin
 from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import REQUEST_FORMATS
@@ -136,7 +136,7 @@ def test_an_attempt_header_that_is_no_number_is_ignored() -> None:
     for text in (b"", b"x", None, b"1" * 20, "²".encode()):
         planned = retry_of(plan(Record(headers=[("retry-attempt", text)]), None, Backoff(), None, DLQ))
         assert planned.headers == [("retry-attempt", b"1")]
-    assert Received.of(Record(headers={"a": "text"})).headers == [("a", b"text")]
+    assert ReceivedMessage.of(Record(headers={"a": "text"})).headers == [("a", b"text")]
 
 
 @pytest.mark.parametrize("key", [None, b"\xff\x00", b"text", "text", ""])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timers.kafka.connection import ErrorReports
     from timers.kafka.topics import Cluster
     from timers.machines.verifying import Verified
-    from timers.offline.pending import Exported
+    from timers.offline.pending import ExportedPartition
 
 
 DO_NOT_FIRE_CODE, NOT_KNOWN_CODE = 3, 4
@@ -178,7 +178,7 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
         output.show(fields, f"{partition_name(topic, partition)} was {ahead_s} s ahead, and was taken back")
 
 
-class _Found(NamedTuple):
+class _LevelsInUse(NamedTuple):
     allowed: int
     workers: dict[str, int]
     """Worker id -> the highest level that it supports."""
@@ -230,7 +230,7 @@ def levels(wanted: int | None, output: Output) -> None:
     output.show(fields, *_lines(found), *_said_of(settings, level, deletable))
 
 
-def _lines(found: _Found) -> list[str]:
+def _lines(found: _LevelsInUse) -> list[str]:
     used = f"{found.lowest}" if found.lowest == found.highest else f"{found.lowest} to {found.highest}"
     lines = [
         f"in use      {used} by {len(found.partitions)} partitions",
@@ -270,7 +270,7 @@ def _said_of(settings: Settings, level: int, deletable: dict[str, int]) -> list[
     ]
 
 
-def _allow(settings: Settings, found: _Found, wanted: int) -> None:
+def _allow(settings: Settings, found: _LevelsInUse, wanted: int) -> None:
     from timers.kafka.progress_log import allow
 
     if wanted > feature_levels.RAISED_TO:
@@ -289,7 +289,7 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
         allow(settings, wanted)
 
 
-def _look_up(settings: Settings) -> _Found:
+def _look_up(settings: Settings) -> _LevelsInUse:
     from timers.kafka import group_access
     from timers.kafka.aiokafka_internals.group import strangers_in
     from timers.kafka.progress_log import allowed_level
@@ -298,7 +298,7 @@ def _look_up(settings: Settings) -> _Found:
         _, machines = _read(settings, reports)
         allowed = allowed_level(settings)
         group = group_access.describe(settings)
-    return _Found(
+    return _LevelsInUse(
         allowed,
         {} if group.is_taken else {each.worker_id: each.supports for each in group.members if each.is_ours},
         {partition_name(*tp): found.level for tp, found in sorted(machines.items())},
@@ -338,7 +338,7 @@ def snapshots(now: bool, output: Output) -> None:
         starts, ends = offsets.starts(names), offsets.ends(names)
         rows, said_at = list[tuple[dict[str, Any], tuple[str, ...]]](), time.monotonic()
         with ExitStack() as stack:
-            looks = _Looks(settings, stack)
+            looks = _SnapshotAges(settings, stack)
             for (topic, partition), progress in sorted(found.items()):
                 start, end = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
                 fields = _snapshot(looks, (topic, partition), progress, start, end)
@@ -373,7 +373,7 @@ def _take(settings: Settings, reports: ErrorReports) -> dict[str, str]:
     return failed | {partition_name(*tp): late for tp in left}
 
 
-def _snapshot(looks: _Looks, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
+def _snapshot(looks: _SnapshotAges, tp: TopicPartition, progress: Progress, start: int, end: int) -> dict[str, Any]:
     from timers.core.snapshots import bytes_of_snapshot
 
     newest, older = progress.snapshot, progress.older_snapshot
@@ -393,7 +393,7 @@ def _snapshot(looks: _Looks, tp: TopicPartition, progress: Progress, start: int,
     }
 
 
-class _Looks:
+class _SnapshotAges:
     """Looks at snapshots, with one client for each topic."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
@@ -537,7 +537,7 @@ def export(file: Path, move: bool, output: Output) -> None:
 
         cluster = existing(settings, reports)
 
-        def report(done: Exported) -> None:
+        def report(done: ExportedPartition) -> None:
             text = f"{done.name}: {counted(done.timers, 'timer')} pending at offset {done.offset}"
             output.show(done._asdict(), text)
             if done.may_be_cold:

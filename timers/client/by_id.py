@@ -117,7 +117,7 @@ class _Topic(NamedTuple):
         return not (self.id and found.id) or self.id == found.id
 
 
-class _Unproved(NamedTuple):
+class _ProbedCall(NamedTuple):
     """A call whose probe was answered."""
 
     call: _Call
@@ -140,7 +140,7 @@ class ById(Publisher):
         self._verdicts = _Topic(b"", 1)
         """The topic of verdicts that is read."""
         self._made_anew_at = -math.inf
-        self._unproved: list[_Unproved] = []
+        self._unproved: list[_ProbedCall] = []
         """Calls without a timer before them, if the topic of verdicts is still the same."""
 
     def after_fork(self) -> None:
@@ -290,7 +290,7 @@ class ById(Publisher):
 
         def on_probe_verdict(future: Future[VerdictMessage]) -> None:
             if not future.cancelled() and future.exception() is None:
-                self._unproved.append(_Unproved(call, key.decode(), began_with))
+                self._unproved.append(_ProbedCall(call, key.decode(), began_with))
 
         def send(partition: int) -> None:
             probe = probe_of(key, began_with.partitions)

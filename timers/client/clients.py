@@ -113,12 +113,7 @@ class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
         request_hash: bytes | None = None,
         timeout_s: float | None = None,
     ) -> _Verdict:
-        """Publish a request with an id, and wait for the verdict.
-
-        Args:
-            condition: ``absent``, or the source of the version that the request was made for; None: none.
-            request_hash: value of the header ``timer-request-hash``, by which a repeated request is known.
-        """
+        """As :meth:`TimerCalls.update_if`. ``request_hash``: value of the header ``timer-request-hash``."""
         verdict: _Verdict = self._run(self._update(request, condition, request_hash, timeout_s))
         return verdict
 

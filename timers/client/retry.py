@@ -83,7 +83,7 @@ class Backoff:
 DEFAULT_BACKOFF = Backoff()
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message of any Kafka client."""
 
     topic: str
@@ -94,7 +94,7 @@ class Received(NamedTuple):
     headers: list[Header]
 
     @classmethod
-    def of(cls, message: Any) -> Received:
+    def of(cls, message: Any) -> ReceivedMessage:
         """Read a message.
 
         Args:
@@ -139,7 +139,7 @@ def plan(
     """
     if not isinstance(backoff, Backoff):
         raise InvalidTimerError(f"backoff={quoted(backoff):.100} is not a Backoff, such as Backoff(retries=3)")
-    received = Received.of(message)
+    received = ReceivedMessage.of(message)
     if received.value is None:
         raise InvalidTimerError("the message has no value (a tombstone), and a callback always has one")
     number = _attempt(received) + 1 if attempt is None else attempt
@@ -154,14 +154,14 @@ def plan(
     return TimerRequest(target, received.key, received.value, None, delay_s, counted)
 
 
-def _attempt(received: Received) -> int:
+def _attempt(received: ReceivedMessage) -> int:
     """How many times a message was retried, by its header; 0 for a message without the header."""
     text = h.last(received.headers, ATTEMPT)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 
 
 def _dead_letter(
-    received: Received, other_headers: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
+    received: ReceivedMessage, other_headers: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
 ) -> DeadLetterRecord:
     """The dead letter: a request that sends the message at once, and the source of the message's timer, if any."""
     fired_ms = h.last(received.headers, h.TIMER_FIRED) or b""

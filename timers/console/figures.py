@@ -18,7 +18,7 @@ SILENCE_S = 2.0
 """What has said nothing for this long is not known. A tick comes every second, and a worker answers in milliseconds."""
 
 
-class Judged(NamedTuple):
+class FiringState(NamedTuple):
     """Whether all timers fire, and why not or why that is not known, in a sentence."""
 
     timers: str
@@ -26,7 +26,7 @@ class Judged(NamedTuple):
     why: str = ""
 
 
-def judged(workers: Iterable[Mapping[str, Any]]) -> Judged:
+def judged(workers: Iterable[Mapping[str, Any]]) -> FiringState:
     """Whether all timers fire.
 
     Each partition must be one that a worker fires that has just answered and has had a tick within :data:`SILENCE_S`.
@@ -36,28 +36,28 @@ def judged(workers: Iterable[Mapping[str, Any]]) -> Judged:
     """
     workers = list(workers)
     if not workers:
-        return Judged(DO_NOT_FIRE, "no worker runs")
+        return FiringState(DO_NOT_FIRE, "no worker runs")
     answered = [worker for worker in workers if worker["ready"] is not None]
     for worker in answered:
         closed = [name for name in worker.get("red") or () if name not in (worker.get("lossy") or ())]
         if closed or worker.get("stopped"):
-            return Judged(DO_NOT_FIRE, f"the timers of {[*closed, *(worker.get('stopped') or ())][0]} wait")
+            return FiringState(DO_NOT_FIRE, f"the timers of {[*closed, *(worker.get('stopped') or ())][0]} wait")
     lively = [worker for worker in answered if not is_silent(worker)]
     if not lively:
-        return Judged(NOT_KNOWN, f"worker {workers[0]['id']} {silence(workers[0])}")
+        return FiringState(NOT_KNOWN, f"worker {workers[0]['id']} {silence(workers[0])}")
     firing = {name for worker in lively for name in worker.get("firing") or ()}
     missing = partitions_of(workers) - firing
     if not missing:
-        return Judged(FIRE)
+        return FiringState(FIRE)
     shown = min(missing)
     names = f"{shown} and {len(missing) - 1} more" if len(missing) > 1 else shown
     holders = [each for each in workers if each not in lively and missing & assigned(each)]
     if holders:
-        return Judged(NOT_KNOWN, f"worker {holders[0]['id']}, which has {names}, {silence(holders[0])}")
+        return FiringState(NOT_KNOWN, f"worker {holders[0]['id']}, which has {names}, {silence(holders[0])}")
     unready = [reason for worker in lively for reason in worker.get("reasons") or ()]
     if unready:
-        return Judged(DO_NOT_FIRE, f"{names}: {unready[0]}")
-    return Judged(NOT_KNOWN, f"no worker says that it fires {names}")
+        return FiringState(DO_NOT_FIRE, f"{names}: {unready[0]}")
+    return FiringState(NOT_KNOWN, f"no worker says that it fires {names}")
 
 
 def is_silent(worker: Mapping[str, Any]) -> bool:

@@ -48,7 +48,7 @@ from timers.wire.query import ANY_WORKER, signed_headers
 from timers.wire.topics import engine_id, queue_group, queue_returns
 
 if TYPE_CHECKING:
-    from timers.kafka.request_reader import Deleted, RequestReader
+    from timers.kafka.request_reader import DeletedRequest, RequestReader
 
 
 logger = logging.getLogger(__name__)
@@ -577,7 +577,7 @@ class _Requests:
         begin = f"{source.rpartition('/')[0]} begins at offset {found.begins_at}"
         raise RequestDeletedError(f"the request {source} is no longer in its log: {begin}")
 
-    async def read(self, sources: Sequence[str]) -> dict[str, RequestRecord | Deleted]:
+    async def read(self, sources: Sequence[str]) -> dict[str, RequestRecord | DeletedRequest]:
         """The requests, by source, also which of them are deleted.
 
         Raises:
@@ -586,7 +586,7 @@ class _Requests:
         """
         return await self._thread.run(self._read, sources)
 
-    def _read(self, sources: Sequence[str]) -> dict[str, RequestRecord | Deleted]:
+    def _read(self, sources: Sequence[str]) -> dict[str, RequestRecord | DeletedRequest]:
         from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
 
         if self._reader is None:

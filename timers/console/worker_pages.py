@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
-from timers.console.figures import NOT_KNOWN, SILENCE_S, Judged, judged
+from timers.console.figures import NOT_KNOWN, SILENCE_S, FiringState, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
@@ -52,7 +52,7 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     workers = sorted(group.workers, key=lambda each: each.id)
     said = await asyncio.gather(*(_ask(cluster, worker) for worker in workers))
     found = [_shown(worker, *each) for worker, each in zip(workers, said, strict=True)]
-    state = Judged(NOT_KNOWN, group.taken) if group.taken else judged(found)
+    state = FiringState(NOT_KNOWN, group.taken) if group.taken else judged(found)
     return {"state": state._asdict(), "workers": found}
 
 

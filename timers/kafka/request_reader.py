@@ -51,7 +51,7 @@ POLL_S = 0.2
 _T = TypeVar("_T")
 
 
-class Deleted(NamedTuple):
+class DeletedRequest(NamedTuple):
     """A request that its log no longer has: it was trimmed, or retention took it. All readers learn it from here."""
 
     begins_at: int
@@ -114,7 +114,9 @@ class RequestReader:
         read, leaderless = self._read(wanted, keep_waiting)
         found: dict[str, RequestRecord | None] = dict.fromkeys(leaderless)
         for source, sent in read.items():
-            if not isinstance(sent, Deleted) and self.request_format(source).is_request_of(sent, *wanted[source]):
+            if not isinstance(sent, DeletedRequest) and self.request_format(source).is_request_of(
+                sent, *wanted[source]
+            ):
                 found[source] = sent
         return found
 
@@ -122,7 +124,9 @@ class RequestReader:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
-    def read(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
+    def read(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | DeletedRequest]:
         """Find requests. Blocks: do not call it while a transaction is open.
 
         Returns:
@@ -138,14 +142,14 @@ class RequestReader:
 
     def _read(
         self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> tuple[dict[str, RequestRecord | Deleted], list[str]]:
+    ) -> tuple[dict[str, RequestRecord | DeletedRequest], list[str]]:
         """The requests that are found, and the sources on partitions without a leader."""
         wanted: dict[tuple[str, int], dict[str, int]] = {}
         for source in sources:
             where = parse_source(source)
             if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], {})[source] = where[2]
-        found: dict[str, RequestRecord | Deleted] = {}
+        found: dict[str, RequestRecord | DeletedRequest] = {}
         leaderless: list[str] = []
         deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():
@@ -154,7 +158,7 @@ class RequestReader:
             try:
                 if self._closed:
                     raise Lost("told to stop")
-                read: dict[int, RequestRecord | Deleted] = {}
+                read: dict[int, RequestRecord | DeletedRequest] = {}
                 places = KafkaTopicPartition(topic, partition), sorted({*offsets.values()})
                 self._run(self._read_offsets(*places, deadline, read), partial(_check, keep_waiting))
                 found |= {source: read[offset] for source, offset in offsets.items() if offset in read}
@@ -257,7 +261,11 @@ class RequestReader:
         return self._consumer
 
     async def _read_offsets(
-        self, tp: KafkaTopicPartition, offsets: list[int], until: float, found: dict[int, RequestRecord | Deleted]
+        self,
+        tp: KafkaTopicPartition,
+        offsets: list[int],
+        until: float,
+        found: dict[int, RequestRecord | DeletedRequest],
     ) -> None:
         consumer = await self._open_consumer()
         if not await fetch.exists(consumer, tp):
@@ -265,7 +273,7 @@ class RequestReader:
         consumer.assign([tp])
         try:
             low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-            found.update(dict.fromkeys((offset for offset in offsets if offset < low), Deleted(low)))
+            found.update(dict.fromkeys((offset for offset in offsets if offset < low), DeletedRequest(low)))
             for group in _groups([offset for offset in offsets if low <= offset < end]):
                 # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
                 with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
@@ -279,7 +287,7 @@ class RequestReader:
         tp: KafkaTopicPartition,
         group: list[int],
         until: float,
-        found: dict[int, RequestRecord | Deleted],
+        found: dict[int, RequestRecord | DeletedRequest],
     ) -> None:
         wanted = set(group)
         consumer.seek(tp, group[0])

@@ -213,7 +213,7 @@ def config_of(asked: Future[Any], until: float | None = None) -> dict[str, str]:
     return {name: entry.value for name, entry in connection.answer(asked, until or connection.give_up_at()).items()}
 
 
-class Listed(NamedTuple):
+class ListedTopic(NamedTuple):
     """A topic that exists."""
 
     partitions: int
@@ -221,10 +221,10 @@ class Listed(NamedTuple):
     """Partitions without a leader."""
 
 
-def listed(admin: AdminClient, timeout_s: float) -> dict[str, Listed]:
+def listed(admin: AdminClient, timeout_s: float) -> dict[str, ListedTopic]:
     """All topics. A request for one name would create the topic on brokers that allow it."""
     return {
-        name: Listed(
+        name: ListedTopic(
             len(topic.partitions),
             frozenset(number for number, partition in topic.partitions.items() if partition.leader == -1),
         )

@@ -43,7 +43,7 @@ _MOST_NAMED = 5
 _AWAY = MOVING | UNREACHABLE
 
 
-class Newest(NamedTuple):
+class NewestRecord(NamedTuple):
     """The newest record of a partition."""
 
     broker: int
@@ -51,7 +51,7 @@ class Newest(NamedTuple):
     append_ms: int
 
 
-class Remaining(NamedTuple):
+class RemainingOffsets(NamedTuple):
     """The part of a range of offsets that topics still have."""
 
     starts: Offsets
@@ -140,7 +140,7 @@ class TopicOffsets:
                 return ends
             sleep(_POLL_S)
 
-    def remaining(self, starts: Offsets) -> Remaining:
+    def remaining(self, starts: Offsets) -> RemainingOffsets:
         """What committed readers can read from ``starts`` on."""
         first, ends = self.starts(starts), self.ends(starts)
         kept = {
@@ -149,9 +149,9 @@ class TopicOffsets:
             if topic in ends
         }
         deleted = sum(max(0, first[topic][p] - starts[topic][p]) for topic, of in kept.items() for p in of)
-        return Remaining(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
+        return RemainingOffsets(kept, {topic: {p: ends[topic][p] for p in of} for topic, of in kept.items()}, deleted)
 
-    def newest_append_ms(self, topic: str) -> dict[int, Newest]:
+    def newest_append_ms(self, topic: str) -> dict[int, NewestRecord]:
         """Partition -> the newest record of a topic.
 
         Without partitions that have no record or no leader. Empty if producers set the times of the topic, if it does
@@ -164,7 +164,7 @@ class TopicOffsets:
             found = connection.metadata(self._admin, self._reports, self._timeout_s).topics[topic].partitions
         newest = self._listed([topic], OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
         return {
-            partition: Newest(found[partition].leader, int(each.timestamp))
+            partition: NewestRecord(found[partition].leader, int(each.timestamp))
             for (_, partition), each in newest.items()
             if each.offset >= 0 and partition in found and found[partition].leader >= 0
         }

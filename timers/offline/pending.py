@@ -311,7 +311,7 @@ MOVING_S = 60.0
 AGAIN_S = 0.2
 
 
-class Exported(NamedTuple):
+class ExportedPartition(NamedTuple):
     """What was exported of one partition."""
 
     name: str
@@ -338,7 +338,7 @@ def export(
     *,
     move: bool,
     check: Callable[[], None],
-    report: Callable[[Exported], None],
+    report: Callable[[ExportedPartition], None],
 ) -> int:
     """Write all that is pending of an app to a file. Blocks. Returns the number of timers.
 
@@ -388,7 +388,7 @@ def export(
                     if row[1] != settings.canary_topic:
                         writer.add(row, origin_of(row, due_s, source(*tp, row[0], progress.cuts)))
             may_be_cold = progress.setting_at(SEAL, progress.next_offset, 0) > 0
-            report(Exported(partition_name(*tp), writer.count - before, progress.next_offset, may_be_cold))
+            report(ExportedPartition(partition_name(*tp), writer.count - before, progress.next_offset, may_be_cold))
         writer.end()
         file.flush()
         os.fsync(file.fileno())

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from timers.errors import SettingsError, TimersError
 from timers.process.threads import BoundedThreads
-from timers.process.waiting import Waiting, exclusive
+from timers.process.waiting import TimedWait, exclusive
 
 _MAX_CONCURRENT = 6
 _ATTEMPTS = 3
@@ -148,7 +148,7 @@ class JarSet:
         calls = [threads.call(self._fetch, jar, context, directory) for jar in jars]
         message = f"downloading {self.name}, once"
         try:
-            with Waiting(message, out) as waiting:
+            with TimedWait(message, out) as waiting:
                 while len(done := [call for call in calls if call.done()]) < len(calls):
                     for call in done:
                         call.result()

@@ -19,7 +19,7 @@ _LINE_EVERY_S = 5
 _POLL_S = 0.03
 
 
-class Waiting:
+class TimedWait:
     """Shows what the command waits for, and for how long: ``starting broker ... 3 s``.
 
     A terminal shows one line that counts the seconds. Any other stream gets a new line every 5 s.
@@ -34,7 +34,7 @@ class Waiting:
         self._next_message_s = SHOW_AFTER_S
         self._shown = False
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> TimedWait:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +72,7 @@ def exclusive(
         error: another command holds it for longer than ``timeout_s``.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as file, Waiting(message, out, timeout_s=timeout_s) as waiting:
+    with lock.open("a") as file, TimedWait(message, out, timeout_s=timeout_s) as waiting:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

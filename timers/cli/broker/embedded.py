@@ -22,7 +22,7 @@ from timers.errors import BrokerError
 from timers.process import java
 from timers.process.config.project import ADDRESS_FILE, project_dir
 from timers.process.logs import rotate
-from timers.process.waiting import Waiting, exclusive
+from timers.process.waiting import TimedWait, exclusive
 
 KAFKA_PORT = 9092
 """The default port of Kafka clients."""
@@ -211,7 +211,7 @@ class EmbeddedBroker:
     def kill(self) -> None:
         """Kill the broker and leave all its files, as a crash does: for tests."""
         self._signal(signal.SIGKILL)
-        with Waiting("killing broker", None, timeout_s=_KILL_TIMEOUT_S) as waiting:
+        with TimedWait("killing broker", None, timeout_s=_KILL_TIMEOUT_S) as waiting:
             while (pid := self.pid) is not None:
                 if waiting.expired:
                     raise BrokerError(f"the broker's process {pid} does not end after SIGKILL: see `ps -p {pid}`")
@@ -328,7 +328,7 @@ class EmbeddedBroker:
 
     def _wait_for_answer(self, pid: int) -> None:
         """Wait until the broker answers with the cluster id of the data, or has ended."""
-        with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
+        with TimedWait("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
             while self.address is None:
                 if self.pid != pid:
                     raise self._start_error()
@@ -367,7 +367,7 @@ class EmbeddedBroker:
 
     def _stop(self) -> bool:
         was_running = self._signal(signal.SIGTERM)
-        with Waiting("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
+        with TimedWait("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
             while self.pid is not None:
                 if waiting.expired:
                     self.kill()

@@ -17,7 +17,7 @@ from timers.console.figures import (
     FIRE,
     NOT_KNOWN,
     SILENCE_S,
-    Judged,
+    FiringState,
     Ways,
     added,
     is_silent,
@@ -69,7 +69,7 @@ class Figures(NamedTuple):
     fired_at_s: float | None = None
 
     @property
-    def state(self) -> Judged:
+    def state(self) -> FiringState:
         """Whether all timers fired at that time."""
         return judged(self.workers)
 

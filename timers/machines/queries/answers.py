@@ -28,7 +28,7 @@ from timers.core.ports import Lost
 from timers.core.printable import decode_json
 from timers.core.timer import Decoded, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
-from timers.kafka.request_reader import Deleted, RequestReader
+from timers.kafka.request_reader import DeletedRequest, RequestReader
 from timers.machines.queries import reading
 from timers.machines.queries.reading import Place, Turns
 from timers.process.clock import Clock
@@ -193,7 +193,7 @@ class LocalSource:
         finally:
             is_over.set()  # the thread goes on if this task is cancelled
         sent = records.get(source)
-        if isinstance(sent, Deleted):
+        if isinstance(sent, DeletedRequest):
             return await self._find_pending(offset, lookup.with_value, until)
         if sent is None:
             return None

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from timers.core.clock_guard import iso
 from timers.kafka import connection
-from timers.kafka.topic_offsets import Newest, TopicOffsets
+from timers.kafka.topic_offsets import NewestRecord, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import per_second
 from timers.spark import jvm
@@ -320,7 +320,7 @@ _MORE_WAITS = 20
 
 
 def brokers_now(
-    own_ms: int, newest: Callable[[], Mapping[int, Newest]], max_leap_s: int, sleep: Callable[[float], None]
+    own_ms: int, newest: Callable[[], Mapping[int, NewestRecord]], max_leap_s: int, sleep: Callable[[float], None]
 ) -> tuple[int, str]:
     """The time now by the brokers' clock, or ``own_ms`` if no ticks are written; and why it is not known, or "".
 

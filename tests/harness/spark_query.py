@@ -111,7 +111,7 @@ class SparkQuery:
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        for name, value in query.session_settings(self.buckets or 2).items():
+        for name, value in start.session_settings(self.buckets or 2).items():
             if name.startswith("spark.sql."):
                 self._set(name, value)
         settings = replace(self._system.settings, data_dir=self.directory.with_name("data"))

@@ -326,7 +326,7 @@ spark/engine/bucket.py                              TimerProcessor.handleInputRo
 spark/engine/query.py                               start.run
   machines/firing/topics.py                         Targets.merge
   spark/engine/questions.py                         Questions.note
-  spark/jobs/engine.py                              run.done
+  spark/engine/query.py                             run.done
 """
 """The same row in a micro-batch, from the offsets that Spark has planned to what the buckets say. The bucket knows the
 machine's progress, and its store is on the disk of the executor."""
@@ -401,7 +401,7 @@ queue/receiver.py                                   Receiver._commit
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 29, 43), "queue": (QUEUE, 14, 30)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

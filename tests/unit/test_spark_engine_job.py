@@ -18,14 +18,12 @@ from timers.core.pauses import Pauses, ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings
-from timers.spark.engine import query
-from timers.spark.engine import start as beginning
+from timers.spark.engine import query as engine
 from timers.spark.engine.bucket import Said, Told
 from timers.spark.engine.machines import Failing, Read
 from timers.spark.engine.query import Plan
+from timers.spark.engine.query import _Cause as Cause
 from timers.spark.engine.questions import Question
-from timers.spark.jobs import engine
-from timers.spark.jobs.engine import _Cause as Cause
 from timers.spark.monitoring import EngineCounts
 from timers.spark.totals import Snapshot, Total
 
@@ -179,15 +177,15 @@ def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(
     def check_no_workers(settings: Settings) -> None:
         raise TimersError("2 workers have taken over")
 
-    monkeypatch.setattr(query, "start", start)
+    monkeypatch.setattr(engine, "start", start)
     constants(engine, POLL_S=0.0)
-    monkeypatch.setattr(beginning, "check_no_workers", check_no_workers)
+    monkeypatch.setattr(engine, "check_no_workers", check_no_workers)
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
     ticks_ms: list[int] = []
     counts = EngineCounts()
-    retries: Any = SimpleNamespace(failure=None, driver=None)
+    driver: Any = SimpleNamespace(failure=None)
     with pytest.raises(TimersError, match="2 workers have taken over"):
-        engine.run(spark, Settings(), Plans(), retries, print, threading.Event(), ticks_ms.append, counts.add)
+        engine.run(spark, Settings(), Plans(), driver, print, threading.Event(), ticks_ms.append, counts.add)
     assert not working.isActive and ticks_ms == [10, 11, 12]
     assert (counts.numbers(), counts.waiting) == ({"fired": 6}, {("t", 0): (3, 9)})
     assert counts.snapshots == {("t", 0): Snapshot(5, 70, 512, 8)}
@@ -223,14 +221,14 @@ def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_no
             stop.set()
         return Ended(messages[len(started) - 1])
 
-    monkeypatch.setattr(query, "start", start)
-    monkeypatch.setattr(beginning, "check_no_workers", lambda _: None)
+    monkeypatch.setattr(engine, "start", start)
+    monkeypatch.setattr(engine, "check_no_workers", lambda _: None)
     constants(engine, AFTER_UNFORESEEN=ReopenBackoff(Pauses(0.0, 0.0), 0.0))
     lines: list[str] = []
     spark: Any = SimpleNamespace(streams=SimpleNamespace(addListener=id, removeListener=id))
-    retries: Any = SimpleNamespace(failure=None, driver=None)
+    driver: Any = SimpleNamespace(failure=None)
     plans = Plans()
-    engine.run(spark, Settings(), plans, retries, lines.append, stop, print, print)
+    engine.run(spark, Settings(), plans, driver, lines.append, stop, print, print)
     assert (started, plans.anew) == (["plan 1", "plan 1", "plan 2"], [False, True])
     assert len(lines) == 2 and all(line.startswith("the query ended and starts again: ") for line in lines)
 

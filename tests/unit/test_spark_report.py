@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.spark.engine.bucket import Said
 from timers.spark.engine.machines import Failing
-from timers.spark.jobs.engine import Reporter
+from timers.spark.engine.query import Reporter
 from timers.spark.totals import Total
 
 TICK_MS = 1_800_000_000_000

@@ -29,12 +29,12 @@ TP = (SETTINGS.retry_topic, 0)
 CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 
-def retries_over(opening: Callable[[TopicPartition, Any], Any]) -> Retries:
-    """Retries whose machines are opened by a function, at a second at which the topic has one record."""
+def retries_over(opening: Callable[[TopicPartition, Any], Any]) -> tuple[Retries, Any]:
+    """Retries whose machines are opened by a function, at a second at which the topic has one record; the driver."""
     openings = Mock(open=opening, asks=lambda tp: False, stop=threading.Event())
     read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))
-    driver: Any = SimpleNamespace(openings=openings, read_logs=read_logs)
-    return Retries(SETTINGS, CLUSTER, driver, Mock(tick=Tick(1_000_000_000)))
+    driver: Any = SimpleNamespace(openings=openings, read_logs=read_logs, failure=None)
+    return Retries(SETTINGS, CLUSTER, driver, Mock(tick=Tick(1_000_000_000))), driver
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,11 @@ def test_a_machine_that_failed_is_opened_again(error: Exception) -> None:
         opened.append(tp)
         raise error if len(opened) == 1 else LogMismatch("records are missing")
 
-    with retries_over(opening) as running:
-        wait_until(lambda: running.failure is not None, "the second opening has failed")
+    running, driver = retries_over(opening)
+    with running:
+        wait_until(lambda: driver.failure is not None, "the second opening has failed")
     assert opened[:2] == [TP, TP]
-    assert "records are missing" in str(running.failure)
+    assert "records are missing" in str(driver.failure)
 
 
 def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +67,10 @@ def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    running = retries_over(Mock())
+    running, driver = retries_over(Mock())
     running._threads.call = refuse  # type: ignore[assignment, method-assign]
     running._serve()
-    assert f"the retries of {SETTINGS.retry_topic!r} failed" in str(running.failure)
+    assert f"the retries of {SETTINGS.retry_topic!r} failed" in str(driver.failure)
 
 
 def test_a_start_that_fails_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from timers.errors import LogMismatch, SettingsError, TimersError
 from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup, Member
 from timers.process.config.settings import Settings
-from timers.spark.engine import start
+from timers.spark.engine import query, start
 from timers.spark.engine.bucket import FORMAT
 from timers.spark.engine.query import Plan
 
@@ -307,13 +307,13 @@ def test_the_engine_starts_its_query_again_unless_workers_are_known_to_run(
     monkeypatch: pytest.MonkeyPatch, answer: int | Exception
 ) -> None:
     coordinator(monkeypatch, answer)
-    start.check_no_workers(SETTINGS)
+    query.check_no_workers(SETTINGS)
 
 
 def test_the_engine_ends_when_workers_have_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator(monkeypatch, 2)
     with pytest.raises(TimersError, match=r"^workers of TIMERS_APP_ID='timers' have taken over \(2\)$"):
-        start.check_no_workers(SETTINGS)
+        query.check_no_workers(SETTINGS)
 
 
 def test_a_checkpoint_of_another_app_is_refused_and_kept(plan: Any, tmp_path: Path) -> None:

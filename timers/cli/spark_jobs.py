@@ -72,12 +72,11 @@ def engine(
     """
     from timers.kafka import topics
     from timers.kafka.progress_log import allow_in_new_app
-    from timers.spark.engine import start
+    from timers.spark.engine import query, start
     from timers.spark.engine.oscillator import Oscillator
-    from timers.spark.engine.query import Driver, Plan, request_topics, session_settings
+    from timers.spark.engine.query import Driver, Plan, request_topics
     from timers.spark.engine.query_port import answering
     from timers.spark.engine.retries import Retries
-    from timers.spark.jobs import engine as job
     from timers.spark.monitoring import EngineCounts
     from timers.spark.session import session
 
@@ -90,7 +89,7 @@ def engine(
         start.wait_for_workers(settings, say, stop.is_set)
         if not stop.is_set():
             allow_in_new_app(settings, cluster.partitions[settings.progress_topic])
-            launched = launch(options, "engine", session_settings(buckets or DEFAULT_BUCKETS))
+            launched = launch(options, "engine", start.session_settings(buckets or DEFAULT_BUCKETS))
             monitor = stack.enter_context(monitored(options, "engine", 1))
             monitor.taken = taken
             oscillator = stack.enter_context(Oscillator(settings, Clock()))
@@ -101,11 +100,11 @@ def engine(
         if stop.is_set():
             say("stopped")
             return
-        start.check_no_workers(settings)  # Spark's start has taken a while
+        query.check_no_workers(settings)  # Spark's start has taken a while
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         run = start.announce(settings, cluster)
         driver = Driver(settings, cluster, run, oscillator.wake)
-        retries = stack.enter_context(Retries(settings, cluster, driver, oscillator))
+        stack.enter_context(Retries(settings, cluster, driver, oscillator))
 
         def make_plan(anew: bool) -> Plan:
             plan = starting.plan(topics.ensure(settings), run, anew=anew)
@@ -120,7 +119,7 @@ def engine(
         monitor.engine = EngineCounts(driver.openings.counters, driver.openings.open_circuits)
         stack.enter_context(answering(settings, cluster, driver, monitor, say))
         monitor.needs_ticks()
-        job.run(spark, settings, make_plan, retries, say, stop, ticked, monitor.engine.add)
+        query.run(spark, settings, make_plan, driver, say, stop, ticked, monitor.engine.add)
         say("stopped")
 
 

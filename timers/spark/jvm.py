@@ -129,9 +129,7 @@ class _Listener:
 
 @contextmanager
 def listening(
-    spark: SparkSession,
-    on_progress: Callable[[Mapping[str, Any]], None],
-    on_idle: Callable[[], None] = lambda: None,
+    spark: SparkSession, on_progress: Callable[[Mapping[str, Any]], None], on_idle: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Call ``on_progress`` with the progress reports of all queries of a session, and ``on_idle`` when one has looked
     for records and found none. Without it, each look at ``recentProgress`` costs hundreds of calls into the JVM."""

@@ -251,11 +251,7 @@ class Snapshots:
     _present: ClassVar[Snapshots | None] = None
     """Those of this process."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        partition_metrics: dict[TopicPartition, PartitionMetrics],
-    ) -> None:
+    def __init__(self, parts: Parts, partition_metrics: dict[TopicPartition, PartitionMetrics]) -> None:
         self.now_s: float | None = None
         self.parts, self.partition_metrics = parts, partition_metrics
         self._settings = self.parts.settings

@@ -48,18 +48,14 @@ class Retries:
         cluster: its topics.
         driver: its machines are closed at the end.
         oscillator: knows the present time.
-
-    Attributes:
-        failure: why a machine must not run, if there is a reason.
     """
 
     def __init__(self, settings: Settings, cluster: Cluster, driver: Driver, oscillator: Oscillator) -> None:
-        self.driver = driver
+        self._driver = driver
         self._oscillator = oscillator
         self._openings = driver.openings
         self._stop = self._openings.stop
         self._read_logs = driver.read_logs
-        self.failure: TimersError | None = None
         topic = settings.retry_topic
         self._tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
         self._known: dict[TopicPartition, Known | None] = {}
@@ -96,7 +92,7 @@ class Retries:
                         self._running[tp] = self._threads.call(self._run, tp, end, tick)
         except Exception as error:
             logger.exception("the retries failed with an exception that no code expects")
-            self.failure = SparkError(f"the retries of {self._tps[0][0]!r} failed: {error!r}")
+            self._driver.failure = SparkError(f"the retries of {self._tps[0][0]!r} failed: {error!r}")
 
     def _has_work(self, tp: TopicPartition, end: int, tick: Tick) -> bool:
         if (tp in self._running and not self._running[tp].done()) or monotonic() < self._opens_at.get(tp, 0.0):
@@ -113,7 +109,7 @@ class Retries:
         except (Lost, KafkaException, StoreInUse, CheckpointMismatch) as error:
             self._fail(tp, error, AFTER_LOST)
         except TimersError as error:
-            self.failure = error
+            self._driver.failure = error
         except Exception as error:
             logger.exception("%s failed with an exception that no code expects", partition_name(*tp))
             self._fail(tp, error, AFTER_UNFORESEEN)

@@ -25,25 +25,42 @@ from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 from timers.spark.engine import checkpoints
-from timers.spark.engine.query import Plan, request_topics
+from timers.spark.engine.query import BUCKETS, Plan, request_topics
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
 TIMEOUT_S = 60.0
 
 
-def check_no_workers(settings: Settings) -> None:
-    """Check that workers have not taken over. If no broker answers, this is not known.
-
-    Raises:
-        TimersError: they have.
-    """
-    try:
-        group = group_access.describe_patiently(settings)
-    except TimersError:
-        return
-    if any(each.is_ours for each in group.members):
-        raise TimersError(f"workers of TIMERS_APP_ID={settings.app_id!r} have taken over ({len(group.members)})")
+def session_settings(buckets: int) -> dict[str, str]:
+    state = "spark.sql.streaming.stateStore"
+    return {
+        BUCKETS: str(buckets),
+        f"{state}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        # Each micro-batch writes its changes to the checkpoint, not the whole state.
+        f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{state}.rocksdb.trackTotalNumberOfRows": "false",
+        # For a checkpoint on a local disk: no checksum file beside each file. Hadoop starts a process to set the
+        # permissions of each new file, which costs more than writing its content.
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+        # Number of micro-batches kept for recovery; each has a few files.
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        # The engine plans a first micro-batch again that has not ended. By default Spark 4.1 refuses this if there are
+        # files of its state. Spark writes them again.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
+        # Of two attempts of one task, the later one fences the other.
+        "spark.speculation": "false",
+        # Spark ignores it for streams, and logs a warning at each start if it is on.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, 24 of the 29 µs of a request.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        "spark.python.daemon.module": "timers.spark.daemon",
+        # Without Java's second compiler: it took a third of the CPU of the first minutes and made requests no faster.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # A busy machine may need longer than the default of 15 s to start a Python process.
+        "spark.python.authenticate.socketTimeout": "60s",
+    }
 
 
 def wait_for_workers(settings: Settings, say: Callable[[str], None], should_stop: Callable[[], bool]) -> None:

@@ -61,7 +61,7 @@ def test_a_machine_that_failed_is_opened_again(error: Exception) -> None:
     assert "records are missing" in str(driver.failure)
 
 
-def test_an_error_in_the_thread_of_all_machines_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_thread_of_all_machines_ends_the_engine() -> None:
     """Such as in a process that may have no more threads: nothing would run the machines."""
 
     def refuse(*_: Any) -> None:

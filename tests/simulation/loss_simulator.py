@@ -366,13 +366,16 @@ class LossSimulator:
         entries = dict(store.entries_after(b"", 10**6).entries)
         by_key = {each[2]: (due_s, each) for due_s, rows in store.scan((-1, 0), 10**12) for each in rows}
         cancels = {id: offset_of(each) for id, each in entries.items() if is_cancelled(each)}
+        # A log that has grown again may have lost a cancel of the same id at the same offset twice.
+        newest = {(each.id, each.record.offset): each for each in self.fates.values() if each.lost and each.due_s < 0}
         for token, fate in self.fates.items():
             if not fate.lost or fate.given_up or fate.held or (fate.record.topic, 0) != name:
                 continue
             if fate.record.offset in unseen:
                 continue
             if fate.due_s < 0:
-                fate.held = cancels.get(fate.id or b"") == fate.record.offset
+                is_newest = newest[fate.id, fate.record.offset] is fate
+                fate.held = is_newest and cancels.get(fate.id or b"") == fate.record.offset
                 continue
             known = by_key.get(token.decode())
             if known is None:

@@ -12,6 +12,7 @@ from tests.simulation.__main__ import signature
 from tests.simulation.days import FAULTS, Days, DaysCluster, as_text, from_text
 from tests.simulation.kit import Parts, SimWorker, Violation
 from tests.simulation.level_mutations import UpgradedWorker
+from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.shrinking import shrunk
 from tests.simulation.simulator import SimulationFailed, Simulator
 
@@ -22,6 +23,11 @@ WORKERS = {each.__name__: each for each in (SimWorker, UpgradedWorker)}
 @pytest.mark.parametrize("kept", KEPT["short"], ids=lambda kept: f"{kept['seed']}")
 def test_short_runs_that_once_failed(kept: dict[str, str]) -> None:
     Simulator(int(kept["seed"]), worker=WORKERS[kept["worker"]]).run()
+
+
+@pytest.mark.parametrize("kept", KEPT["losses"], ids=lambda kept: f"{kept['seed']}")
+def test_runs_with_losses_that_once_failed(kept: dict[str, str]) -> None:
+    LossSimulator(int(kept["seed"])).run()
 
 
 @pytest.mark.parametrize("kept", KEPT["days"], ids=lambda kept: f"{kept['seed']}")

@@ -1,4 +1,5 @@
-"""docs/design.md draws the states of a machine as :data:`timers.core.steps.STEPS` has them."""
+"""docs/design.md draws the states of a machine as :data:`timers.core.steps.STEPS` has them, and the life of a partition
+as :data:`timers.machines.life.LIFE`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import re
 from pathlib import Path
 
 from timers.core.steps import STEPS, State
+from timers.machines import life
 
 DESIGN = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
 
@@ -24,14 +26,35 @@ def drawn() -> list[str]:
     return rows
 
 
+def drawn_life() -> list[str]:
+    """The rows of the table of lives: what each event does in each state."""
+    rows = ["| state | event → next state (*what to do*) |", "|---|---|"]
+    for state, steps in life.LIFE.items():
+        cells = []
+        for event, (after, command) in steps.items():
+            does = "" if command is None else f" (*{command.value}*)"
+            cells.append(f"{event.value} → {'stays' if after is state else after.value}{does}")
+        rows.append(f"| {state.value} | {' · '.join(cells)} |")
+    return rows
+
+
+def rows_of(title: str) -> list[str]:
+    """The rows of the table in a section."""
+    section = re.split(r"^###? ", DESIGN, flags=re.MULTILINE)
+    (found,) = [text for text in section if text.startswith(f"{title}\n")]
+    return [line for line in found.splitlines() if line.startswith("|")]
+
+
 def test_the_table_of_states_is_that_of_the_code() -> None:
-    section = re.split(r"^### ", DESIGN, flags=re.MULTILINE)
-    (found,) = [text for text in section if text.startswith("The states of a machine\n")]
-    rows = [line for line in found.splitlines() if line.startswith("|")]
-    assert rows == drawn(), "\n".join(drawn())
+    assert rows_of("The states of a machine") == drawn(), "\n".join(drawn())
+
+
+def test_the_table_of_lives_is_that_of_the_code() -> None:
+    assert rows_of("The life of a partition") == drawn_life(), "\n".join(drawn_life())
 
 
 def test_each_state_has_a_row_and_a_reason() -> None:
-    assert STEPS.keys() == set(State)
-    source = inspect.getsource(State)
-    assert all(re.search(rf'{state.name} = "{state.value}"\n    """\w', source) for state in State)
+    assert STEPS.keys() == set(State) and life.LIFE.keys() == set(life.State)
+    for kind, begin in ((State, '\n    """'), (life.State, '\n    """'), (life.Event, "  # "), (life.Command, "  # ")):
+        source = inspect.getsource(kind)
+        assert all(re.search(rf'{each.name} = "{each.value}"{begin}\w', source) for each in kind)

@@ -54,14 +54,13 @@ class SimCluster:
         self._repair_random, self._leader_random = self._source("repairs"), self._source("leaders")
         self._late_random, self._ahead_random = self._source("late owners"), self._source("quiet readers")
         self._failure_random, self._condition_random = self._source("failures"), self._source("conditions")
-        self._config_random = self._source("configurations")
-        self._loss_random = self._source("losses")
+        self._config_random, self._loss_random = self._source("configurations"), self._source("losses")
         chosen = self._condition_random.random() < 0.8
         self._has_conditions = chosen if worker.conditions is None else worker.conditions
         """Whether timers with an id may have conditions. If not, they are like countdowns."""
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
-        self._settings = self._choose_settings()
+        self._life_random, self._settings = self._source("lives"), self._choose_settings()
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
             chunk_bytes=1_000_000,
@@ -232,8 +231,12 @@ class SimCluster:
         return new_owner.name
 
     def _give(self, name: TopicPartition, new_owner: SimWorker) -> None:
-        new_owner.revoke(name)
-        new_owner.assign([name])
+        if new_owner.asks(name):
+            self._owner[name] = new_owner
+            new_owner.report(name)
+        else:
+            new_owner.revoke(name)
+            new_owner.assign([name])
         self._owner[name] = new_owner
 
     # ---- time ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from zlib import crc32
 
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
+from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed, Simulator
@@ -44,7 +45,10 @@ FAULTS: dict[str, Collection[str]] = {
     "crash": ("crash",),
     "commit": (),
     "failure": (),
-    "takeover": ("rebalance", "take_over", "flap", "open_late", "read_ahead"),
+    "takeover": (
+        *("rebalance", "take_over", "flap", "open_late", "read_ahead"),
+        *("let_go", "open_slowly", "end_pauses", "change_log"),
+    ),
     "log-end": ("lose_progress", "lose_log_ends"),
     "clock": ("step_clock", "jump_clock", "leap", "leap_in_steps", "pause_oscillator", "tick_again", "repair"),
     "upgrade": ("change_version", "raise_level", "raise_all"),
@@ -80,7 +84,8 @@ class DaysCluster(Simulator):
 
     def __init__(self, seed: int, faults: Collection[str], parts: Parts, worker: type[SimWorker] | None) -> None:
         if worker is None:
-            worker = UpgradedWorker if "upgrade" in faults and Random(seed).random() < 0.5 else SimWorker
+            others = SlowWorker if "takeover" in faults else SimWorker
+            worker = UpgradedWorker if "upgrade" in faults and Random(seed).random() < 0.5 else others
         super().__init__(seed, parts=parts, worker=worker)
         excluded = {name for kind, names in FAULTS.items() if kind not in faults for name in names}
         self._weighted = [each for each in self._weighted if name_of(each[0]) not in excluded]

@@ -6,6 +6,7 @@ while the change still finds its rule. ``...`` in a change stands for any expres
 there may be used again, in their order, as ``...``.
 
 While the change is applied, the function has the code of the changed tree. So the product needs no seams for mutations.
+A table at the top of a module, such as :data:`timers.machines.life.LIFE`, may be changed, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,14 @@ from typing import Any, NamedTuple, TypeAlias
 import timers
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 
-ROOMS = ("core", "machines/firing", "machines/opener.py", "machines/store/opening.py", "kafka/progress_rules.py")
+ROOMS = (
+    "core",
+    "machines/firing",
+    "machines/life.py",
+    "machines/opener.py",
+    "machines/store/opening.py",
+    "kafka/progress_rules.py",
+)
 """Folders and files of the product in which a rule may be broken."""
 
 Change: TypeAlias = tuple[str, str]
@@ -77,34 +85,63 @@ def applied(changes: Sequence[Change]) -> Iterator[None]:
     """Run with ``changes``.
 
     Raises:
-        LookupError: a text is not there exactly once, or not in a function, or its change has no effect.
+        LookupError: a text is not there exactly once, or not in a function or a table, or its change has no effect.
     """
-    codes = _codes(changes)
-    before = [(function, function.__code__) for function, _ in codes]
+    parts = _parts(changes)
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
     try:
-        for function, code in codes:
-            function.__code__ = code
+        for each in parts:
+            setattr(*each)
         yield
     finally:
-        for function, code in before:
-            function.__code__ = code
+        for each in before:
+            setattr(*each)
 
 
-def _codes(changes: Sequence[Change]) -> list[tuple[FunctionType, CodeType]]:
-    """Returns the changed functions, and the code of each."""
+def _parts(changes: Sequence[Change]) -> list[tuple[Any, str, Any]]:
+    """Returns what is changed: an object, the name of its attribute, and the new value. It is the code of a function,
+    or a table of a module."""
     edited: dict[Path, ast.Module] = {}
     functions: set[tuple[Path, tuple[str, ...]]] = set()
+    tables: set[tuple[Path, int]] = set()
     for old, new in changes:
         pattern, statements = _parsed(old, new)
         path = _path(old, pattern, edited)
         tree = edited.setdefault(path, ast.parse(path.read_text()))
         (place,) = _places(tree, pattern)
-        if not place.function:
-            raise LookupError(f"{old!r} is not inside a function of {path}")
-        top = tree.body.index(_definition(tree, place.function[0]))
+        if place.function:
+            top = tree.body.index(_definition(tree, place.function[0]))
+            functions.add((path, place.function))
+        else:
+            top = next(number for number, each in enumerate(tree.body) if place.node in ast.walk(each))
+            if not isinstance(tree.body[top], ast.AnnAssign) or tree.body[top] is place.node:
+                raise LookupError(f"{old!r} is not inside a function or a table of {path}")
+            tables.add((path, top))
         tree.body[top] = ast.fix_missing_locations(_Replace(place, statements).visit(tree.body[top]))
-        functions.add((path, place.function))
-    return [_code(path, edited[path], names) for path, names in sorted(functions)]
+    codes = [_code(path, edited[path], names) for path, names in sorted(functions)]
+    changed = [(function, "__code__", code) for function, code in codes]
+    for path in sorted({path for path, _ in tables}):
+        changed += _tables(path, edited[path], {top for at, top in tables if at == path})
+    return changed
+
+
+def _module(path: Path) -> Any:
+    root = Path(timers.__file__).parent.parent
+    return importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+
+
+def _tables(path: Path, tree: ast.Module, tops: Collection[int]) -> Iterator[tuple[Any, str, Any]]:
+    """The changed tables of a module, and those that are made of them."""
+    module, known = _module(path), dict[str, Any]()
+    for top, each in enumerate(tree.body):
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.value is not None:
+            names = {node.id for node in ast.walk(each.value) if isinstance(node, ast.Name)}
+            if top in tops or names & known.keys():
+                code = compile(ast.Expression(each.value), str(path), "eval")
+                known[each.target.id] = value = eval(code, {**vars(module), **known})
+                if value == getattr(module, each.target.id):
+                    raise LookupError(f"the change of {each.target.id} in {path.name} has no effect")
+    return ((module, name, value) for name, value in known.items())
 
 
 def _definition(tree: ast.Module, name: str) -> ast.stmt:
@@ -175,8 +212,7 @@ class _Fill(ast.NodeTransformer):
 
 
 def _code(path: Path, tree: ast.Module, names: tuple[str, ...]) -> tuple[FunctionType, CodeType]:
-    root = Path(timers.__file__).parent.parent
-    owner: Any = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+    owner = _module(path)
     future = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
     part = ast.Module([*future, _definition(tree, names[0])], [])  # to compile the whole file takes longer
     code = compile(part, str(path), "exec", dont_inherit=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.simulation.edits import changed
@@ -37,14 +36,8 @@ class UpgradedWorker(SimWorker):
     has_levels = True
 
 
-class RaisesBeforeAllCan(UpgradedWorker):
-    """[I21]: a machine is raised although a member of the group does not support the level."""
-
-    def level_to_raise_to(self, allowed: int, supported: Iterable[int]) -> int:
-        return allowed
-
-
 CHANGED = {
+    "levels: raised before all members can": changed(("min((allowed, *supported))", "allowed"), worker=UpgradedWorker),
     "levels: older versions read on": changed(
         (
             "progress_record.decode(record, self.supported, partition_name(*tp), machine)",

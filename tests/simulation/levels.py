@@ -53,7 +53,7 @@ class SimLevels:
     def raise_level(self) -> str:
         """Let a worker raise its machines, if it may."""
         worker = self._random.choice(self._workers)
-        level = worker.level_to_raise_to(LEVEL, list(self.members.values()))
+        level = levels.level_to_raise_to(LEVEL, list(self.members.values()))
         for machine in list(worker.runners):
             if machine in worker.runners:  # one that was fenced is closed
                 worker.raise_level(machine, level)

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.worker import Parts, SimWorker
-from timers.core.lineage import Leader, Lineage, Parted
+from tests.simulation.life_mutations import TRIED_AGAIN
+from timers.core.lineage import Leader
 from timers.core.machine import Machine
-from timers.core.timer import Fetched, TopicPartition
-
-
-class ComparesNothing(SimWorker):
-    """A log that exists up to a position is taken for the one that was read."""
-
-    def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
-        return [None, None]
-
-
-class ComparesNoBatches(SimWorker):
-    """Leader epochs alone are compared."""
-
-    def _compare(self, machine: TopicPartition, lineage: Lineage) -> Parted | None:
-        batch = lineage.batch
-        known = batch and self.log.batch_at(*machine, batch.base_offset)
-        return super()._compare(machine, lineage._replace(batch=known or batch))
-
-
-class KnowsTheNewestEpochOnly(SimWorker):
-    """The end of the newest leader epoch is asked for only. The other log may have more records of an older one."""
-
-    def _compare(self, machine: TopicPartition, lineage: Lineage) -> Parted | None:
-        found = super()._compare(machine, lineage)
-        end = self.log.epoch_end(*machine, lineage.epochs[-1][0]).end if lineage.epochs else -1
-        return found if found is None or end < 0 else Parted(end)
+from timers.core.timer import Fetched
 
 
 class ComparesNotAgain(SimWorker):
@@ -61,14 +35,19 @@ class CountsNoMarkers(Machine):
         return super().accept(fetched._replace(passed=passed))
 
 
+ANSWERED = "parted, batch = next_question(lineage, ends), lineage.batch"
 ACCEPTED = "progress = accept(progress, cut)"
 REPLACE = "__import__('dataclasses').replace"
 
 MUTATIONS = {
-    "T1 nothing is compared": Mutation(worker=ComparesNothing),
-    "T1 no batch is compared": Mutation(worker=ComparesNoBatches),
-    "T1 the newest epoch only": Mutation(worker=KnowsTheNewestEpochOnly),
+    "T1 nothing is compared": changed((ANSWERED, f"return None; {ANSWERED}")),
+    "T1 no batch is compared": changed(("present == batch", "True")),
+    # The other log may have more records of an older one.
+    "T1 the newest epoch only": changed(
+        (ANSWERED, f"{ANSWERED}; parted = Parted(ends[lineage.epochs[-1][0]].end) if parted else parted"),
+    ),
     "T1 markers do not count": Mutation(Parts(machine=CountsNoMarkers)),
+    "[I8] a machine that must not run is tried again": changed(TRIED_AGAIN),
     "T2 no question at an opening": changed(("answers = self.ask.compare(self.tp, lineages)", "pass")),
     "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
     "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),

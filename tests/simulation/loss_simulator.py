@@ -225,8 +225,11 @@ class LossSimulator:
         if former is not worker:
             self._forget_held({name})
         self._owner[name] = worker
-        worker.revoke(name)
-        self._assign(worker, name)
+        if worker.asks(name):
+            worker.report(name)
+        else:
+            worker.revoke(name)
+            self._assign(worker, name)
 
     def _assign(self, worker: SimWorker, name: TopicPartition) -> None:
         worker.assign([name])

@@ -9,6 +9,7 @@ from tests.simulation import delivery_mutations as d
 from tests.simulation import doubt_mutations as o
 from tests.simulation import id_mutations as i
 from tests.simulation import level_mutations as lv
+from tests.simulation import life_mutations as lf
 from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import progress_mutations as p
@@ -71,10 +72,10 @@ MUTATIONS: dict[str, Mutation] = {
     **o.CHANGED,
     **i.CHANGED,
     **lv.CHANGED,
+    **lf.CHANGED,
     **lm.CHANGED,
     **m.CHANGED,
     "[I1] next_offset on opening ignores the store": machine(m.IgnoresTheStoreOnOpening),
-    "[I5] a machine goes on after an unforeseen failure": worker(m.ContinuesAfterAnUnforeseenFailure),
     "[I3] timers that have not fired are deleted": machine(m.DeletesTheWholeSecond),
     "[I15] fires while recovering": machine(m.FiresWhileRecovering),
     "ids: replaced rows fire": plain_index(i.FiresReplacedRows),
@@ -93,9 +94,7 @@ MUTATIONS: dict[str, Mutation] = {
     "cold: a cold version counts as fired": horizon(c.ColdCountsAsFired),
     "cold: which copy counted is forgotten too soon": horizon(c.ForgetsCopiesAtTheNextSweep),
     "levels: raised with a batch": upgraded(lv.RaisesWithABatch),
-    "levels: raised before all members can": worker(lv.RaisesBeforeAllCan),
     "loop: no rewind after a gap": loop(lm.ReadsOnAfterAGap),
-    "[I5] a machine is used after a failed transaction": worker(m.ContinuesAfterFailure),
     "[I7] gaps are ignored": machine(m.IgnoresGaps),
     "schedules: a tombstone ends any version": schedules(s.TombstonesEndAnyVersion),
     "schedules: a tombstone of another version changes nothing": schedules(s.IgnoresTombstonesOfOthers),

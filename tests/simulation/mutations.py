@@ -11,13 +11,13 @@ from typing import Any
 
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit import Parts, SimStore, SimWorker
-from tests.simulation.kit.faults import Unforeseen
 from tests.simulation.kit.outbox import SimTransactions
+from tests.simulation.life_mutations import GOES_ON
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Row, Tick, TopicPartition
+from timers.core.timer import Fetched, Row, Tick
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
@@ -31,33 +31,6 @@ class IgnoresTheStoreOnOpening(Machine):
 
 
 # ---- [I2]: commit a batch's output, then store the batch; change memory after the commit -----------------------------
-
-
-class ContinuesAfterFailure(SimWorker):
-    """[I5]: the machine is not opened again after a failed transaction."""
-
-    def step(self, machine: TopicPartition) -> None:
-        step = self.runners[machine].step
-
-        def step_and_go_on() -> None:
-            try:
-                step()
-            except Lost:
-                self.runners[machine].outbox.producer.producer._begun = False
-
-        self.runners[machine].step = step_and_go_on  # type: ignore[method-assign]
-        try:
-            super().step(machine)
-        finally:
-            if machine in self.runners:
-                vars(self.runners[machine]).pop("step", None)
-
-
-class ContinuesAfterAnUnforeseenFailure(SimWorker):
-    """[I5]: a machine goes on with its memory after an exception that no code expects."""
-
-    def fail(self, machine: TopicPartition, error: Unforeseen) -> None:
-        self.runners[machine].outbox.producer.producer._begun = False
 
 
 # ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
@@ -199,7 +172,7 @@ CHANGED = {
             "self.counters.transaction.progress = self.attempted = after",
             "self.counters.transaction.progress = self.attempted = self.progress = self.committed = after",
         ),
-        worker=ContinuesAfterFailure,
+        GOES_ON,
     ),
     "[I3] fired_through is the whole second after a chunk": changed(
         (

@@ -20,8 +20,10 @@ from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 from tests.simulation.workload import TARGETS
+from timers.core.ports import Lost
 from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
+from timers.machines.life import Event
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
 SEEDS = 60
@@ -102,6 +104,8 @@ class Simulator(SimCluster):
             actions += [(self._open_late, 3)]
         if self._ahead_random.random() < 0.2:
             actions += [(self._read_ahead, 6)]
+        if worker.is_slow:
+            actions += [(self._let_go, 3), (self._open_slowly, 6), (self._end_pauses, 3), (self._change_log, 1)]
         if compacts_requests:
             actions += [(self._compact_requests, 10)]
         if self._may_have_damaged and not (compacts_requests or (self._lose_progress, 4) in actions):
@@ -386,6 +390,95 @@ class Simulator(SimCluster):
         late.assign([name])
         return f"{name[0]}/{name[1]} of {owner.name} by {late.name}"
 
+    def _let_go(self) -> str:
+        """A deal gives a machine to another worker, which begins soon, or never, or the next deal gives it back."""
+        name = self._random_machine(self.machines)
+        owner = self._owner.pop(name, None)
+        if owner is None or not owner.alive:
+            return "no owner"
+        owner.take_away(name)
+        if self._life_random.random() < 0.3:  # while it is let go, it fires, and a commit fails
+            self._read_on(name, owner)
+            self._workload.near()
+            self._pass_time()
+            owner.faults.arm(self._life_random.choice(f.ALL))
+        worked = [
+            self._work_on(owner, name) if name in owner.runners else self._work()
+            for _ in range(self._life_random.randint(0, 4))
+        ]
+        how = self._life_random.choice(["back", "overdue", "again", "changed", "taken over"])
+        if name in self._owner or not owner.alive:
+            return f"{name[0]}/{name[1]} from {owner.name} to {self._owner[name].name if name in self._owner else how}"
+        if how == "back":
+            self._owner[name] = owner
+            owner.assign([name], exist=self._life_random.random() < 0.7)
+        elif how == "taken over":
+            how = self._give_to_any(name, owner)
+        else:
+            events = {"overdue": Event.OVERDUE, "again": Event.LET_GO, "changed": Event.CHANGED}
+            owner.happens(name, events[how])
+        return f"{name[0]}/{name[1]} from {owner.name}, {len(worked)} steps, {how}"
+
+    def _open_slowly(self) -> str:
+        """Let an opening or a closing take a while, in which the partition is taken away, or comes back."""
+        name, able = self._random_machine(self.machines), self.levels.able_workers()
+        if not able:
+            return "no worker"
+        worker = self._life_random.choice(able)
+        if self._life_random.random() < 0.5 or self._owner.get(name) is not worker:
+            worker.revoke(name)
+            self._owner[name], worker.slow = worker, self._life_random.randint(1, 2)
+            if (fault := self._life_random.random()) < 0.1:
+                worker.faults.arm(f.FENCED)
+            elif fault < 0.2:
+                worker.faults.fail_at("after fencing")
+            worker.assign([name], exist=self._life_random.random() < 0.9)
+        else:
+            worker.slow = self._life_random.randint(0, 2)
+            if name in worker.runners and self._life_random.random() < 0.5:
+                worker.ended(name, self._life_random.choice([Lost("no broker answers"), f.Unforeseen("of one kind")]))
+        did = [self._while_slow(worker, name) for _ in range(self._life_random.randint(0, 4)) if worker.alive]
+        worker.slow = 0
+        for _ in range(3):
+            if self._life_random.random() < 0.8:
+                worker.report(name)
+        if name in worker.unreported:
+            worker.revoke(name)
+        return f"{name[0]}/{name[1]} of {worker.name}: {', '.join(did)}"
+
+    def _while_slow(self, worker: SimWorker, name: TopicPartition) -> str:
+        did = self._life_random.choice(["taken away", "dealt", "changed", "failed", "reported", "work"])
+        if did == "taken away":
+            self._owner.pop(name, None)
+            worker.take_away(name)
+        elif did == "dealt":
+            self._owner[name] = worker
+            worker.assign([name])
+        elif did == "changed":
+            worker.happens(name, Event.CHANGED)
+        elif did == "failed" and name in worker.runners:
+            worker.ended(name, f.Unforeseen("of one kind"))
+        elif did == "reported":
+            worker.report(name)
+        else:
+            self._work()
+        return did
+
+    def _end_pauses(self) -> str:
+        """Let the pauses after failures end. The group's coordinator may not answer."""
+        for worker in self.workers:
+            for name in worker.unreported:
+                worker.report(name, answers=self._life_random.random() < 0.7)
+        return "all"
+
+    def _change_log(self) -> str:
+        """A worker sees that the topic of a machine was made anew, or that its fetches were lost: it opens it again."""
+        name = self._random_machine(self.machines)
+        worker = self._life_random.choice(self.workers)
+        if name in worker.lives:
+            worker.happens(name, Event.CHANGED)
+        return f"{name[0]}/{name[1]} of {worker.name}"
+
     def _read_ahead(self) -> str:
         """Let a worker read a log ahead. The owner goes on, and the worker takes the partition over, or does not."""
         for _ in range(self._ahead_random.randint(0, 4)):  # else there is seldom something to read
@@ -408,7 +501,7 @@ class Simulator(SimCluster):
         if not behind:
             return f"{new.name} has read all"
         name = self._random_machine(behind)
-        new.read_ahead(name, self._ahead_random)
+        new.read_ahead(name, self._ahead_random, changes=new.is_slow and self._life_random.random() < 0.1)
         worked = [self._work() for _ in range(self._ahead_random.randint(0, 6))]
         takes_over = new.alive and self._ahead_random.random() < 0.7
         if takes_over:

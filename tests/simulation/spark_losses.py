@@ -17,12 +17,11 @@ from tests.simulation.loss_simulator import Fate
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS
 from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
-from timers.core.lineage import Lineage
+from timers.core.lineage import Answer, Lineage
 from timers.core.progress import Progress
 from timers.core.rescue import cut_below
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch
-from timers.kafka.log_lineage import Answer
 from timers.spark.engine.bucket import Bucket
 from timers.spark.engine.machines import Known, MachineRun
 from timers.spark.engine.query import ReadLogs

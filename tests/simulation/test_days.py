@@ -95,7 +95,7 @@ def test_a_failing_run_is_shrunk_to_what_it_needs_and_repeated_by_its_command() 
     assert f"--only {as_text(left)}" in first[0].options(left)
     again = failure(from_text(as_text(left)))
     assert again is not None
-    assert str(again[1].__cause__) == "timer-request/0/0 has an outcome, but is cold"
+    assert str(again[1].__cause__) == "timer-request/0/3 has an outcome, but is cold"
 
 
 def test_shrinking_takes_whole_days_first_and_then_single_actions() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation import mutations
 from tests.simulation.kit import Parts
 from tests.simulation.level_mutations import UpgradedWorker
+from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.simulator import SEEDS, SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
 
@@ -69,6 +70,16 @@ def test_no_run_with_an_upgrade_breaks_a_promise(seeds: range) -> None:
         counts += simulator.checkers.counts
     assert counts["raised"] > len(seeds) // 5
     assert counts["fired"] > 10 * len(seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 600), marks=pytest.mark.long)], ids=str)
+def test_no_run_with_slow_openings_breaks_a_promise(seeds: range) -> None:
+    faults: Counter[str] = Counter()
+    for seed in seeds:
+        simulator = Simulator(seed, worker=SlowWorker)
+        simulator.run()
+        faults.update(step.split()[1].rstrip(":") for step in simulator.history)
+    assert all(faults[fault] > len(seeds) for fault in ("let_go", "open_slowly", "end_pauses"))
 
 
 @pytest.mark.parametrize("steps", [500, pytest.param(2000, marks=pytest.mark.long)])

@@ -9,10 +9,10 @@ import pytest
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from tests.harness.round_trips import RoundTrips
-from timers.core.lineage import Batch, EpochEnd, Lineage, Parted, Unknown
+from timers.core.lineage import Answer, Batch, EpochEnd, Lineage, Parted, Unknown
 from timers.kafka.aiokafka_internals import batch_pieces
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
-from timers.kafka.log_lineage import Answer, LogLineages
+from timers.kafka.log_lineage import LogLineages
 
 TP = ("timer-request", 0)
 OTHER = ("timer-request", 1)

@@ -21,9 +21,8 @@ from timers.machines import opener
 from timers.machines.store.opening import Opened
 from timers.process import limits as process_limits
 from timers.process.http.open_connections import most_connections
-from timers.process.partition_metrics import PartitionMetrics
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
-from timers.worker.machines.openings import Opening, Openings
+from timers.worker.machines.openings import Openings, Partition
 
 MANY = 2**40
 
@@ -103,8 +102,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 
 def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Openings:
     """Openings whose brokers answer at once."""
-    pool: Any = SimpleNamespace(capacity=capacity, parts=parts)
-    taken = Openings(pool)
+    taken = Openings(capacity, lambda: parts)
     no_topics: Future[dict[str, Any]] = Future()
     no_topics.set_result({})
     taken.answers = SimpleNamespace(ask=lambda *_: no_topics)  # type: ignore[assignment]
@@ -159,7 +157,7 @@ async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives
     taken = openings_with(capacity, SimParts(), SimStore(), monkeypatch)
 
     async def opening() -> Any:
-        return await taken.open(Opening(("requests", 0), PartitionMetrics()))
+        return await taken.open(Partition(("requests", 0)))
 
     with pytest.raises(RuntimeError):
         await opening()
@@ -182,8 +180,8 @@ async def test_without_room_nothing_is_read_ahead_and_the_opening_waits() -> Non
     """Else the error would end the worker."""
     capacity = measured(0, 8)
     capacity.enter()
-    pool: Any = SimpleNamespace(capacity=capacity, parts=SimpleNamespace(settings=None))
-    taken, opening = Openings(pool), Opening(("requests", 0), PartitionMetrics())
+    parts: Any = SimpleNamespace(settings=None)
+    taken, opening = Openings(capacity, lambda: parts), Partition(("requests", 0))
     assert await taken.read_ahead(opening) is None
     with pytest.raises(NoRoom):
         await taken.open(opening)

@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.ports import Lost
 from timers.errors import AccessError, StoreError
+from timers.machines.life import BROKERS, STORE, UNFORESEEN
 from timers.machines.store.failures import StoreDamaged, StoreWaits
-from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Failures
+from timers.worker.machines.failures import Failures
 
 
 def raised(key: str) -> BaseException:

@@ -19,11 +19,11 @@ from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.kafka.own_topics import RED, WARNING, WrongConfig
+from timers.machines.life import BROKERS, STORE, UNFORESEEN, Waiting
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
-from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Waiting
 from timers.worker.machines.runner import OpenMachine, Runner
 
 STUCK_S = 0.3

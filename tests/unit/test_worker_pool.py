@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,15 +20,17 @@ from timers.cli.broker.embedded import free_port
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick, TopicPartition
-from timers.errors import DoubtfulLog, Fenced
+from timers.errors import DoubtfulLog, Fenced, LogMismatch, StoreError
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.own_topics import RED, WrongConfig
 from timers.kafka.topics import Cluster
+from timers.machines.life import ON_ITS_WAY, State
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import store_path
 from timers.process.config.settings import Settings
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
+from timers.worker.machines.openings import Partition
 from timers.worker.machines.pool import Pool, Recoveries
 from timers.worker.metrics import METRICS
 
@@ -94,6 +96,19 @@ def pool_of(
     return pool
 
 
+def let_run(pool: Pool, runners: dict[TopicPartition, Any]) -> None:
+    """Let a pool have open machines, which were dealt to it."""
+    for tp, runner in runners.items():
+        pool._lives[tp] = partition = Partition(tp)
+        partition.life.state, partition.runner = State.OPEN, runner
+    pool.runners = {**pool.runners, **runners}
+
+
+def on_their_way(pool: Pool) -> set[TopicPartition]:
+    """The partitions that are being opened."""
+    return {tp for tp, each in pool._lives.items() if each.life.state in ON_ITS_WAY}
+
+
 def settings_for(tmp_path: Path, port: int = 1) -> Settings:
     return Settings.load({"TIMERS_BROKERS": f"127.0.0.1:{port}", "TIMERS_DATA_DIR": str(tmp_path)})
 
@@ -118,7 +133,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread of the consumer ends with the worker and does not answer its last request."""
-    monkeypatch.setattr(openings, "OWNER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -128,7 +143,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
-    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
+    let_run(pool, {REQUESTS: runner})
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
         await asked.wait()
@@ -166,7 +181,7 @@ async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_a
     tmp_path: Path, error: Fenced | Lost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends no worker: while the group rebalances, it is not known who owns the partition."""
-    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
+    monkeypatch.setattr(pools, "OWNER_RETRY_S", 0.001)
     failures: list[BaseException] = []
     asked = 0
 
@@ -177,21 +192,30 @@ async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_a
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
-    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
-    pool._dealt = frozenset([REQUESTS])
+    let_run(pool, {REQUESTS: runner})
     pool.on_failed(runner, error)
     async with asyncio.timeout(30):
         while asked < 3:
             await asyncio.sleep(0)
-        assert pool._openings.partitions == {REQUESTS} and not pool.runners, "it fires nothing, and waits"
+        assert on_their_way(pool) == {REQUESTS} and not pool.runners, "it fires nothing, and waits"
         await pool.take(frozenset())
-        assert pool._openings.partitions == set()
+        assert on_their_way(pool) == set()
         await pool.close()
     assert failures == []
 
 
+class SimOpened:
+    """What an opening has opened."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "OWNER_RETRY_S", 0.001)
+    monkeypatch.setattr(pools, "OWNER_RETRY_S", 0.001)
     failures: list[BaseException] = []
     answers: list[bool | None] = [False, None, True, True]
     attempts: list[TopicPartition] = []
@@ -199,7 +223,7 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
     async def answer(tp: TopicPartition) -> bool | None:
         return answers.pop(0) if answers else False
 
-    async def fenced_again(opening: openings.Opening) -> Any:
+    async def fenced_again(opening: Partition) -> Any:
         assert len(answers) < 2, "the group is asked before each attempt"
         attempts.append(opening.tp)
         raise Fenced("another one, again")
@@ -207,14 +231,91 @@ async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, m
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
     monkeypatch.setattr(pool._openings, "open", fenced_again)
     runner: Any = SimRunner()
-    pool.runners, pool._dealt = {REQUESTS: runner}, frozenset({REQUESTS})
-    pool._dealt = frozenset([REQUESTS])
+    let_run(pool, {REQUESTS: runner})
     pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
         while len(attempts) < 2:
             await asyncio.sleep(0)
         await pool.close()
     assert (attempts, failures) == ([REQUESTS] * 2, [])
+
+
+async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def owns(tp: TopicPartition) -> bool | None:
+        return True
+
+    failures: list[BaseException] = []
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
+    errors = [KeyError("offset"), Lost("no leader"), Fenced("another worker"), LogMismatch("it has lost 3 records")]
+
+    async def fails(opening: Partition) -> Any:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(pool._openings, "open", fails)
+    runner: Any = SimRunner()
+    let_run(pool, {REQUESTS: runner})
+    pool.on_failed(runner, RuntimeError("of another kind"))
+    async with asyncio.timeout(30):
+        while not pool.stopped:
+            await asyncio.sleep(0.001)
+    assert pool._lives[REQUESTS].metrics.unforeseen == 2 and not failures
+    assert pool.opening == 0 and str(pool.stopped[REQUESTS]) == "it has lost 3 records"
+    await pool.close()
+
+
+async def test_an_error_that_must_end_the_worker_opens_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def owns(tp: TopicPartition) -> bool | None:
+        return True
+
+    failures: list[BaseException] = []
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
+    pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
+    runner: Any = SimRunner()
+    let_run(pool, {REQUESTS: runner})
+    pool.on_failed(runner, error := StoreError("no space"))
+    async with asyncio.timeout(30):
+        await asyncio.wait([pool._lives[REQUESTS].task])
+        assert failures == [error] and pool.opening == 1, "it does not become ready"
+        await pool.close()
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_partition_that_is_revoked_when_its_opening_has_just_ended_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    async def owns(tp: TopicPartition) -> bool | None:
+        return True
+
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
+    pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
+    results: list[asyncio.Future[Any]] = []
+
+    async def read_ahead(opening: Partition) -> Any:
+        results.append(result := asyncio.get_running_loop().create_future())
+        return await result
+
+    monkeypatch.setattr(pool._openings, "read_ahead", read_ahead)
+    await pool.take(frozenset([REQUESTS]))
+    async with asyncio.timeout(30):
+        while not results:
+            await asyncio.sleep(0)
+        opened = SimOpened()
+        away = asyncio.create_task(pool.take(frozenset()))  # before the opening can go on
+        results[0].set_result(opened)
+        await asyncio.sleep(0)
+        if comes_back:
+            await pool.take(frozenset([REQUESTS]))
+            while len(results) < 2:
+                await asyncio.sleep(0.001)
+        await away
+        assert opened.is_closed and not pool.runners and len(results) == 1 + comes_back
+        if comes_back:
+            results[1].set_result(None)
+        await pool.close()
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
@@ -269,8 +370,12 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
     pool = pool_of(settings, right, owns, [])
     whole, reading = SimMachineRunner("timer-request/0", False), SimMachineRunner("timer-request/1", True)
     runners: Any = {("timer-request", 0): whole, ("timer-request", 1): reading}
-    pool.runners = runners
-    pool.stopped = {("timer-request", 2): DoubtfulLog("it may lack requests", None)}
+    let_run(pool, runners)
+    let_run(pool, {("timer-request", 2): SimRunner()})
+    refused = pool._lives["timer-request", 2]
+    pool.on_failed(cast(Any, refused.runner), DoubtfulLog("it may lack requests", None))
+    await refused.task
+    assert {*pool.stopped} == {refused.tp}
     await pool.renew(compacted, {})
     assert (whole.told, reading.told) == ([True], [])
     assert {*pool.runners} == {("timer-request", 0)} and not pool.stopped
@@ -299,7 +404,7 @@ async def test_a_pool_knows_of_which_partitions_its_disk_has_a_store(tmp_path: P
     assert pool.stores == {of[2]: 0, of[3]: 1, of[1]: 2}, "after a start, it had that of 1 last"
     runner: Any = SimRunner(recovering=True)
     runner.machine.position = 70
-    pool.runners = {of[3]: runner}
+    let_run(pool, {of[3]: runner})
     assert pool.stores == {of[2]: 0, of[3]: 70, of[1]: 2}
     await pool.take(frozenset())
     assert pool.stores[of[3]] == 70, "closed in this process"
@@ -310,8 +415,7 @@ def open_pool(tmp_path: Path, *runners: SimRunner) -> Pool:
     """A pool with open machines of ``timer-request``, which were dealt to it."""
     settings = settings_for(tmp_path)
     pool = pool_of(settings, NO_TOPICS, no_answer, [])
-    found: Any = {("timer-request", number): runner for number, runner in enumerate(runners)}
-    pool.runners, pool._dealt = found, frozenset(found)
+    let_run(pool, {("timer-request", number): runner for number, runner in enumerate(runners)})
     return pool
 
 
@@ -326,7 +430,7 @@ async def test_a_machine_fires_until_its_new_owner_fences_it(tmp_path: Path) -> 
     runner: Any = fires
     pool.on_failed(runner, Fenced("taken over"))
     await asyncio.sleep(0.01)
-    assert {*pool.runners} == {("timer-request", 2)} and not pool._openings.partitions, "it is not opened again"
+    assert {*pool.runners} == {("timer-request", 2)} and not on_their_way(pool), "it is not opened again"
     consumer: Any = pool.consumer
     assert sorted(consumer.forgotten) == [("timer-request", 0), ("timer-request", 1)]
     assert not kept.commits_soon
@@ -364,9 +468,8 @@ async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_rel
     pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
     begun: list[TopicPartition] = []
 
-    async def read_ahead(opening: openings.Opening) -> None:
+    async def read_ahead(opening: Partition) -> None:
         begun.append(opening.tp)
-        pool._openings.end_all()
 
     monkeypatch.setattr(pool._openings, "read_ahead", read_ahead)
     away = asyncio.create_task(pool.take(frozenset()))
@@ -375,7 +478,7 @@ async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_rel
         if is_fenced:
             pool.on_failed(runner, Fenced("taken over"))  # type: ignore[arg-type]
         back = asyncio.create_task(pool.take(frozenset({REQUESTS})))
-        while pool._openings.partitions != {REQUESTS}:
+        while on_their_way(pool) != {REQUESTS}:
             await asyncio.sleep(0)
         await asyncio.sleep(0.02)
         assert not begun

@@ -17,10 +17,11 @@ from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.machines.life import ReadAhead
 from timers.machines.store.failures import StoreDamaged
 from timers.process.partition_metrics import PartitionMetrics
 from timers.worker.machines import runner as runner_module
-from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, OpenMachine, ReadAhead, Runner
+from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, OpenMachine, Runner
 
 PATIENCE_S = 30
 

@@ -16,8 +16,8 @@ from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.accepted_loss import is_accepted
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.machines.life import ReadAhead
 from timers.process.config.settings import Settings
-from timers.worker.machines.runner import ReadAhead
 from timers.worker.machines.unreadable import Unreadable
 
 TP = ("timer-request", 0)

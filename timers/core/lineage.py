@@ -59,6 +59,10 @@ class Unknown(NamedTuple):
     """The log is compacted, and the last batch was removed from it: it cannot be compared."""
 
 
+Answer: TypeAlias = Parted | Unknown | None
+"""Where a log parts from a lineage; None: it is the same log."""
+
+
 class RecordCount(NamedTuple):
     """How many records a log has in the range [``since``, ``to``), so that it is noticed if it loses some [I32].
 
@@ -201,6 +205,29 @@ def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parte
         if epochs[index][0] == found.epoch:
             return Parted(min(found.end, lineage.end_of(index)))
     return None
+
+
+def compared(
+    lineage: Lineage, ends: Mapping[int, EpochEnd], present: Batch | None, *, is_compacted: bool = False
+) -> Answer | int:
+    """Returns where a log parts from a lineage, whose epochs were asked for.
+
+    Args:
+        ends: leader epoch -> answer; :func:`next_question` has no further one.
+        present: the batch that the log has in the place of the last one; None: it was not asked for, or is gone.
+
+    Returns:
+        None if it is the same log; or a time in ms, if it parts inside of an epoch whose number was given twice: ask
+        for the first record that was appended after it, then :func:`parted_inside`.
+    """
+    parted, batch = next_question(lineage, ends), lineage.batch
+    if batch is None or (isinstance(parted, Parted) and not ends_early(lineage, ends)):
+        return parted if isinstance(parted, Parted) else None
+    if parted is None and (present is None or present == batch):
+        return None
+    if parted is None and present is not None and is_compacted:
+        return None if present[:2] == batch[:2] else Unknown()
+    return batch.max_timestamp_ms
 
 
 def ends_early(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> bool:

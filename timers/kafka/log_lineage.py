@@ -13,19 +13,19 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from timers.core.lineage import (
     MAX_EPOCHS,
+    Answer,
     Batch,
     EpochEnd,
     Lineage,
     Parted,
     PassedBatch,
-    Unknown,
-    ends_early,
+    compared,
     next_question,
     parted_inside,
 )
@@ -40,9 +40,6 @@ from timers.wire.topics import partition_name
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-Answer: TypeAlias = Parted | Unknown | None
-"""Where a log parts from a lineage; None: it is the same log."""
 
 TIMEOUT_S = 5.0
 """Time for an answer of a leader."""
@@ -201,22 +198,11 @@ class LogLineages:
         present: Batch | None,
         is_compacted: bool,
     ) -> Answer:
-        """Where a log parts from a lineage, whose last batch is ``present`` in the log; None: it was not asked for, or
-        is gone."""
-        answer = next_question(lineage, ends)
-        if isinstance(answer, Parted):
-            if lineage.batch is None or not ends_early(lineage, ends):
-                return answer
-        elif present is None or lineage.batch is None or present == lineage.batch:
-            return None
-        elif is_compacted:
-            return None if present[:2] == lineage.batch[:2] else Unknown()
-        return await self._inside(leader, tp, lineage, ends)
-
-    async def _inside(self, leader: int, tp: TopicPartition, lineage: Lineage, ends: Mapping[int, EpochEnd]) -> Parted:
-        """Where a log parts inside of an epoch whose number was given twice."""
-        assert lineage.batch is not None
-        known, first_later = dict(ends), await self.client.offset_at(leader, tp, lineage.batch.max_timestamp_ms + 1)
+        """Where a log parts from a lineage; see :func:`timers.core.lineage.compared`."""
+        answer = compared(lineage, ends, present, is_compacted=is_compacted)
+        if not isinstance(answer, int):
+            return answer
+        known, first_later = dict(ends), await self.client.offset_at(leader, tp, answer + 1)
         if first_later is not None:
             fetched = await self.client.fetch(leader, tp, first_later, max_bytes=HEADER_BYTES)
             if len(fetched.data) < HEADER_BYTES or not has_append_time(fetched.data):

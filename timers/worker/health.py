@@ -18,6 +18,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka import login_tokens
 from timers.kafka.own_topics import RED
+from timers.machines.life import STORE, UNFORESEEN
 from timers.machines.queries.pages import QueryCounts
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -26,7 +27,6 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
-from timers.worker.machines.failures import STORE, UNFORESEEN
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
 

@@ -34,6 +34,7 @@ from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import TopicPartition
 from timers.kafka.login_tokens import present_source
 from timers.kafka.own_topics import NOTE, RED, WARNING
+from timers.machines.life import REASONS
 from timers.machines.machine_parts import BUILT
 from timers.machines.queries.pages import KINDS, OUTCOMES
 from timers.machines.store.opening import store_path
@@ -44,7 +45,6 @@ from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.canary import Observation
 from timers.worker.health import WorkerStatus
-from timers.worker.machines.failures import REASONS
 from timers.worker.machines.runner import Runner
 
 FAILURES = ("delivery", "fenced", "unknown")

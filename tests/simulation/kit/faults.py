@@ -12,6 +12,8 @@ REQUEST_LOST = "request lost"
 """The next commit times out and has no effect."""
 REPLY_LOST = "reply lost"
 """The next commit times out and takes effect."""
+FENCED = "fenced"
+"""Another worker fences the machine that is opened next."""
 ALL = (UNREACHABLE, REFUSED, REQUEST_LOST, REPLY_LOST)
 
 

@@ -1,21 +1,21 @@
-"""A worker without threads: the same steps in the same order as :mod:`timers.worker.machines.runner` and ``pool``.
+"""A worker without threads: it lives by the product's own :mod:`timers.machines.life`, as the real ``pool`` does.
 
-The real runner repeats a round: read its inbox, then do at most one chunk, one acceptance and one commit of progress.
-Here each round is one call of :meth:`SimWorker.step`. Faults happen between two rounds, or inside one at the points of
-:class:`tests.simulation.kit.faults.Faults`.
+A round of the real runner is one call of :meth:`SimWorker.step` here. Faults happen between two rounds, or inside one
+at the points of :class:`tests.simulation.kit.faults.Faults`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from random import Random
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias
 from zlib import crc32
 
-from tests.simulation.kit.faults import Crashed, Faults, Unforeseen, Violation
+from tests.simulation.kit.faults import FENCED, Crashed, Faults, Unforeseen, Violation
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
 from tests.simulation.kit.next_level import formats_at
 from tests.simulation.kit.opening import NoSnapshots, SimAsk, SimPort, SimProgressLog, SimStores
@@ -33,7 +33,7 @@ from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.levels import READABLE_LATE
 from timers.core.limits import Limits
-from timers.core.lineage import EpochEnd, Lineage, Parted, ends_early, next_question, parted_inside
+from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, compared, next_question, parted_inside
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.machine import Machine
 from timers.core.passed_over import pass_over
@@ -44,6 +44,7 @@ from timers.core.snapshots import Place
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.machines.firing.policy import Policy
+from timers.machines.life import Command, Event, Life, ReadAhead, State, kind_of
 from timers.machines.opener import Known, OpenedMachine, open_machine
 from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
@@ -66,6 +67,9 @@ class Parts(Classes):
     store: type[SimStore] = SimStore
     guard: type[ClockGuard] = ClockGuard
 
+
+Report: TypeAlias = tuple[Event, Any]
+"""What came of a command, and what was opened, or the error."""
 
 REAL = Parts()
 """The product's own classes."""
@@ -133,7 +137,9 @@ class SimWorker:
         first_level: feature level of the machines that no worker has opened before.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         accepted: machines whose losses the operator accepts.
+        lives: machine -> its life here, which decides what is done with it.
         stopped: machines that must not run, until they are assigned again -> why.
+        slow: how many of the next openings and closings end later, by :meth:`report`.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
         refused: machines that it has refused because their topic was compacted.
         restores: number of stores that were restored.
@@ -155,7 +161,16 @@ class SimWorker:
         self.disk = SimDisk(parts.store)
         self.faults = Faults()
         self.runners: dict[TopicPartition, SimRunner] = {}
+        self.lives: dict[TopicPartition, Life] = {}
         self.alive = True
+        self.slow = 0
+        self._reports: dict[TopicPartition, Callable[[], Report]] = {}
+        """How what is under way ends."""
+        self._waits: dict[TopicPartition, Command] = {}
+        """Machines that wait until time has passed, and for what."""
+        self._confirmed: set[TopicPartition] = set()
+        """Machines that a deal or the group's coordinator has given to this worker, and that have not failed since."""
+        self._reads_ahead = False
         self.log = log
         self.settings = settings
         self.limits = limits
@@ -180,6 +195,9 @@ class SimWorker:
     conditions: ClassVar[bool | None] = None
     """Whether timers with an id may have conditions in a run; None: either."""
 
+    is_slow: ClassVar[bool] = False
+    """Whether in a run openings and closings take a while, machines are let go, and logs change."""
+
     has_levels: ClassVar[bool] = False
     """Whether the workers of a run have two versions, and machines are raised."""
 
@@ -193,26 +211,142 @@ class SimWorker:
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
-    def assign(self, machines: Iterable[TopicPartition]) -> None:
-        """Open machines. The progress is read after all former owners are fenced, because it is final only then."""
-        fresh = [machine for machine in machines if machine not in self.runners]
-        for machine in fresh:
-            self.stopped.pop(machine, None)
+    def assign(self, machines: Iterable[TopicPartition], *, exist: bool = True) -> None:
+        """Take over what a deal gives.
+
+        Args:
+            exist: whether this worker knows that the topics exist.
+        """
+        with self._may_crash():
+            for machine in machines:
+                self._confirmed.add(machine)
+                self._tell(machine, Event.DEALT)
+                if exist:
+                    self._tell(machine, Event.FOUND)
+
+    def take_away(self, machine: TopicPartition) -> None:
+        """A deal gives a machine to another worker. If it fires, it goes on until it is fenced."""
+        self._confirmed.discard(machine)
+        runner = self.runners.get(machine)
+        fires = runner is not None and not runner.machine.recovering
+        with self._may_crash():
+            self._tell(machine, Event.LET_GO if fires else Event.TAKEN)
+
+    def happens(self, machine: TopicPartition, event: Event) -> None:
+        """Let something else happen to a machine."""
+        life = self.lives.get(machine, Life())
+        if event is Event.CHANGED and life.state not in (State.AWAY, State.CLOSING, State.LEAVING):
+            self._confirmed.add(machine)  # the last deal stands, as far as this worker knows
+        with self._may_crash():
+            self._tell(machine, event)
+
+    def report(self, machine: TopicPartition, *, answers: bool = True) -> None:
+        """Let what is under way at a machine end: an opening, a closing, a pause, or the question to the group.
+
+        Args:
+            answers: whether the group's coordinator answers.
+        """
+        with self._may_crash():
+            if (end := self._reports.pop(machine, None)) is not None:
+                self._tell(machine, *end())
+            elif (waits_for := self._waits.pop(machine, None)) is Command.PAUSE:
+                self._tell(machine, Event.WAITED)
+            elif waits_for is not None:
+                self._ask(machine, answers=answers)
+
+    def asks(self, machine: TopicPartition) -> bool:
+        """Whether the group is asked who owns a machine."""
+        return machine in self.lives and self.lives[machine].state is State.ASKING
+
+    @property
+    def unreported(self) -> list[TopicPartition]:
+        """Machines of which something is under way."""
+        return [*self._reports, *self._waits]
+
+    @contextmanager
+    def _may_crash(self) -> Iterator[None]:
         try:
-            for machine in fresh:
-                try:
-                    self._open(machine)
-                except LogMismatch as mismatch:  # it stays the owner of a machine that must not run
-                    self.stopped[machine] = mismatch
-        except Unforeseen as error:
-            for machine in fresh:
-                if machine not in self.runners:
-                    self._close_after(machine, error)
+            yield
         except Crashed:
             self.crash()
 
+    def _tell(self, machine: TopicPartition, event: Event, about: Any = None) -> None:
+        """Take in an event, and do what it demands; ``about``: what was opened, or the error."""
+        life = self.lives.setdefault(machine, Life())
+        command = life.on(event)
+        runner = self.runners.get(machine)
+        match command:
+            case Command.OPEN_AHEAD | Command.FENCE:
+                report = self._report_of(machine, fences=command is Command.FENCE)
+                self._end(machine, lambda: report, waits=report[0] is not Event.OPENED and self._reads_ahead)
+            case Command.JOIN | Command.CLOSE if runner is not None:
+                del self.runners[machine]
+                self._end(machine, partial(self._closed, machine, runner, about))
+            case Command.DISCARD:
+                self._end(machine, partial(self._closed, machine, about, None))
+            case Command.CLOSE if self._waits.pop(machine, None) is not None:
+                self._tell(machine, Event.RELEASED)
+            case Command.ASK:
+                self._ask(machine)
+            case Command.ASK_LATER | Command.PAUSE:
+                self._waits[machine] = command
+            case Command.RUN:
+                self._run(machine, about)
+            case Command.COMMIT if runner is not None:
+                runner.idle_too_long = True
+            case Command.LOG:
+                self.stopped[machine] = about
+            case Command.FIND:
+                self._tell(machine, Event.FOUND)
+        if life.state is not State.STOPPED:
+            self.stopped.pop(machine, None)
+
+    def _end(self, machine: TopicPartition, end: Callable[[], Report], *, waits: bool = False) -> None:
+        """Let something end now, or later."""
+        if self.slow or waits:
+            self.slow, self._reports[machine] = max(0, self.slow - 1), end
+        else:
+            self._tell(machine, *end())
+
+    def _closed(self, machine: TopicPartition, runner: SimRunner, error: Exception | None) -> Report:
+        """Close a machine."""
+        if not isinstance(runner.outbox, RefusingOutbox):
+            runner.outbox.policy.transaction.close()
+        self.committed[machine] = runner.machine.committed.next_offset
+        self.disk.close(machine)
+        return (Event.RELEASED, None) if error is None else self._judged(machine, error)
+
+    def _ask(self, machine: TopicPartition, *, answers: bool = True) -> None:
+        owned = self.is_owner(machine) if answers else None
+        if owned:
+            self._confirmed.add(machine)
+        self._tell(machine, {True: Event.OWNED, False: Event.NOT_OWNED, None: Event.UNANSWERED}[owned])
+
+    def _judged(self, machine: TopicPartition, error: Exception) -> Report:
+        """What an error means. One that no code expects demands a pause if it has come before."""
+        pause_s = 0.0
+        if isinstance(error, Unforeseen):
+            reopening = self._reopening.setdefault(machine, Reopening())
+            pause_s = reopening.pause_s(str(error), AFTER_UNFORESEEN, self.log.clock.now_ms / 1000)
+        return kind_of(error, pause_s), error
+
+    def _report_of(self, machine: TopicPartition, *, fences: bool) -> Report:
+        """Open a machine, and return what is to be reported."""
+        if not fences and not self._reads_ahead:
+            return Event.NOTHING_AHEAD, None
+        if fences and machine not in self._confirmed:
+            raise Violation(f"{self.name} fences {machine}, which no deal and no answer of the group has given to it")
+        try:
+            opened = self._open(machine, fences=fences)
+        except (LogMismatch, Fenced, Lost, Unforeseen) as error:
+            self._confirmed.discard(machine)
+            return self._judged(machine, error) if fences else (Event.NOTHING_AHEAD, None)
+        return (Event.NOTHING_AHEAD, None) if opened is None else (Event.OPENED, opened)
+
     def fence(self, machine: TopicPartition, policy: Policy) -> None:
-        """Fence the former owner of a machine."""
+        """Fence the former owner of a machine. Another worker may do so at the same time."""
+        if self.faults.take(FENCED):
+            raise Fenced("another worker has taken it over meanwhile")
         policy.transaction.open()
 
     def known_of(self, machine: TopicPartition) -> Known | None:
@@ -236,48 +370,58 @@ class SimWorker:
         ask: Any = SimAsk(self)
         return open_machine(stores, port, machine, ask, **more)
 
-    def _open(self, machine: TopicPartition) -> None:
-        outbox = outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
-        port = SimPort(self, machine, outbox.policy, outbox.counters)
+    def _open(self, machine: TopicPartition, *, fences: bool) -> SimRunner | None:
+        outbox: Any = RefusingOutbox()
+        if fences:
+            outbox = outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
+        port = SimPort(self, machine, outbox.policy, outbox.counters) if fences else SimPort(self, machine, outbox)
         try:
-            found = self._made(machine, port, fences=True)
+            found = self._made(machine, port, fences=fences, least_ahead=0)
         except DoubtfulLog:
-            if port.compacted() is not None and not port.could_not_refuse:
+            if fences and port.compacted() is not None and not port.could_not_refuse:
                 self.refused.add(machine)
             raise
-        assert found is not None
+        if found is None:
+            return None
         store: Any = found.opened.store
-        loop = self.parts.loop(found.machine)
-        runner = SimRunner(machine, loop, store, outbox, indexed=self.formats[machine[0]].has_ids)
+        indexed = fences and self.formats[machine[0]].has_ids
+        return SimRunner(machine, self.parts.loop(found.machine), store, outbox, indexed=indexed)
+
+    def _run(self, machine: TopicPartition, runner: SimRunner) -> None:
         self.runners[machine] = runner
-        self.compare_configs([machine])
+        if self.lives[machine].state is State.READING:
+            return
+        if machine not in self._confirmed:
+            raise Violation(f"{self.name} runs {machine}, which was taken away")
+        self._note_config(machine)
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
 
-    def read_ahead(self, machine: TopicPartition, random: Random) -> None:
+    def read_ahead(self, machine: TopicPartition, random: Random, *, changes: bool = False) -> None:
         """Read the log of a machine as far as its owner has, which is not fenced. Without ticks it sends nothing.
 
-        Whatever is wrong is judged when the machine is opened.
+        Whatever is wrong is judged when the machine is opened. Here it is not: another deal takes it away.
 
         Args:
             random: decides how much a fetch has, and whether the reading ends early.
+            changes: whether it begins again, because the topic was made anew.
         """
-        refusing: Any = RefusingOutbox()
-        try:
-            found = self._made(machine, SimPort(self, machine, refusing), fences=False, least_ahead=0)
-            if found is not None:
-                made, store = found.machine, found.opened.store
-                runner = SimRunner(machine, self.parts.loop(made), cast(Any, store), refusing, indexed=False)
-                self.runners[machine] = runner
-                while made.recovering and random.random() < 0.9:
+        self._reads_ahead = True
+        with self._may_crash():
+            self._tell(machine, Event.DEALT)
+            self._tell(machine, Event.FOUND)
+            if changes:
+                self._tell(machine, Event.CHANGED)
+            try:
+                while (runner := self.runners.get(machine)) is not None and random.random() < 0.9:
+                    if not runner.machine.recovering:
+                        raise ReadAhead
                     self._read_some(runner, random.choice([1, 3, 10, 50]))
-        except (LogMismatch, Lost, Unforeseen):
-            pass
-        except Crashed:
-            self.crash()
-            return
-        if (ahead := self.runners.pop(machine, None)) is not None:
-            ahead.store.close()
+            except (LogMismatch, Lost, Unforeseen, ReadAhead) as error:
+                self._tell(machine, Event.ENDED, error)
+        self._reads_ahead = False
+        if not self.asks(machine):
+            self.revoke(machine)
 
     def _read_some(self, runner: SimRunner, max_offsets: int) -> None:
         fetched = self.poll_requests(runner.name, max_offsets)
@@ -305,13 +449,17 @@ class SimWorker:
         return PartitionSpec(*known, topics.partition_name(*machine) if machine in self.accepted else "")
 
     def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
-        """Tell open machines whether their topic is compacted, which it must not be."""
+        """Tell open machines whether their topic is compacted, which it must not be. One that reads its log again is
+        closed."""
         for machine in [each for each in machines if each in self.runners]:
-            is_compacted = machine[0] in self.log.wrongly_compacted
-            if is_compacted and self.runners[machine].machine.recovering:
+            if machine[0] in self.log.wrongly_compacted and self.runners[machine].machine.recovering:
                 self.revoke(machine)
             else:
-                self.runners[machine].machine.doubts.note(self.name, is_compacted=is_compacted)
+                self._note_config(machine)
+
+    def _note_config(self, machine: TopicPartition) -> None:
+        is_compacted = machine[0] in self.log.wrongly_compacted
+        self.runners[machine].machine.doubts.note(self.name, is_compacted=is_compacted)
 
     def compare(self, machine: TopicPartition, lineages: Sequence[Lineage]) -> list[Parted | None]:
         """Where the log of a machine parts from lineages, as :mod:`timers.kafka.log_lineage` finds it."""
@@ -321,23 +469,22 @@ class SimWorker:
         ends: dict[int, EpochEnd] = {}
         while isinstance(found := next_question(lineage, ends), int):
             ends[found] = self.log.epoch_end(*machine, found)
-        if lineage.batch is None or (found is not None and not ends_early(lineage, ends)):
-            return found
-        batch = self.log.batch_at(*machine, lineage.batch.base_offset)
-        if found is None and (batch is None or batch == lineage.batch):
-            return None
-        later = self.log.offset_at(*machine, lineage.batch.max_timestamp_ms)
+        known = lineage.batch
+        answer = compared(lineage, ends, None if known is None else self.log.batch_at(*machine, known.base_offset))
+        if not isinstance(answer, int):
+            assert not isinstance(answer, Unknown), "no topic is compacted"
+            return answer
+        later = self.log.offset_at(*machine, answer)
         first_later = later if later < self.log.end(*machine) else None
-        while isinstance(found := parted_inside(lineage, ends, first_later), int):
-            ends[found] = self.log.epoch_end(*machine, found)
-        return found
+        while isinstance(parted := parted_inside(lineage, ends, first_later), int):
+            ends[parted] = self.log.epoch_end(*machine, parted)
+        return parted
 
     def compare_logs(self) -> None:
         """Compare the logs of the open machines, as a worker does every 10 s."""
         for machine, runner in list(self.runners.items()):
             if any(isinstance(each, Parted) for each in self.compare(machine, runner.machine.lineages)):
-                self.revoke(machine)
-                self.assign([machine])
+                self.ended(machine, Lost("the log is not the one that was read"))
             elif (leader := runner.loop.untrusted_leader) is not None:
                 runner.machine.trust(leader)
 
@@ -363,23 +510,20 @@ class SimWorker:
 
     def revoke(self, machine: TopicPartition) -> None:
         """Close one machine. The next owner aborts an open transaction when it fences this worker."""
-        runner = self.runners.pop(machine, None)
-        if runner is not None:
-            runner.outbox.policy.transaction.close()
-            self._close(machine, runner)
-
-    def _close(self, machine: TopicPartition, runner: SimRunner) -> None:
-        self.committed[machine] = runner.machine.committed.next_offset
-        self.disk.close(machine)
+        self._confirmed.discard(machine)
+        self.happens(machine, Event.TAKEN)
+        if machine in self._reports:
+            self.report(machine)
 
     def crash(self) -> None:
         """End the process; its memory is lost."""
         self.committed.clear()
         self.alive, self.faults.has_crashed = False, False
-        self.runners.clear()
-        self.stopped.clear()
+        for memory in (self.runners, self.lives, self.stopped, self._reports, self._waits, self._confirmed):
+            memory.clear()
         self.disk.crash()
         self._last_tick = None
+        self.slow = 0
 
     def start(self) -> None:
         """Start the process. It reads ticks from the end of the topic on."""
@@ -504,6 +648,8 @@ class SimWorker:
             fetched = self.poll_requests(machine, runner.machine.left_to_replay) if runner.machine.recovering else None
             if fetched is not None:
                 runner.loop.add_fetch(fetched)
+            if machine not in self.runners:
+                return
             runner.idle_too_long = True
             self.step(machine)
 
@@ -522,46 +668,31 @@ class SimWorker:
             runner.tick(runner.observed[-1][1], runner.observed[-1][0], self.end_of(machine))
         self._do(machine, runner.step)
 
-    def level_to_raise_to(self, allowed: int, supported: Iterable[int]) -> int:
-        """The level that machines may be raised to."""
-        return levels.level_to_raise_to(allowed, supported)
-
     def raise_level(self, machine: TopicPartition, level: int) -> None:
         """Raise one machine."""
         self._do(machine, partial(self.runners[machine].machine.raise_level, level))
 
     def _do(self, machine: TopicPartition, action: Callable[[], object]) -> None:
-        """Let one machine do something. After a failed transaction the machine is opened again."""
+        """Let one machine do something, which may end it."""
         try:
             self.faults.stepping = True
             try:
                 action()
             finally:
                 self.faults.stepping = False
-        except (Lost, Fenced):
-            # The transaction is committed or not; after fencing, the committed progress tells which. A machine whose
-            # partition was dealt to another worker stays closed, and the others of this worker do not notice.
-            self.revoke(machine)
-            if self.is_owner(machine):
-                self.assign([machine])
-        except LogMismatch as mismatch:
-            if machine not in self.log.lost:
-                raise Violation(f"the log has lost nothing: {mismatch}") from None
-            self.revoke(machine)
-            self.stopped[machine] = mismatch
-        except Unforeseen as error:
-            self.fail(machine, error)
+        except (Lost, Fenced, LogMismatch, Unforeseen) as error:
+            self.ended(machine, error)
         except Crashed:
             self.crash()
 
-    def fail(self, machine: TopicPartition, error: Unforeseen) -> None:
-        """Close a machine alone, and open it again at once if it has not failed in the same way before."""
-        if not self._close_after(machine, error) and self.is_owner(machine):
-            self.assign([machine])
-
-    def _close_after(self, machine: TopicPartition, error: Unforeseen) -> float:
-        """Close a machine. Returns for how many seconds; the simulator assigns it again at any later time."""
-        if (runner := self.runners.pop(machine, None)) is not None:
-            self._close(machine, runner)
-        reopening = self._reopening.setdefault(machine, Reopening())
-        return reopening.pause_s(str(error), AFTER_UNFORESEEN, self.log.clock.now_ms / 1000)
+    def ended(self, machine: TopicPartition, error: Exception) -> None:
+        """A machine has ended with an error. If its transaction failed, it is committed or not; after fencing, the
+        committed progress tells which."""
+        if isinstance(error, LogMismatch) and machine not in self.log.lost:
+            raise Violation(f"the log has lost nothing: {error}") from None
+        self._confirmed.discard(machine)
+        runner = self.runners[machine]
+        with self._may_crash():
+            self._tell(machine, Event.ENDED, error)
+        if self.runners.get(machine) is runner:  # only a broken life lets it go on
+            runner.outbox.producer.producer._begun = False

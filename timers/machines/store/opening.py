@@ -16,13 +16,14 @@ from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
 
+from timers.core.lineage import Answer
 from timers.core.progress import PARTITIONS, NamedSnapshot, Progress
 from timers.core.rescue import Cut, StoreUse, decide_use, held
 from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
-from timers.kafka.log_lineage import Answer, AskLog
+from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.progress_rules import SNAPSHOT
 from timers.kafka.snapshot_log import SnapshotLog

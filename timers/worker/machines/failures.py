@@ -5,29 +5,17 @@ from __future__ import annotations
 import logging
 import traceback
 from time import monotonic
-from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
 from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost, TooMuch
 from timers.errors import TimersError
+from timers.machines.life import BROKERS, LIMITS, STORE, UNFORESEEN, Waiting
 from timers.machines.store.failures import StoreDamaged, StoreWaits
 from timers.worker.machines.capacity import NoRoom
 
 logger = logging.getLogger(__name__)
-
-BROKERS, STORE, UNFORESEEN, LIMITS = REASONS = ("brokers", "store", "unforeseen", "limits")
-"""Why a partition waits: a broker or a leader is missing; its store is damaged again and again or cannot be opened
-now; its machine failed with an exception that no code expects; or the process has too many machines."""
-
-
-class Waiting(NamedTuple):
-    """Why a partition is closed although it will be opened again."""
-
-    reason: str
-    """One of :data:`REASONS`."""
-    sentence: str
 
 
 class Failures:

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 
 from timers.core.timer import Tick, TopicPartition
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
+from timers.machines.life import BROKERS, Waiting
 from timers.wire.topics import partition_name
-from timers.worker.machines.failures import BROKERS, Waiting
 from timers.worker.machines.runner import Runner
 
 TIMEOUT_S = 5.0

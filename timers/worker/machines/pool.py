@@ -9,9 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from time import monotonic
 from typing import Any
+
+from aiokafka.errors import KafkaError
 
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
@@ -27,6 +28,18 @@ from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.machines.firing.topics import Targets
+from timers.machines.life import (
+    ON_ITS_WAY,
+    RELEASING,
+    TRYING,
+    UNFORESEEN,
+    Command,
+    Event,
+    ReadAhead,
+    State,
+    Waiting,
+    kind_of,
+)
 from timers.machines.machine_parts import Parts
 from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
@@ -37,10 +50,9 @@ from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.wire.topics import partition_name
 from timers.worker.machines.capacity import Capacity
-from timers.worker.machines.failures import Waiting
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
-from timers.worker.machines.openings import Openings
+from timers.worker.machines.openings import Openings, Partition
 from timers.worker.machines.runner import Ended, OpenMachine, RequestConsumer, Runner
 from timers.worker.machines.unreadable import Unreadable
 
@@ -54,6 +66,11 @@ HANDOVER_S = 30.0
 """How long a machine fires that the group has dealt to another worker, which fences it when it has read ahead."""
 
 HANDOVER_POLL_S = 0.2
+
+OWNER_TIMEOUT_S = 5.0
+"""How long to wait for the coordinator's answer before asking again."""
+
+OWNER_RETRY_S = 0.2
 
 UNKNOWN_S = 10.0
 """How long the machines of a worker that has left fire while the group's coordinator does not answer."""
@@ -86,8 +103,7 @@ class Pool:
         partition_metrics: of every partition that this process has ever owned.
         committed: machine that this worker has closed -> the ``next_offset`` that it had committed.
         held: partition whose newest requests an open transaction holds back -> a sentence.
-        runners: open machines. Any thread may read it and ``stopped``: a change replaces the mapping.
-        stopped: machines of this worker that must not run, and why: an operator has to decide [I8].
+        runners: machines that run. Any thread may read it: a change replaces the mapping.
         unreadable: open machines whose log cannot be read on.
         recoveries: logs what machines have recovered.
     """
@@ -105,20 +121,18 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._on_fatal = on_fatal
         self._ended = False
-        self._dealt: frozenset[TopicPartition] = frozenset()
         self.formats = formats = enabled_formats(settings)
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.runners: Mapping[TopicPartition, Runner] = {}
-        self.stopped: Mapping[TopicPartition, LogMismatch] = {}
         self.unreadable = Unreadable(settings.accept_loss, formats, lambda tp: self.runners.get(tp), self.fail)
         self.held: Mapping[TopicPartition, str] = {}
         self.committed: dict[TopicPartition, int] = {}
-        self._closing: dict[TopicPartition, asyncio.Future[Any]] = {}
-        """Partition -> done when its former machine or opening has released the store: a new opening waits [I11]."""
-        self._leaving: dict[TopicPartition, float] = {}
-        """Machine that was let go -> when it is closed at the latest, by the monotonic clock."""
         # How far they were written is not known before they are opened: those used last are the ones to get back.
-        self._closed_stores = {tp: age for age, tp in enumerate(stored_partitions(settings, formats))}
+        stores = enumerate(stored_partitions(settings, formats))
+        self._lives = {tp: Partition(tp, applied=age) for age, tp in stores}
+        """Each partition that this worker has ever had, or has a store of."""
+        self._taken_over = 0
+        """How many machines were fenced by their new owners."""
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
         self.capacity = Capacity()
@@ -140,7 +154,7 @@ class Pool:
         ask_log = AskLog(lineages, partial(asyncio.run_coroutine_threadsafe, loop=self._loop), compacted)
         others = Targets(settings, cluster.partitions), request_reader, self.producers, now_s, ask_log
         self.parts = Parts(settings, cluster, memory, Condemnations(), formats, *others, committed=self.committed)
-        self._openings = Openings(self)
+        self._openings = Openings(self.capacity, lambda: self.parts)
 
     # ---- status: any thread -------------------------------------------------------------------------------------
 
@@ -149,13 +163,22 @@ class Pool:
         runner = self.runners.get(partition)
         return None if runner is None else runner.machine.value_limit
 
+    def _those(self, states: Collection[State]) -> list[Partition]:
+        return [each for each in list(self._lives.values()) if each.life.state in states]
+
     @property
     def waiting(self) -> Mapping[TopicPartition, Waiting]:
         """Partitions of this worker whose timers wait until the cause is gone -> why.
 
         They are closed after a failure, and will be opened again; or open, without knowing the end of their log.
         """
-        return {**self._log_end_ticks.waiting, **self._openings.waiting}
+        found = {each.tp: each.life.waiting for each in self._those(TRYING)}
+        return {**self._log_end_ticks.waiting, **{tp: waiting for tp, waiting in found.items() if waiting is not None}}
+
+    @property
+    def stopped(self) -> Mapping[TopicPartition, LogMismatch]:
+        """Partitions of this worker that must not run -> why: an operator has to decide [I8]."""
+        return {each.tp: each.mismatch for each in self._those({State.STOPPED}) if each.mismatch is not None}
 
     @property
     def closed(self) -> Mapping[TopicPartition, str]:
@@ -167,7 +190,7 @@ class Pool:
     @property
     def opening(self) -> int:
         """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
-        return len(self._dealt - self.runners.keys() - self.stopped.keys() - self.waiting.keys())
+        return sum(each.life.waiting is None for each in self._those(ON_ITS_WAY))
 
     def count(self, topic: str) -> int:
         """Number of partitions of a topic now; 0: it was deleted."""
@@ -183,8 +206,8 @@ class Pool:
     def stores(self) -> Mapping[TopicPartition, int]:
         """Stores on this worker's disk -> offset up to which each was written. That is not known of those not opened
         since the start: then small numbers, the greatest one for the store that was used last."""
-        open_ones = {tp: runner.machine.position for tp, runner in self.runners.items()}
-        return {**self._closed_stores, **open_ones}
+        closed = {each.tp: each.applied for each in list(self._lives.values()) if each.applied is not None}
+        return {**closed, **{tp: runner.machine.position for tp, runner in self.runners.items()}}
 
     @property
     def clock_is_behind(self) -> bool:
@@ -210,26 +233,47 @@ class Pool:
         """
         if self._ended:
             return
-        for tp in (dealt - self._dealt) & self.runners.keys():
-            self.runners[tp].commit_soon()  # it was let go before: another worker may have fenced it meanwhile
-        self._dealt = dealt
-        self._leaving = {tp: at for tp, at in self._leaving.items() if tp not in dealt}
-        self.stopped = {}
-        closing = self._close(({*self.runners} | self._openings.partitions) - dealt - self._let_go())
+        before = self._begun()
+        for tp in dealt:
+            self._on(self._life_of(tp), Event.DEALT)
+        closing = self._take_away(each for tp, each in self._lives.items() if tp not in dealt)
         # Partitions of a deleted topic wait for renew().
-        self._open_missing(lambda topic, _: topic in self.parts.cluster.topic_ids)
+        self._find(lambda topic, _: topic in self.parts.cluster.topic_ids, before)
         if anew:
             for runner in self.runners.values():
                 runner.commit_soon()
-        await asyncio.wait([closing])  # no other deal waits for it
+        await self._released(closing)  # no other deal waits for it
 
-    def _let_go(self) -> set[TopicPartition]:
-        """The machines that fire and are not this worker's any more: each fires until its new owner, which reads ahead,
-        fences it, and is closed after :data:`HANDOVER_S` at the latest."""
-        gone = {tp for tp, each in self.runners.items() if tp not in self._dealt and not each.machine.recovering}
-        for tp in gone:
-            self._leaving.setdefault(tp, monotonic() + HANDOVER_S)
-        return gone
+    def _life_of(self, tp: TopicPartition) -> Partition:
+        return self._lives.setdefault(tp, Partition(tp))
+
+    def _take_away(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Let go of what fires: each machine fires until its new owner, which reads ahead, fences it, and is closed
+        after :data:`HANDOVER_S` at the latest. Begin to close the others, and return them."""
+        closing = []
+        for each in list(partitions):
+            before, fires = each.life.state, each.runner is not None and not each.runner.machine.recovering
+            self._on(each, Event.LET_GO if fires else Event.TAKEN)
+            if each.life.state is State.CLOSING is not before:
+                closing.append(each)
+        return closing
+
+    async def _released(self, partitions: Iterable[Partition]) -> None:
+        """Wait until what was told to end has released the stores."""
+        for each in partitions:
+            while each.life.state in RELEASING and not each.task.cancelled():
+                await asyncio.wait([each.task])
+
+    def _begun(self) -> set[TopicPartition]:
+        return {each.tp for each in self._those({State.AHEAD, State.RETURNING})}
+
+    def _find(self, exists: Callable[[str, int], bool], before: Collection[TopicPartition]) -> None:
+        """Begin to open this worker's partitions that exist and are closed."""
+        for each in sorted(self._those({State.DEALT}), key=lambda each: each.tp):
+            if exists(*each.tp):
+                self._on(each, Event.FOUND)
+        if self._begun() - {*before}:
+            self.recoveries.begin()
 
     async def hand_over(self, has_others: Callable[[], Awaitable[bool | None]]) -> None:
         """Let all machines fire until their new owners fence them, for :data:`HANDOVER_S` at most. Then :meth:`close`.
@@ -238,9 +282,9 @@ class Pool:
             has_others: whether the group, which this worker has left, still has members; None: its coordinator does
                 not answer. Then the machines fire for :data:`UNKNOWN_S`.
         """
-        self._ended, self._dealt = True, frozenset()
-        await asyncio.wait([self._close(({*self.runners} | self._openings.partitions) - self._let_go())])
-        began_at, fired = monotonic(), {*self.runners}
+        self._ended = True
+        await self._released(self._take_away(self._lives.values()))
+        began_at, fired, before = monotonic(), len(self.runners), self._taken_over
         known_at = began_at
         while self.runners and monotonic() < began_at + HANDOVER_S:
             others = await has_others()
@@ -249,8 +293,8 @@ class Pool:
                 break
             await asyncio.sleep(HANDOVER_POLL_S)
         if fired:
-            taken, seconds = len(fired - self._leaving.keys()), monotonic() - began_at
-            logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, len(fired), seconds)
+            taken, seconds = self._taken_over - before, monotonic() - began_at
+            logger.info("other workers have taken over %d of %d partitions in %.2f s", taken, fired, seconds)
 
     async def settle(self) -> None:
         """Commit what all machines have accepted, so that their stores can be used when this worker comes back."""
@@ -261,15 +305,6 @@ class Pool:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 await asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
 
-    def _open_missing(self, exists: Callable[[str, int], bool]) -> None:
-        """Begin to open this worker's partitions that exist and are closed."""
-        closed = self._dealt - self.runners.keys() - self.stopped.keys() - self._openings.partitions
-        missing = sorted(tp for tp in closed if exists(*tp))
-        if missing:
-            self.recoveries.begin()
-        for tp in missing:
-            self._openings.begin(tp, self._closing.get(tp))
-
     async def renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         """Handle a change of the topics: close machines whose log was deleted, open those of a new log.
 
@@ -278,7 +313,7 @@ class Pool:
             suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. If so,
                 the machine is opened again, which finds the cause; if not, it reads on from its position.
         """
-        old = self.parts.cluster
+        old, before = self.parts.cluster, self._begun()
         self.parts = replace(self.parts, cluster=cluster)
         self.parts.targets.learn(cluster.partitions)
         self._commit_elsewhere(old, cluster)
@@ -291,12 +326,16 @@ class Pool:
         grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
         fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
         changed = gone | (grown & fixed)
-        own = {*self.runners} | self._openings.partitions
         doubtful = self._compare_compacted(old.compacted.keys(), cluster.compacted.keys())
-        self._close(tp for tp in own if tp[0] in changed or suspended.get(tp) or tp in doubtful)
+        for tp, each in list(self._lives.items()):
+            if tp[0] in changed or suspended.get(tp) or tp in doubtful:
+                self._on(each, Event.CHANGED)
         for tp in suspended.keys() & self.runners.keys():
             self.consumer.read_from(tp, self.runners[tp].machine.position)
-        self._open_missing(lambda topic, partition: partition < self.count(topic))
+        self._find(self._exists, before)
+
+    def _exists(self, topic: str, partition: int) -> bool:
+        return partition < self.count(topic)
 
     def _commit_elsewhere(self, old: Cluster, cluster: Cluster) -> None:
         """Let all machines commit to a progress topic that was made anew, or where it has more partitions: there their
@@ -315,7 +354,9 @@ class Pool:
             they must not be opened again without an operator.
         """
         if before != now:  # what was refused because of it is tried again
-            self.stopped = {tp: why for tp, why in self.stopped.items() if not isinstance(why, DoubtfulLog)}
+            for tp, why in self.stopped.items():
+                if isinstance(why, DoubtfulLog):
+                    self._on(self._lives[tp], Event.DEALT)
         doubtful = set()
         for (topic, partition), runner in self.runners.items():
             if topic in now and runner.machine.recovering:
@@ -326,43 +367,13 @@ class Pool:
                 asked.add_done_callback(log_failure("a machine does not know whether its topic is compacted", Ended))
         return doubtful
 
-    def _close(self, tps: Iterable[TopicPartition]) -> asyncio.Future[Any]:
-        """Begin to close these machines, and to end their openings: each machine ends its present transaction, then
-        releases store and producer. What is returned is done then."""
-        closing = {tp: self.runners.get(tp) for tp in tps}
-        runners = [runner for runner in closing.values() if runner is not None]
-        for runner in runners:
-            runner.stop()
-        self.runners = {tp: runner for tp, runner in self.runners.items() if tp not in closing}
-        if closing:
-            self.consumer.forget(closing.keys())
-        self._note_closed({tp: each for tp, each in closing.items() if each is not None})
-        released = asyncio.gather(self._openings.end(closing), self._openings.join(runners))
-        self._let_openings_wait(closing, released)
-        return released
-
-    def _note_closed(self, runners: Mapping[TopicPartition, Runner]) -> None:
-        for tp in runners:
-            self.unreadable.forget(tp)
-        self._closed_stores |= {tp: each.machine.position for tp, each in runners.items()}
-        self.committed |= {tp: each.machine.committed.next_offset for tp, each in runners.items()}
-
-    def _let_openings_wait(self, tps: Iterable[TopicPartition], released: asyncio.Future[Any]) -> None:
-        """Let new openings of these partitions wait until ``released`` is done [I11]."""
-        tps = list(tps)
-        self._closing |= dict.fromkeys(tps, released)
-
-        def forget(_: object) -> None:
-            self._closing = {tp: each for tp, each in self._closing.items() if each is not released}
-
-        released.add_done_callback(forget)
-
     async def close(self) -> None:
         """Close all machines, and open none later."""
-        self._openings.end_all()
+        self._ended = True
         self.recoveries.close()
-        self._ended, self._dealt, self.stopped = True, frozenset(), {}
-        await asyncio.wait([self._close({*self.runners} | self._openings.partitions), *self._closing.values()])
+        for each in self._lives.values():
+            self._on(each, Event.TAKEN)
+        await self._released(self._lives.values())
         reader_closed = self._openings.in_thread(self.parts.request_reader.close)
         try:
             await asyncio.gather(self._log_end_ticks.close(), self._lineage_watch.close(), reader_closed)
@@ -395,13 +406,15 @@ class Pool:
     def tick(self, tick: Tick) -> None:
         """Give a tick to every machine, but close those that no new owner has fenced within :data:`HANDOVER_S`."""
         self._last_tick, self._last_tick_at = tick, monotonic()
-        left = {tp for tp in self._leaving.keys() & self.runners.keys() if self._leaving[tp] <= monotonic()}
+        left = [each for each in self._those({State.LEAVING}) if each.leaves_at <= monotonic()]
         if left:
-            names = ", ".join(starmap(partition_name, sorted(left)))
+            names = ", ".join(partition_name(*tp) for tp in sorted(each.tp for each in left))
             logger.info("%s: no new owner has begun within %.0f s", names, HANDOVER_S)
-            self._close(left)
-        for tp in self.runners.keys() - self._dealt:
-            self.runners[tp].commit_soon()  # else one without timers would not learn that it is fenced
+            for each in left:
+                self._on(each, Event.OVERDUE)
+        for each in self._those({State.LEAVING}):
+            if each.runner is not None:
+                each.runner.commit_soon()  # else one without timers would not learn that it is fenced
         for (topic, _), runner in self.runners.items():
             if not self.formats[topic].has_ids:
                 runner.tick(tick)
@@ -444,35 +457,153 @@ class Pool:
     def on_failed(self, runner: Runner, error: BaseException) -> None:
         """Open a machine again, unless the group has dealt its partition to another worker."""
         tp = self._partition_of(runner)
-        if tp is not None:
-            self.runners = {other: each for other, each in self.runners.items() if each is not runner}
-            self._note_closed({tp: runner})
-            if tp not in self._dealt:
-                if isinstance(error, Fenced):
-                    self._leaving.pop(tp, None)
-                    logger.info("%s: its new owner has taken over (%s)", runner.name, error)
-                else:  # opened again here, it would fence the new owner
-                    logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
-                self.consumer.forget([tp])
-                self._let_openings_wait([tp], asyncio.ensure_future(self._openings.join([runner])))
-                return
-            self._openings.begin_again(tp, runner, error)
-        else:  # it may have been fenced: the group has dealt its partition to another worker
+        if tp is None:  # it may have been fenced: the group has dealt its partition to another worker
             logger.info("%s failed after it was told to stop: %s", runner.name, error)
+            return
+        partition = self._lives[tp]
+        if partition.life.state is State.LEAVING:
+            self.consumer.forget([tp])
+            if isinstance(error, Fenced):
+                self._taken_over += 1
+                logger.info("%s: its new owner has taken over (%s)", runner.name, error)
+            else:  # opened again here, it would fence the new owner
+                logger.warning("%s stopped before its new owner was ready: %s", runner.name, error)
+        self._on(partition, Event.ENDED, error)
+        if self._ended:
+            self._on(partition, Event.CHANGED)
 
-    # ---- reports of openings ------------------------------------------------------------------------------------
+    # ---- the lives of its partitions: see timers/machines/life.py -----------------------------------------------
 
-    def on_opened(self, tp: TopicPartition, opened: OpenMachine, again: bool) -> None:
-        """Start the thread of a machine, and read its log on from its position.
+    def _on(
+        self, partition: Partition, event: Event, about: Any = None, waits: tuple[float, Waiting] | None = None
+    ) -> None:
+        """Take in an event, and begin to do what it demands.
 
         Args:
-            again: whether its former machine in this worker had failed.
+            about: the machine that was opened; or the error with which one has ended, or was not opened.
+            waits: for how many seconds it stays closed after a failure, and why.
         """
-        metrics = self.partition_metrics[tp]
-        metrics.reopened += again
-        parts = self.parts
+        life, runner, before = partition.life, partition.runner, partition.life.state
+        command = life.on(event, None if waits is None else waits[1])
+        if life.state is State.LEAVING is not before:
+            partition.leaves_at = monotonic() + HANDOVER_S
+        match command:
+            case Command.OPEN_AHEAD:
+                self.partition_metrics.setdefault(partition.tp, partition.metrics)
+                partition.renew()
+                self._work(partition, self._open, self._openings.read_ahead)
+            case Command.FENCE:
+                self._work(partition, self._open, self._openings.open)
+            case Command.ASK | Command.ASK_LATER:
+                self._work(partition, self._ask, OWNER_RETRY_S if command is Command.ASK_LATER else 0.0)
+            case Command.PAUSE if waits is not None:
+                self._work(partition, self._pause, waits[0])
+            case Command.JOIN | Command.CLOSE if runner is not None:
+                if command is Command.CLOSE:
+                    runner.stop()
+                    self.consumer.forget([partition.tp])
+                self._note_closed(partition, runner)
+                self._work(partition, self._join, runner, about)
+            case Command.CLOSE:
+                partition.stop.set()
+                self.consumer.forget([partition.tp])
+                if before in (State.ASKING, State.WAITING):
+                    partition.task.cancel()
+                    self._on(partition, Event.RELEASED)
+            case Command.DISCARD:
+                self._work(partition, self._discard, about)
+            case Command.RUN:
+                self._run(partition, about)
+            case Command.COMMIT if runner is not None:
+                runner.commit_soon()
+            case Command.LOG:
+                partition.mismatch = about
+                logger.critical("%s", about)
+            case Command.FIND if not self._ended and self._exists(*partition.tp):
+                self._on(partition, Event.FOUND)
+
+    def _work(self, partition: Partition, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Do what ends with an event."""
+
+        async def run() -> None:
+            try:
+                await work(partition, *args)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as fatal:
+                if not partition.stop.is_set():
+                    self.on_fatal(fatal)
+                self._on(partition, Event.RELEASED)
+            if partition.life.state not in ON_ITS_WAY or partition.life.waiting is not None:
+                self.recoveries.check_ready()  # it may have been the last one
+
+        partition.task = asyncio.create_task(run())
+
+    async def _open(self, partition: Partition, opening: Callable[[Partition], Awaitable[OpenMachine | None]]) -> None:
+        try:
+            opened = await opening(partition)
+        except Exception as error:
+            if partition.stop.is_set():
+                self._on(partition, Event.RELEASED)
+            else:
+                self._judge(partition, error)
+        else:
+            self._on(partition, Event.NOTHING_AHEAD if opened is None else Event.OPENED, opened)
+
+    async def _ask(self, partition: Partition, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        owned = None
+        with contextlib.suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(OWNER_TIMEOUT_S):
+                owned = await self.consumer.owns(partition.tp)
+        self._on(partition, {True: Event.OWNED, False: Event.NOT_OWNED, None: Event.UNANSWERED}[owned])
+
+    async def _pause(self, partition: Partition, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._on(partition, Event.WAITED)
+
+    async def _join(self, partition: Partition, runner: Runner, error: BaseException | None) -> None:
+        await self._openings.join(runner)
+        if isinstance(error, ReadAhead):
+            logger.info("%s was read ahead: %d records", runner.name, runner.machine.replayed)
+        if error is None:
+            self._on(partition, Event.RELEASED)
+        else:
+            self._judge(partition, error)
+
+    async def _discard(self, partition: Partition, opened: OpenMachine) -> None:
+        await self._openings.in_thread(opened.close)
+        self._on(partition, Event.RELEASED)
+
+    def _judge(self, partition: Partition, error: BaseException) -> None:
+        """Report why a machine has ended, or was not opened.
+
+        Raises:
+            TimersError: ``error``, if it must end the worker.
+        """
+        waits = None
+        if kind_of(error) is Event.FAILED:
+            waits = partition.failures.judge(error)
+            partition.metrics.unforeseen += waits[1].reason == UNFORESEEN
+        event = kind_of(error, waits[0] if waits else 0.0)
+        self._on(partition, event, error, waits if event is Event.FAILED_AGAIN else None)
+
+    def _note_closed(self, partition: Partition, runner: Runner) -> None:
+        tp = partition.tp
+        partition.runner = None
+        partition.renew()
+        partition.applied = runner.machine.position
+        self.runners = {other: each for other, each in self.runners.items() if other != tp}
+        self.unreadable.forget(tp)
+        self.committed[tp] = runner.machine.committed.next_offset
+
+    def _run(self, partition: Partition, opened: OpenMachine) -> None:
+        """Start the thread of a machine, and read its log on from its position."""
+        tp, parts, metrics = partition.tp, self.parts, partition.metrics
+        metrics.reopened += partition.life.again
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner(partition_name(*tp), opened, self, self._loop.call_soon_threadsafe, metrics)
+        partition.runner = runner
         self.runners = {**self.runners, tp: runner}
         self.consumer.read_from(tp, opened.machine.position)
         self.consumer.wake()
@@ -480,18 +611,11 @@ class Pool:
             runner.tick(self._last_tick)
         runner.start()
 
-    def check_ready(self) -> None:
-        """Log that the worker is ready, if an opening that has ended, or waits, was the last one."""
-        self.recoveries.check_ready()
-
-    def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
-        """Note why a partition must not run."""
-        self.stopped = {**self.stopped, tp: mismatch}
-        logger.critical("%s", mismatch)
-
     def on_fatal(self, error: BaseException) -> None:
-        """End the worker."""
-        self._openings.end_all()
+        """End the worker: nothing is opened any more."""
+        self._ended = True
+        for each in self._those(ON_ITS_WAY):
+            self._on(each, Event.CHANGED)
         self._on_fatal(error)
 
 

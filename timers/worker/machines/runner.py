@@ -24,6 +24,7 @@ from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.machines.firing.transaction import Transaction
+from timers.machines.life import ReadAhead
 from timers.machines.store.failures import forget_frames
 from timers.process.partition_metrics import PartitionMetrics
 
@@ -88,10 +89,6 @@ class Question(NamedTuple):
     answer: Future[Any]
 
 
-class ReadAhead(Exception):
-    """A machine that was not fenced has read its log as far as its owner had. Now its owner can be fenced."""
-
-
 class Ended(Lost):
     """The machine has ended before it could answer. Another worker may own the partition now."""
 
@@ -118,24 +115,15 @@ class RequestConsumer(Protocol):
 
 
 class Reports(Protocol):
-    """Gets what the runners of a worker report. Its methods run on the event loop."""
+    """The pool, which gets what the runners of a worker report. Its methods run on the event loop."""
 
     consumer: RequestConsumer
 
-    def on_read_again(self, runner: Runner, position: int) -> None:
-        """A fetch was lost: the log must be read again from a position [I7]."""
-
-    def on_new_leader(self, runner: Runner, leader: Leader) -> None:
-        """The log of a new leader must be compared with the one that was read."""
-
-    def on_end_held_back(self, runner: Runner) -> None:
-        """The end of the log must be asked again: the machine's own transaction held it back [I17]."""
-
-    def on_recovered(self, runner: Runner, seconds: float) -> None:
-        """The machine has recovered in so many seconds."""
-
-    def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """The machine has ended with an error."""
+    def on_read_again(self, runner: Runner, position: int) -> None: ...
+    def on_new_leader(self, runner: Runner, leader: Leader) -> None: ...
+    def on_end_held_back(self, runner: Runner) -> None: ...
+    def on_recovered(self, runner: Runner, seconds: float) -> None: ...
+    def on_failed(self, runner: Runner, error: BaseException) -> None: ...
 
 
 class Runner:

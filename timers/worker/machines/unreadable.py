@@ -17,9 +17,10 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.accepted_loss import letter_of, refusal
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
+from timers.machines.life import ReadAhead
 from timers.process.threads import log_failure
 from timers.wire.formats import RequestFormat
-from timers.worker.machines.runner import Ended, ReadAhead, Runner
+from timers.worker.machines.runner import Ended, Runner
 
 logger = logging.getLogger(__name__)
 

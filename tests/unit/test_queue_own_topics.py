@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.queue_state import SIGNING
 from timers.errors import QueueError
 from timers.process.config.settings import Settings
@@ -122,9 +123,9 @@ def described(**ids: str | None) -> dict[str, Future[Any]]:
 
 
 @pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> Transport:
+def watching(constants: Constants) -> Transport:
     """A transport that has asked for its topics, which are as they were."""
-    monkeypatch.setattr(module, "_TOPICS_S", 0.0)
+    constants(module, _TOPICS_S=0.0)
     transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
     transport._logs = {"jobs": "j", RETURNS: "r", LEDGER: "l"}
     transport._seen_count = 3

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.queue_handlers import RAISED, handle
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.errors import LeaseLostError, QueueError
@@ -232,7 +233,7 @@ def test_an_import_that_outlives_a_lease_goes_on_for_the_next_message(
 
 @pytest.mark.parametrize("holds", ["a message", "no message"])
 def test_an_import_that_hangs_is_ended_with_the_queue(
-    holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     importing = Importing(tmp_path, monkeypatch)
     if holds == "a message":
@@ -241,15 +242,15 @@ def test_an_import_that_hangs_is_ended_with_the_queue(
         assert importing.message.calls == ["put back"]
     else:
         importing.end_lease()
-        monkeypatch.setattr(running, "_JOIN_S", DEADLINE_S)
+        constants(running, _JOIN_S=DEADLINE_S)
         began_s = time.monotonic()
         importing.child.end(kill=False)  # as run() does when it returns
         assert time.monotonic() - began_s < DEADLINE_S, "an import does not see that the pipe is closed"
     assert importing.has_ended()
 
 
-def test_a_message_whose_lease_ended_with_the_import_is_not_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_POLL_S", DEADLINE_S)
+def test_a_message_whose_lease_ended_with_the_import_is_not_handled(constants: Constants) -> None:
+    constants(running, _POLL_S=DEADLINE_S)
     child = Child(handle)
     message: Any = SimMessage("kill")
     message.is_settled = True

@@ -7,6 +7,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import wait_until
 from timers.queue import strangers
@@ -17,8 +18,8 @@ FAILED = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 
 
 @pytest.fixture
-def admin(monkeypatch: pytest.MonkeyPatch) -> SimAdmin:
-    monkeypatch.setattr(strangers, "LOOK_S", 0.0)
+def admin(constants: Constants) -> SimAdmin:
+    constants(strangers, LOOK_S=0.0)
     admin = SimAdmin()
     admin.members = [f"{GROUP}-1"]
     return admin
@@ -70,8 +71,8 @@ def test_without_an_answer_it_is_not_known(admin: SimAdmin) -> None:
         assert looked(found, admin) is None
 
 
-def test_it_looks_every_five_seconds_and_after_a_rebalance(admin: SimAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "LOOK_S", 1e9)
+def test_it_looks_every_five_seconds_and_after_a_rebalance(admin: SimAdmin, constants: Constants) -> None:
+    constants(strangers, LOOK_S=1e9)
     found = Strangers(GROUP)
     found.check(admin)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.process import Process, clean_environment, python
 from timers.errors import SettingsError
 from timers.kafka import connection
@@ -21,9 +22,9 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def refusing(constants: Constants) -> Iterator[str]:
     """An address that refuses connections. Whoever waits for the time-out of a request waits too long."""
-    monkeypatch.setattr(connection, "TIMEOUT_S", 10 * WAIT_S)
+    constants(connection, TIMEOUT_S=10 * WAIT_S)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.core.keys import OrderKey
 from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
@@ -53,10 +54,8 @@ class SimQueries(Queries):
 
 @pytest.mark.parametrize("seconds", [-1.0, 1000.0])
 @pytest.mark.parametrize("most", [1, 3, 2000])
-async def test_all_partitions_are_counted_once(seconds: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_READING_S", seconds)
-    monkeypatch.setattr(answers, "QUICK_S", seconds)
-    monkeypatch.setattr(answers, "MAX_COUNTS", most)
+async def test_all_partitions_are_counted_once(seconds: float, most: int, constants: Constants) -> None:
+    constants(answers, MAX_READING_S=seconds, QUICK_S=seconds, MAX_COUNTS=most)
     query, total, asked = Query(from_s=3, by_s=1), Counter[tuple[int, str]](), 0
     missing: dict[TopicPartition, str] = {}
     while True:

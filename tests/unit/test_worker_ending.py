@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.conn import AIOKafkaConnection
 
+from tests.harness.constants import Constants
 from timers.kafka.aiokafka_internals import sessions
 from timers.process.config.settings import Settings
 from timers.worker import faust_internals
@@ -97,7 +98,9 @@ async def test_a_process_at_its_limit_of_threads_makes_each_step_of_an_end(
     assert "this end has no limit of 80 s: can't start new thread" in caplog.text
 
 
-async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     async def nothing(_: object) -> None:
         pass
 
@@ -108,7 +111,7 @@ async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(monkeypatch: p
         await accepted.put(writer)
 
     monkeypatch.setattr(AIOKafkaConnection, "_do_version_lookup", nothing)
-    monkeypatch.setattr(sessions, "CLOSE_S", 0.05)
+    constants(sessions, CLOSE_S=0.05)
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     connection = sessions.Connection("127.0.0.1", server.sockets[0].getsockname()[1])
     await connection.connect()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from tests.harness.constants import Constants
 from timers.worker.machines import lineage_watch
 from timers.worker.machines.lineage_watch import LineageWatch
 
@@ -52,9 +53,9 @@ async def nothing_parted(*_: Any, **__: Any) -> dict[Any, Any]:
     ids=["restarted", "another"],
 )
 async def test_all_machines_commit_once_after_a_leader_of_the_progress_topic_has_changed(
-    change: Callable[[SimLeaders], object], monkeypatch: pytest.MonkeyPatch
+    change: Callable[[SimLeaders], object], constants: Constants
 ) -> None:
-    monkeypatch.setattr(lineage_watch, "CHECK_S", 0.001)
+    constants(lineage_watch, CHECK_S=0.001)
     leaders, commits = SimLeaders(), []
     lineages: Any = SimpleNamespace(client=leaders, parted=nothing_parted)
     runner: Any = SimpleNamespace(

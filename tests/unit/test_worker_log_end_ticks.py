@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.core.timer import Tick, TopicPartition
 from timers.worker.machines import log_end_ticks
 from timers.worker.machines.log_end_ticks import LogEndTicks
@@ -48,7 +49,9 @@ async def answer_all(leader: int, tps: Collection[TopicPartition]) -> dict[Topic
     return dict.fromkeys(tps, 7)
 
 
-async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_machine_gets_its_tick_when_its_own_leader_answers(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     offsets: Any = SimOffsets()
     runners: Any = {tp: SimRunner() for tp in LEADERS}
     ticks = LogEndTicks(offsets, lambda: runners)
@@ -60,7 +63,7 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatc
             assert await runners[LEADERLESS].ticks.get() == (Tick(second * 1000), None)
         assert runners[LED_BY_2].ticks.empty()
         assert ticks.waiting == {}, "not yet"
-        monkeypatch.setattr(log_end_ticks, "UNKNOWN_S", -1.0)
+        constants(log_end_ticks, UNKNOWN_S=-1.0)
         assert {tp: waiting.reason for tp, waiting in ticks.waiting.items()} == dict.fromkeys(
             (LED_BY_2, LEADERLESS), "brokers"
         )
@@ -77,7 +80,9 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatc
     await ticks.close()
 
 
-async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     """Each answer takes longer than a second, so requests to that leader follow each other without a pause."""
     offsets: Any = SimOffsets()
     monkeypatch.setitem(LEADERS, LED_BY_1, 2)
@@ -99,7 +104,7 @@ async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(monkeypatch:
         for second in (2, 3):
             ticks.tick(Tick(second * 1000))
             await asyncio.sleep(0.01)  # the leaders are asked for
-            monkeypatch.setattr(log_end_ticks, "UNKNOWN_S", -1.0)
+            constants(log_end_ticks, UNKNOWN_S=-1.0)
             assert LED_BY_1 in ticks.waiting
             answer.release()
             assert set(await asked.get()) == {LED_BY_1, LED_BY_2}

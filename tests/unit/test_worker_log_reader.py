@@ -21,6 +21,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
+from tests.harness.constants import Constants
 from timers.core.pauses import Pauses
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
@@ -251,7 +252,7 @@ class Follower(TopicFollower):
 
 
 async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = SimClient(*[KafkaConnectionError("Unable to bootstrap")] * 3)
 
@@ -273,8 +274,8 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     monkeypatch.setattr(ticks, "AIOKafkaConsumer", lambda **_: consumer)
     monkeypatch.setattr(ticks, "limit_updates", lambda _: None)
     monkeypatch.setattr(ticks, "leader_of", lambda *_: 1)
-    monkeypatch.setattr(ticks, "RETRY_S", 0.001)
-    monkeypatch.setattr(metadata, "PAUSES", Pauses(0.001, 1.0))
+    constants(ticks, RETRY_S=0.001)
+    constants(metadata, PAUSES=Pauses(0.001, 1.0))
     async with Follower(Settings(), "oscillator", lambda: 1, "ticks", "read_uncommitted") as follower:
         async with asyncio.timeout(30):
             while not follower.should_stop:
@@ -283,8 +284,8 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     assert said == ["the reader of oscillator waits for the brokers", "reading oscillator failed"]
 
 
-async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSES", Pauses(0.001, 1.0))
+async def test_a_worker_that_is_stopped_does_not_wait_for_the_brokers(constants: Constants) -> None:
+    constants(metadata, PAUSES=Pauses(0.001, 1.0))
     client = SimClient(*(KafkaConnectionError() for _ in range(9)))
     await metadata.start_patiently(client.start, "the producer", lambda: len(client.failures) < 5)
     assert not client.is_started and len(client.failures) == 4

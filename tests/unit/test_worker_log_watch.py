@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka import topics
@@ -21,7 +22,7 @@ from timers.worker.consumer.log_watch import LogWatch
 
 
 async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
@@ -48,8 +49,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return seen[-1]
 
-    monkeypatch.setattr(module, "GRACE_S", -1.0)
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    constants(module, GRACE_S=-1.0, RETRY_S=0.01)
     monkeypatch.setattr(topics, "existing_topics", look)
     monkeypatch.setattr(topics, "ensure", ensure)
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
@@ -69,6 +69,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
 
 async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
@@ -84,7 +85,7 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
     async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         await renewed.put(cluster)
 
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    constants(module, RETRY_S=0.01)
     monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: after)
     monkeypatch.setattr(topics, "config_problems", config_problems)
     watch = LogWatch(settings, before, renew)
@@ -98,7 +99,7 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
             assert await renewed.get() == after
         assert [*watch.made_anew] == [topic]
         assert f"topic {topic!r} was deleted and made anew: the timers that waited" in watch.made_anew[topic]
-        monkeypatch.setattr(module, "SHOWN_S", 0.0)
+        constants(module, SHOWN_S=0.0)
         assert not watch.made_anew, "after a while it is not shown any more"
         assert watch.problems == {} and set(map(frozenset, checked)) == {frozenset({topic})}
     finally:
@@ -133,7 +134,7 @@ async def test_a_topic_without_timers_that_is_made_anew_is_said_and_not_red(
 
 
 async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
@@ -155,8 +156,7 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         renewed.append(cluster)
 
-    monkeypatch.setattr(module, "WATCH_S", 0.01)
-    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    constants(module, WATCH_S=0.01, PAUSE_S=0.01)
     monkeypatch.setattr(topics, "existing_topics", look)
     watch = LogWatch(settings, cluster, renew)
     assert not watch.cluster.wrong_configs

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.core.counters import Counters, Histogram
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import bytes_of_snapshot
@@ -34,8 +35,8 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     assert not list(module.owned(module.snapshot_age, status))
 
 
-def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_TOPICS", 2)
+def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(constants: Constants) -> None:
+    constants(module, MAX_TOPICS=2)
     first, second = Counters(), Counters()
     parts = {("requests", number): SimpleNamespace(counters=each) for number, each in enumerate((first, second))}
     status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics=parts), shown_topics=set())

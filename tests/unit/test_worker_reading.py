@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.harness.waiting import wait_until
 from tests.simulation.kit.log import SimRecord
@@ -36,9 +37,9 @@ ANY = Query()
 
 
 @pytest.fixture(autouse=True)
-def slices_without_an_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def slices_without_an_end_in_time(constants: Constants) -> None:
     """A slice also ends after some time, which on a busy machine is after any row."""
-    monkeypatch.setattr(reading, "SLICE_S", float("inf"))
+    constants(reading, SLICE_S=float("inf"))
 
 
 class Rig(MachineRig):
@@ -140,10 +141,10 @@ def test_a_timer_with_an_id() -> None:
     assert rig.of_id("c") == "fired"
 
 
-def test_a_page_may_end_between_two_timers_of_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_may_end_between_two_timers_of_one_second(constants: Constants) -> None:
     rig = Rig(indexed=False)
     sent = [rig.ask(5 + n % 2) for n in range(40)]
-    monkeypatch.setattr(reading, "SLICE_ROWS", 6)
+    constants(reading, SLICE_ROWS=6)
     for limit in (1, 4, 100):
         seen, after = [], START
         for _ in range(100):
@@ -157,7 +158,7 @@ def test_a_page_may_end_between_two_timers_of_one_second(monkeypatch: pytest.Mon
         assert seen == [each.source for each in (*sent[::2], *sent[1::2])]
 
 
-def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(constants: Constants) -> None:
     rig = Rig(indexed=False)
     rig.ask(5)
     rig.ask(7, value=b"x" * 3000)
@@ -169,16 +170,16 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: p
     assert only.position == (5, "requests", 0, 0)
     for key, count in (("k", 2), ("other", 0), ("", 0)):
         assert len(reading.page(rig.machine, rig.place, Query("t", key=key), START, 9).listed) == count
-    monkeypatch.setattr(reading, "SLICE_BYTES", 1)
+    constants(reading, SLICE_BYTES=1)
     page = reading.page(rig.machine, place, canary, START, 9)
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
-def test_a_slice_ends_after_its_time_also_if_no_timer_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_ends_after_its_time_also_if_no_timer_matches(constants: Constants) -> None:
     rig = Rig(indexed=True)
     for number in range(30):
         rig.ask(5 + number, f"id-{number}")
-    monkeypatch.setattr(reading, "SLICE_S", -1.0)
+    constants(reading, SLICE_S=-1.0)
     rare = Query(prefix="id-29")
     after, found = START, []
     for _ in range(30):
@@ -277,7 +278,7 @@ async def test_a_look_up_that_fails_leaves_no_read_running() -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_are_counted_slice_by_slice(indexed: bool, constants: Constants) -> None:
     rig = Rig(indexed=indexed)
     for number in range(60):
         rig.ask(5 + number % 40, f"id-{number}" if indexed else "")
@@ -288,7 +289,7 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.Mo
         expected |= {(10, "t"): 19}
     assert len(rig.listed) == sum(expected.values())
     for rows in (1, 7, 1000):
-        monkeypatch.setattr(reading, "SLICE_ROWS", rows)
+        constants(reading, SLICE_ROWS=rows)
         counts: Counter[tuple[int, str]] = Counter()
         after: OrderKey | None = NEVER
         while after is not None:
@@ -326,8 +327,8 @@ def test_a_copy_from_the_cold_tier_is_found_by_the_source_of_its_request() -> No
     assert (found["due"], found["source"]) == (500, sent.source)
 
 
-def test_a_request_is_looked_for_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SLICE_ROWS", 2)
+def test_a_request_is_looked_for_in_slices(constants: Constants) -> None:
+    constants(reading, SLICE_ROWS=2)
     rig = Rig(indexed=False)
     sent = [rig.ask(50 + number) for number in range(9)]
     steps, after, found = 0, NEVER, None

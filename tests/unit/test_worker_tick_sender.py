@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.worker import ticks
 from timers.worker.ticks import TickSender
 
@@ -35,8 +36,8 @@ def sender_to(brokers: SimBrokers) -> TickSender:
 
 
 @pytest.fixture(autouse=True)
-def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "NEXT_AFTER_S", 0.05)
+def shorter(constants: Constants) -> None:
+    constants(ticks, NEXT_AFTER_S=0.05)
 
 
 async def test_ticks_take_turns_while_all_brokers_answer() -> None:

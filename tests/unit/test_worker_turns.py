@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.machines.queries.reading import BURST_S, BUSY_SHARE, END, IDLE_SHARE, SLICE_S, START, Turns
 from timers.process.http.slots import Slots
 
@@ -37,9 +38,9 @@ async def test_the_wait_ends_when_the_window_begins() -> None:
     assert next(now, None) is None
 
 
-async def test_a_short_slice_lets_the_next_reader_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_slice_lets_the_next_reader_begin_at_once(constants: Constants) -> None:
     """The share is so small that only the time that is given back can end the wait."""
-    monkeypatch.setattr("timers.machines.queries.reading.IDLE_SHARE", 1e-6)
+    constants("timers.machines.queries.reading", IDLE_SHARE=1e-6)
     turns = Turns(lambda: NOW_S + START, lambda: 0.0)
     begun = 0
     while turns.wait_s(quick=True) == 0:

@@ -109,7 +109,6 @@ MUTATIONS: dict[str, Mutation] = {
     "[I23] memory decides whether a value is too large": worker(p.MemoryDecides),
     "passed over: the range of another partition": worker(p.PassesOverAsAnotherPartition),
     "[P2] the sender's clock is believed": worker(m.UsesTheSendersClock),
-    "[P2] a tick proves the next second": worker(m.FiresOneSecondEarly),
     "[I10] accepts while the clock is behind": machine(m.AcceptsWhileTheClockIsBehind),
     "[I10] fires by the former time after the clock went back": machine(m.FiresByTheFormerTime),
     "[I20] all ticks count": guard(k.CountsAllTicks),

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.simulation.edits import Mutation, changed
+from tests.simulation.edits import changed
 from tests.simulation.kit import Parts, SimStore, SimWorker
-from tests.simulation.kit.outbox import SimTransactions
 from tests.simulation.life_mutations import GOES_ON
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
-from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Row, Tick
 
@@ -100,13 +98,6 @@ class UsesTheSendersClock(SimWorker):
         return Tick(int(key) * 1000)
 
 
-class FiresOneSecondEarly(SimWorker):
-    """[P2]: a tick counts for the second after its append time."""
-
-    def tick_of(self, key: bytes, append_ms: int) -> Tick:
-        return Tick(append_ms + 1000)
-
-
 class AcceptsWhileTheClockIsBehind(Machine):
     """[I10]: a machine accepts requests while the broker's clock is behind ``fired_through``."""
 
@@ -128,17 +119,15 @@ class FiresByTheFormerTime(Machine):
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
-class RepeatsUnknownCommit(SimTransactions):
-    """[I5]: a commit of unknown outcome counts as failed: its records are sent in a new transaction."""
-
-    def transact(self, batches: Sequence[Any], offsets: Any) -> bool:
-        try:
-            return super().transact(batches, offsets)
-        except Lost:
-            self.producer.init_transactions()
-            return super().transact(batches, offsets)
-
-
+SENT = "sent = (...).transact(batches, ...)"
+SENT_AGAIN = """
+producer, copy = ..., ...
+try:
+    sent = producer.transact(batches, copy)
+except Lost:
+    producer.open()
+    sent = producer.transact(batches, copy)
+"""
 CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset)"
 
 CHANGED = {
@@ -223,5 +212,6 @@ if (late or decoded.rejected) and self._tick is not None:
             "if output.rejected:\n    ...([*output.rejected, *output.rejected])",
         ),
     ),
-    "[I5] a commit of unknown outcome is repeated in a new transaction": Mutation(Parts(producer=RepeatsUnknownCommit)),
+    "[I5] a commit of unknown outcome is repeated in a new transaction": changed((SENT, SENT_AGAIN)),
+    "[P2] a tick proves the next second": changed(("self.append_ms // 1000", "self.append_ms // 1000 + 1")),
 }

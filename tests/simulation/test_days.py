@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import mutations
-from tests.simulation.__main__ import signature
+from tests.simulation.__main__ import KINDS, signature
 from tests.simulation.days import FAULTS, Days, DaysCluster, as_text, from_text
 from tests.simulation.kit import Parts, SimWorker, Violation
 from tests.simulation.level_mutations import UpgradedWorker
-from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.shrinking import shrunk
 from tests.simulation.simulator import SimulationFailed, Simulator
 
@@ -25,9 +24,10 @@ def test_short_runs_that_once_failed(kept: dict[str, str]) -> None:
     Simulator(int(kept["seed"]), worker=WORKERS[kept["worker"]]).run()
 
 
-@pytest.mark.parametrize("kept", KEPT["losses"], ids=lambda kept: f"{kept['seed']}")
-def test_runs_with_losses_that_once_failed(kept: dict[str, str]) -> None:
-    LossSimulator(int(kept["seed"])).run()
+@pytest.mark.parametrize("of", ["losses", "queues"])
+def test_runs_of_other_kinds_that_once_failed(of: str) -> None:
+    for kept in KEPT[of]:
+        KINDS[of](int(kept["seed"])).run()
 
 
 @pytest.mark.parametrize("kept", KEPT["days"], ids=lambda kept: f"{kept['seed']}")

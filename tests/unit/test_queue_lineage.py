@@ -261,6 +261,7 @@ def test_what_is_known_of_the_log_below_a_cut() -> None:
     assert saved.cut(150, 4).lineage == Lineage(SAME[:2], None, 150)
     assert saved.cut(260, 6).lineage == Lineage((*SAME, (6, 259)), None, 260)
     assert saved.cut(260, -1).lineage == Lineage((), None, 260)
+    assert Saved(0).cut(150, 4).lineage == Lineage(((4, 149),), None, 150), "what is read again from 0 on is below it"
     assert saved.cut(300, 5).lineage == saved.cut(310, -1).lineage == READ, "the last record is below the cut"
     lost_again = Verification.of(Loaded(saved.cut(260, 6), None, 0, 400))
     assert lost_again is not None and lost_again.question == 6

@@ -129,7 +129,7 @@ class Saved(NamedTuple):
         if lineage.batch is None and epoch < 0:
             lineage = lineage._replace(epochs=())  # the newest one may not be that of the log below the offset
         elif lineage.batch is None and epoch > lineage.epoch_before(at):
-            lineage = lineage._replace(epochs=(*lineage.epochs, (epoch, at - 1)))
+            lineage = lineage._replace(epochs=(*lineage.epochs, (epoch, at - 1)), end=at)
         return below._replace(lineage=lineage, cuts=(*kept, (at, number)))
 
     def is_open(self, offset: int) -> bool:

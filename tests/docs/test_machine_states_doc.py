@@ -55,6 +55,6 @@ def test_the_table_of_lives_is_that_of_the_code() -> None:
 
 def test_each_state_has_a_row_and_a_reason() -> None:
     assert STEPS.keys() == set(State) and life.LIFE.keys() == set(life.State)
-    for kind, begin in ((State, '\n    """'), (life.State, '\n    """'), (life.Event, "  # "), (life.Command, "  # ")):
+    for kind, begin in ((State, '\n    """'), (life.State, "  # "), (life.Event, "  # "), (life.Command, "  # ")):
         source = inspect.getsource(kind)
         assert all(re.search(rf'{each.name} = "{each.value}"{begin}\w', source) for each in kind)

@@ -214,32 +214,6 @@ class SimOpened:
         self.is_closed = True
 
 
-async def test_a_fenced_machine_opens_again_if_the_deal_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "OWNER_RETRY_S", 0.001)
-    failures: list[BaseException] = []
-    answers: list[bool | None] = [False, None, True, True]
-    attempts: list[TopicPartition] = []
-
-    async def answer(tp: TopicPartition) -> bool | None:
-        return answers.pop(0) if answers else False
-
-    async def fenced_again(opening: Partition) -> Any:
-        assert len(answers) < 2, "the group is asked before each attempt"
-        attempts.append(opening.tp)
-        raise Fenced("another one, again")
-
-    pool = pool_of(settings_for(tmp_path), NO_TOPICS, answer, failures)
-    monkeypatch.setattr(pool._openings, "open", fenced_again)
-    runner: Any = SimRunner()
-    let_run(pool, {REQUESTS: runner})
-    pool.on_failed(runner, Fenced("taken over"))
-    async with asyncio.timeout(30):
-        while len(attempts) < 2:
-            await asyncio.sleep(0)
-        await pool.close()
-    assert (attempts, failures) == ([REQUESTS] * 2, [])
-
-
 async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

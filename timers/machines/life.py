@@ -39,32 +39,19 @@ class ReadAhead(Exception):
 class State(Enum):
     """What a worker does with a partition now."""
 
-    AWAY = "away"
-    """Another worker has it, or none."""
-    DEALT = "dealt"
-    """The group has dealt it to this worker, and nothing is done yet: maybe its topic was deleted."""
-    AHEAD = "opened ahead"
-    """It is opened without a fence, to read its log while its owner fires."""
-    READING = "reading ahead"
-    """Its machine reads the log as far as its owner has. It fires nothing."""
-    ASKING = "asking"
-    """The group is asked whether this worker still has it: an opening would fence a new owner [I5]."""
-    OPENING = "opening"
-    """Its former owner is fenced, then its progress is read and its store is opened [I14]."""
-    OPEN = "open"
-    """Its machine runs: it reads the log again, or accepts and fires."""
-    ENDING = "ending"
-    """Its machine has ended, and releases the store."""
-    WAITING = "waiting"
-    """It failed more than once: a while must pass."""
-    STOPPED = "stopped"
-    """It must not run: an operator has to decide [I8]. The next deal tries again."""
-    LEAVING = "leaving"
-    """A deal has taken it away. Its machine fires until its new owner fences it."""
-    CLOSING = "closing"
-    """It is this worker's no more. What was under way is told to end, and releases the store."""
-    RETURNING = "returning"
-    """As closing, but it is this worker's: it is opened when the store is released."""
+    AWAY = "away"  # another worker has it, or none
+    DEALT = "dealt"  # the group has dealt it to this worker, and nothing is done yet: maybe its topic was deleted
+    AHEAD = "opened ahead"  # it is opened without a fence, to read its log while its owner fires
+    READING = "reading ahead"  # its machine reads the log as far as its owner has. It fires nothing
+    ASKING = "asking"  # the group is asked whether this worker still has it: an opening would fence a new owner [I5]
+    OPENING = "opening"  # its former owner is fenced, then its progress is read and its store is opened [I14]
+    OPEN = "open"  # its machine runs: it reads the log again, or accepts and fires
+    ENDING = "ending"  # its machine has ended, and releases the store
+    WAITING = "waiting"  # it failed more than once: a while must pass
+    STOPPED = "stopped"  # it must not run: an operator has to decide [I8]. The next deal tries again
+    LEAVING = "leaving"  # a deal has taken it away. Its machine fires until its new owner fences it
+    CLOSING = "closing"  # it is this worker's no more. What was under way is told to end, and releases the store
+    RETURNING = "returning"  # as closing, but it is this worker's: it is opened when the store is released
 
 
 class Event(Enum):

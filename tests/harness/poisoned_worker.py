@@ -42,12 +42,12 @@ class PoisonedWorker(Worker):
 
 def install(poison: Path) -> None:
     """Let this process fail while ``poison`` exists."""
-    from timers.core.reading import Reader
+    from timers.core.reading import RecordDecoder
     from timers.machines.firing.transaction import Transaction
 
-    read, send = Reader.read, Transaction.send
+    read, send = RecordDecoder.decode, Transaction.send
 
-    def read_or_fail(self: Reader, records: Sequence[Any], *arguments: Any) -> Any:
+    def read_or_fail(self: RecordDecoder, records: Sequence[Any], *arguments: Any) -> Any:
         if any(UNREADABLE in (record.value or b"") for record in records) and poison.exists():
             raise Poisoned("a record of this fetch")
         return read(self, records, *arguments)
@@ -57,7 +57,7 @@ def install(poison: Path) -> None:
             raise Poisoned("a timer of this second")
         send(self, topic, partitions, due)
 
-    Reader.read = read_or_fail  # type: ignore[method-assign, assignment]
+    RecordDecoder.decode = read_or_fail  # type: ignore[method-assign, assignment]
     Transaction.send = send_or_fail  # type: ignore[method-assign]
 
 

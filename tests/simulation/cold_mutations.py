@@ -19,7 +19,7 @@ from timers.wire.formats import RequestRecord
 class CountsEveryCopy(Horizon):
     """Each copy of a cold request becomes a timer, not only the first."""
 
-    def admit(self, decoded: Decoded) -> Entries:
+    def admit_copies(self, decoded: Decoded) -> Entries:
         return {}
 
 
@@ -30,9 +30,9 @@ class RemembersCopiesInMemoryOnly(Horizon):
         super().__init__(*args, **others)
         self._seen: dict[bytes, int] = {}
 
-    def admit(self, decoded: Decoded) -> Entries:
+    def admit_copies(self, decoded: Decoded) -> Entries:
         if self._indexed:
-            return super().admit(decoded)
+            return super().admit_copies(decoded)
         for each in list(decoded.copies):
             if self._seen.setdefault(each.key, each.offset) < each.offset:
                 decoded.rows[each.due_s] = [row for row in decoded.rows[each.due_s] if row[0] != each.offset]

@@ -82,7 +82,7 @@ rows, entries = ... if self._index is None else ...
         (
             "rows, entries = ... if self._index is None else ...",
             """
-again = self._reader.read(records, to_offset, self.progress)
+again = self._reader.decode(records, to_offset, self.progress)
 verdicts = () if self._index is None else self._index.settle(
     again, self.progress, self.committed.fired_through
 )[1].verdicts

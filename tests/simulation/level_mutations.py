@@ -52,8 +52,8 @@ CHANGED = {
     ),
     "levels: a raise is forgotten in a replay": changed(
         (
-            "self._reader.read(records, to_offset, self.progress)",
-            "self._reader.read(records, to_offset, replace(self.progress, settings=type(self.progress.settings)("
+            "self._reader.decode(records, to_offset, self.progress)",
+            "self._reader.decode(records, to_offset, replace(self.progress, settings=type(self.progress.settings)("
             f"each for each in self.progress.settings if each.name != {FEATURE_LEVEL!r} or not self.recovering)))",
         ),
         worker=UpgradedWorker,

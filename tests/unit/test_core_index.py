@@ -49,5 +49,5 @@ def test_only_what_the_newest_snapshot_has_counts_as_forgotten_since() -> None:
         store.write({}, 10, {b"old": (5, 1000, 5), b"new": (5, 2000, 5)})
         sweeper.sweep(is_over, snapshot)
         assert not any(store.entries([b"old", b"new"]).values()), "both were removed"
-        assert sweeper.swept.since(snapshot) == forgotten
-    assert sweeper.swept.since(named) == 0
+        assert sweeper.swept.forgotten_since(snapshot) == forgotten
+    assert sweeper.swept.forgotten_since(named) == 0

@@ -213,7 +213,7 @@ def test_ids_that_are_forgotten_while_a_snapshot_is_written_count_for_it(made: C
     system.has_same_log = has_same_log  # type: ignore[method-assign]
     system.look()
     assert system.named == (8, 7)
-    assert sweeper.swept.since(system.runner.machine.committed.snapshot) == 5
+    assert sweeper.swept.forgotten_since(system.runner.machine.committed.snapshot) == 5
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ class SimPartitions:
         names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
 
         def answer(record_bytes: float | None) -> None:
-            self.seen.append(machine.sweeper.swept.since(machine.progress.snapshot))
+            self.seen.append(machine.sweeper.swept.forgotten_since(machine.progress.snapshot))
 
         return Opened(Loop(machine), transaction, *names, metrics, lambda: None, answer)
 

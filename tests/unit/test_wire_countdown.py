@@ -243,4 +243,4 @@ def test_keys_of_any_kind_survive_the_retry_topic() -> None:
 def test_keys_of_any_kind_are_listed(key: Any, json_key: Any, shown: bytes) -> None:
     timer = query.describe((7, "T", key, b"m", None, None), 5, "t", 0, moved=False, with_value=False)
     assert json.loads(json.dumps(timer))["key"] == json_key
-    assert query.key_as_bytes(timer) == shown
+    assert query.callback_key_bytes(timer) == shown

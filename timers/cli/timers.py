@@ -26,7 +26,7 @@ from timers.process.counted import counted
 from timers.process.http.asking import missing
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.query import Query, Timer, format_due, key_as_bytes
+from timers.wire.query import Query, Timer, callback_key_bytes, format_due
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def _sentence(timer: Timer) -> str:
         parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
-        parts.append(f"key {one_line(key_as_bytes(timer))}")
+        parts.append(f"key {one_line(callback_key_bytes(timer))}")
         parts.append(f"{timer['value_bytes']:,} bytes")
     if "error" in timer:
         parts.append(timer["error"])
@@ -454,7 +454,7 @@ def cells(timer: Timer) -> tuple[str, ...]:
     return (
         timer["due_at"],
         timer["topic"],
-        one_line(key_as_bytes(timer)),
+        one_line(callback_key_bytes(timer)),
         timer["id"] + attempt,
         f"{timer['value_bytes']:,}",
     )

@@ -12,9 +12,10 @@ from timers.client.retry import DEFAULT_BACKOFF, Backoff, DeadLetterRecord, plan
 from timers.core.operation import REFUSED, VerdictName
 from timers.wire.verdict import VerdictMessage
 
-_Id = TypeVar("_Id")
-_Verdict = TypeVar("_Verdict")
-_Retried = TypeVar("_Retried")
+_IdResult = TypeVar("_IdResult")
+"""What ``schedule`` returns: a :class:`TimerId`, or from an asynchronous client a coroutine that returns one."""
+_VerdictResult = TypeVar("_VerdictResult")
+_RetryResult = TypeVar("_RetryResult")
 
 Retry: TypeAlias = Callable[[str], TimerRequest | DeadLetterRecord]
 """Returns the next try of a message, or its dead letter; the argument is the dead letter topic of the settings."""
@@ -46,17 +47,19 @@ class TimerId(str):
         return self.verdict not in REFUSED
 
 
-class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
+class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
     """Makes requests of arguments. A client sends them; its calls return ids and verdicts, or coroutines of them."""
 
     @abstractmethod
     def schedule_request(
         self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
-    ) -> _Id:
+    ) -> _IdResult:
         """Schedule the timer of a request, whose id may be None; the other arguments are those of :meth:`schedule`."""
 
     @abstractmethod
-    def update_if(self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None) -> _Verdict:
+    def update_if(
+        self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
+    ) -> _VerdictResult:
         """Publish a request with an id, and wait for the verdict.
 
         Args:
@@ -64,7 +67,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         """
 
     @abstractmethod
-    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _Verdict:
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _VerdictResult:
         """Cancel a timer with an id, and wait for the verdict.
 
         Args:
@@ -81,7 +84,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         """
 
     @abstractmethod
-    def _send_again(self, retry: Retry) -> _Retried:
+    def _send_again(self, retry: Retry) -> _RetryResult:
         """Send what ``retry`` returns. Returns what :meth:`retry_later` does."""
 
     def schedule(
@@ -97,7 +100,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         id: str | None = None,
         if_absent: bool = False,
         timeout_s: float | None = None,
-    ) -> _Id:
+    ) -> _IdResult:
         """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
 
         Args:
@@ -138,7 +141,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         headers: HeadersLike = (),
         token: str | None = None,
         id: str | None = None,
-    ) -> _Id:
+    ) -> _IdResult:
         """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``; otherwise as :meth:`schedule`.
 
         Args:
@@ -160,7 +163,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         token: str | None = None,
         if_source: str | None = None,
         timeout_s: float | None = None,
-    ) -> _Verdict:
+    ) -> _VerdictResult:
         """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
 
         Args:
@@ -187,7 +190,7 @@ class TimerCalls(ABC, Generic[_Id, _Verdict, _Retried]):
         backoff: Backoff = DEFAULT_BACKOFF,
         topic: str | None = None,
         dead_letter_topic: str | None = None,
-    ) -> _Retried:
+    ) -> _RetryResult:
         """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
 
         Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's

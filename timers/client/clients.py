@@ -26,9 +26,9 @@ from timers.process.threads import BoundedThreads, call_in_thread, result_of, te
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
-_Id = TypeVar("_Id")
-_Verdict = TypeVar("_Verdict")
-_Retried = TypeVar("_Retried")
+_IdResult = TypeVar("_IdResult")
+_VerdictResult = TypeVar("_VerdictResult")
+_RetryResult = TypeVar("_RetryResult")
 
 _CONNECTING_S = 0.5
 
@@ -42,7 +42,7 @@ def refuse_if_full(timeout_s: float, deadline: float) -> None:
         raise PublishError(f"the producer's queue stayed full for {timeout_s:.3g} s")
 
 
-class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
+class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
     """Both clients: what a call does, step by step. They differ in what runs the steps, and in how they wait."""
 
     def __init__(
@@ -84,8 +84,8 @@ class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
 
     def schedule_request(
         self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
-    ) -> _Id:
-        id: _Id = self._run(self._schedule(request, if_absent, timeout_s))
+    ) -> _IdResult:
+        id: _IdResult = self._run(self._schedule(request, if_absent, timeout_s))
         return id
 
     async def _schedule(self, request: TimerRequest, if_absent: bool, timeout_s: float | None) -> TimerId:
@@ -94,8 +94,8 @@ class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
         part = self._publisher if request.id is None else self._by_id()
         return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
 
-    def _send_again(self, retry: Retry) -> _Retried:
-        id: _Retried = self._run(self._publish_retry(retry))
+    def _send_again(self, retry: Retry) -> _RetryResult:
+        id: _RetryResult = self._run(self._publish_retry(retry))
         return id
 
     async def _publish_retry(self, retry: Retry) -> str | None:
@@ -112,9 +112,9 @@ class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
         *,
         request_hash: bytes | None = None,
         timeout_s: float | None = None,
-    ) -> _Verdict:
+    ) -> _VerdictResult:
         """As :meth:`TimerCalls.update_if`. ``request_hash``: value of the header ``timer-request-hash``."""
-        verdict: _Verdict = self._run(self._update(request, condition, request_hash, timeout_s))
+        verdict: _VerdictResult = self._run(self._update(request, condition, request_hash, timeout_s))
         return verdict
 
     async def _update(
@@ -122,8 +122,8 @@ class Client(TimerCalls[_Id, _Verdict, _Retried], ABC):
     ) -> VerdictMessage:
         return await self._await_verdict(lambda ids: ids.update(request, condition, request_hash), timeout_s)
 
-    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _Verdict:
-        verdict: _Verdict = self._run(self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s))
+    def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> _VerdictResult:
+        verdict: _VerdictResult = self._run(self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s))
         return verdict
 
     async def _await_verdict(

@@ -85,8 +85,8 @@ BODY_S = 60.0
 
 
 @dataclass(frozen=True)
-class Console:
-    """What all handlers share."""
+class ConsoleContext:
+    """What the handlers of all requests share."""
 
     settings: Settings
     cluster: KafkaCluster
@@ -104,7 +104,7 @@ class Console:
 class Call:
     """A request: its user may send it, and its parameters are as the table of routes says."""
 
-    console: Console
+    console: ConsoleContext
     request: web.Request
     route: Route
     user: Principal

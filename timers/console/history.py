@@ -65,7 +65,7 @@ class Threads:
 
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(count, f"timers-console-{name}")
-        self._slots = Slots(count, MAX_WAIT_S, _busy)
+        self._slots = Slots(count, MAX_WAIT_S, _no_free_thread)
 
     async def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The result of a call. If the awaiting task is cancelled, the call holds its thread until it ends or asks
@@ -101,7 +101,8 @@ class Threads:
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
 
 
-def _busy() -> Problem:
+def _no_free_thread() -> Problem:
+    """For a request that got no thread within :data:`MAX_WAIT_S`."""
     return Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"})
 
 

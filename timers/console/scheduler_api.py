@@ -23,7 +23,7 @@ from timers.core.printable import quoted
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S
-from timers.wire.query import Timer, key_as_bytes
+from timers.wire.query import Timer, callback_key_bytes
 
 DEFAULT_MAX, MAX_FOUND = 300, 1000
 """The admin's own limits of a search."""
@@ -269,7 +269,7 @@ async def _read(call: Call, found: list[Timer]) -> list[dict[str, Any]]:
         {
             "epoch": timer["due"],
             "id": timer["id"],
-            "target-key": key_as_bytes(timer).decode(errors="replace"),
+            "target-key": callback_key_bytes(timer).decode(errors="replace"),
             "target-topic": timer["topic"],
             "timestamp": written_s.get(timer["source"], 0),
             "topic": timer["source"].rsplit("/", 2)[0],

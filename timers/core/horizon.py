@@ -176,8 +176,8 @@ class Horizon:
 
     # ---- which copy counts --------------------------------------------------------------------------------------
 
-    def admit(self, decoded: Decoded) -> Entries:
-        """Drop the rows of copies that do not count."""
+    def admit_copies(self, decoded: Decoded) -> Entries:
+        """Drop the rows of promoted copies that do not count. Returns the index entries of the others."""
         if not decoded.copies:
             return {}
         known = self._store.entries({each.key for each in decoded.copies})

@@ -63,8 +63,8 @@ class Swept(NamedTuple):
     snapshot: int | None = None
     """Number of this snapshot, the newest one at the last sweep."""
 
-    def since(self, snapshot: NamedSnapshot | None) -> int:
-        """Returns how many entries of the newest snapshot were removed. Counting begins anew with each snapshot."""
+    def forgotten_since(self, snapshot: NamedSnapshot | None) -> int:
+        """Returns how many entries of a snapshot were removed since it was written; 0 if it is not the newest one."""
         return self.forgotten if snapshot is not None and snapshot.number == self.snapshot else 0
 
 
@@ -89,7 +89,9 @@ class Sweeper:
 
     def note_named(self, snapshot: NamedSnapshot, forgotten: int) -> None:
         """Note that a snapshot is the newest one. So many of its entries were removed while it was written."""
-        self.swept = self.swept._replace(forgotten=self.swept.since(snapshot) + forgotten, snapshot=snapshot.number)
+        self.swept = self.swept._replace(
+            forgotten=self.swept.forgotten_since(snapshot) + forgotten, snapshot=snapshot.number
+        )
 
     def sweep(self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None) -> None:
         """Read the next entries, and remove those that are over. Call once a second.
@@ -97,7 +99,7 @@ class Sweeper:
         Args:
             snapshot: the newest one. It has the entries whose offset is below its own.
         """
-        limit, forgotten = max(self.swept.limit, self.swept.written), self.swept.since(snapshot)
+        limit, forgotten = max(self.swept.limit, self.swept.written), self.swept.forgotten_since(snapshot)
         below = 0 if snapshot is None else snapshot.applied
         page = self._store.entries_after(self.swept.through, limit)
         over: Entries = {}

@@ -320,7 +320,7 @@ class Machine:
         """Read accepted records again: with the same decisions, without output [I15]."""
         lineage = self._read_again(records, to_offset)
         decoded = self._read(records, to_offset)
-        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
+        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
         _, waiting = _split_late(rows, self.progress.fired_through)
         if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
@@ -343,7 +343,7 @@ class Machine:
                 self._accept_new(records[:count], end)
                 records = records[count:]
             return
-        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit(decoded)
+        copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress, self.committed.fired_through)
@@ -371,7 +371,7 @@ class Machine:
         self.progress = new_progress
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        return self._reader.read(records, to_offset, self.progress)
+        return self._reader.decode(records, to_offset, self.progress)
 
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28], without a count."""

@@ -13,8 +13,8 @@ from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDU
 from timers.core.timer import Decoded
 
 
-class Reader:
-    """Decodes the records of one machine.
+class RecordDecoder:
+    """Decodes the records of one machine, each with the settings that are valid at its offset.
 
     Args:
         decoder: gets a feature level, and whether overdue timers are rejected; returns the decoder of the format.
@@ -31,7 +31,7 @@ class Reader:
         self._newest: tuple[Decoder, int] = decoder(FIRST, False), max_request_bytes
         """The decoder, and the limit, for the newest settings of ``_history``."""
 
-    def read(self, records: Sequence[Any], to_offset: int, progress: Progress) -> Decoded:
+    def decode(self, records: Sequence[Any], to_offset: int, progress: Progress) -> Decoded:
         """Decode records that end before ``to_offset``, with the settings history of ``progress``."""
         history = progress.settings
         if records and records[0].offset >= history.changed_at:  # nearly always

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from timers.core.horizon import Horizon
 from timers.core.index import Index
-from timers.core.reading import Reader
+from timers.core.reading import RecordDecoder
 from timers.core.second_barrier import SecondBarrier
 from timers.core.store_validity import StoreAge
 
@@ -16,7 +16,7 @@ from timers.core.store_validity import StoreAge
 class Variant:
     """The objects of one machine that differ. None: the format does not need one."""
 
-    reader: Reader
+    reader: RecordDecoder
     """Decodes records."""
     settings: Mapping[str, int]
     """The settings of acceptance that go into the history, by their names there."""

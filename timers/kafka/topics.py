@@ -118,7 +118,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         wrong, config = _look(admin, settings, wanted, known, len(metadata.brokers), TIMEOUT_S)
         wrong = _mend(admin, wanted, wrong)
     except KafkaException as error:
-        admin.poll(0)  # it tells the reports
+        admin.poll(0)  # runs error_cb, which tells the reports why the brokers refused the login
         raise reports.user_error(error, "the engine's topics cannot be checked", TopicConfigError) from None
     log_new(wrong)
     return Cluster(

@@ -29,7 +29,7 @@ from timers.core.progress import (
     Hole,
     Progress,
 )
-from timers.core.reading import Reader
+from timers.core.reading import RecordDecoder
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import Decoded, TopicPartition
@@ -122,7 +122,7 @@ class PartitionSpec:
         if request_format.has_conditions:
             settings[VERDICT_RETENTION] = self.retention_s
         return Variant(
-            Reader(self._decoder, horizon, limits.max_request_bytes),
+            RecordDecoder(self._decoder, horizon, limits.max_request_bytes),
             settings,
             self.index(store, nothing_is_cold if horizon is None else horizon.is_cold, progress.holes),
             horizon,

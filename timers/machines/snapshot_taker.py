@@ -191,7 +191,7 @@ class SnapshotTaker:
         due = is_due(
             machine.progress,
             machine.pending,
-            machine.sweeper.swept.since(machine.progress.snapshot),
+            machine.sweeper.swept.forgotten_since(machine.progress.snapshot),
             seen.runner.record_bytes,
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,
@@ -224,7 +224,7 @@ class SnapshotTaker:
 
             def viewed(machine: Machine) -> tuple[View | None, OrderKey, int]:
                 may_be = may_name(machine.progress, progress) and may_take(machine)
-                forgotten = machine.sweeper.swept.since(progress.snapshot)
+                forgotten = machine.sweeper.swept.forgotten_since(progress.snapshot)
                 return runner.view() if may_be else None, machine.progress.fired_through, forgotten
 
             view, fired_through, forgotten_before = self._ask(runner, viewed)
@@ -244,7 +244,7 @@ class SnapshotTaker:
             at_s = self._clock.boot_s()
 
             def named_by(machine: Machine) -> Progress | None:
-                forgotten = machine.sweeper.swept.since(progress.snapshot) - forgotten_before
+                forgotten = machine.sweeper.swept.forgotten_since(progress.snapshot) - forgotten_before
                 if not (may_name(machine.progress, progress) and machine.commit_change(name)):
                     return None
                 machine.sweeper.note_named(new, forgotten)

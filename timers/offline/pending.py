@@ -472,8 +472,8 @@ class Moves:
                 commit_change(settings, cluster, tp, moved)
                 return self.former[tp]
             except KafkaException as error:
-                # Its worker was faster, or a broker moves. If the change is committed nevertheless, the next attempt
-                # finds the hole.
+                # The partition's worker was faster, or a leader moves. The change may be committed all the same: then
+                # the next attempt finds its hole in the progress, and changes nothing.
                 if code_of(error) in NOT_ALLOWED or monotonic() > deadline:
                     raise
             sleep(AGAIN_S)

@@ -153,7 +153,8 @@ def does_no_harm(retention_s: int, id_topics: Iterable[str], now_s: int, unsure_
         now_s: epoch second.
         unsure_until_s: copies of timers due by this second may be in records that are deleted.
     """
-    forgotten_s = F.col("due_s") + retention_s - min(3600, retention_s // 2)  # clocks differ
+    # Up to an hour before the partition forgets: ``now_s`` and the append times in its log are of different clocks.
+    forgotten_s = F.col("due_s") + retention_s - min(3600, retention_s // 2)
     is_known = (F.col("due_s") > unsure_until_s) | (forgotten_s > now_s)
     return F.col("topic").isin(*id_topics) | ((F.col("held_ms") <= forgotten_s * 1000) & is_known)
 

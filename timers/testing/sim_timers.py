@@ -452,7 +452,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     def _read(self, record: SimRecord) -> None:
         settings = self._settings
-        # Those of a request may be any bytes; those that the engine adds are text.
+        # Header values of a request may be any bytes; those that the engine adds are text.
         values = {
             name: (value or b"").decode(errors="replace") for name, value in record.headers if name.startswith(h.PREFIX)
         }

@@ -127,7 +127,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     return timer
 
 
-def key_as_bytes(timer: Timer) -> bytes:
+def callback_key_bytes(timer: Timer) -> bytes:
     """Return the callback key of an answer as bytes; empty if there is none."""
     key = timer["key"]
     if isinstance(key, dict):

@@ -26,7 +26,7 @@ from timers.console import (
     worker_pages,  # noqa: F401
 )
 from timers.console.access import Access, Principal, Rates, too_many
-from timers.console.call import CONDITIONS, HANDLERS, Call, Console, Handler, Reply, Signer, record, whole_body
+from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, Signer, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
@@ -90,7 +90,7 @@ class Server:
         self._settings = settings
         self._base_path = base_path(settings)
         self._access = Access(settings)
-        self._console = Console(settings, cluster, self._access, Signer(settings))
+        self._console = ConsoleContext(settings, cluster, self._access, Signer(settings))
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self.metrics = registry = CollectorRegistry()

@@ -299,7 +299,9 @@ _HEADER = Struct(">qiibIhiqq")
 def passed_batch(raw: memoryview | bytes) -> PassedBatch:
     """Return the leader epoch and the identifying fields of a batch that begins with its header."""
     base, _, epoch, magic, crc, _, last, _, max_timestamp_ms = _HEADER.unpack_from(raw)
-    if magic < 2:  # brokers since Kafka 3.0 write no such batch; it has no epoch, and its last offset comes first
+    # Formats before magic 2 have no leader epoch, and their first field is the batch's last offset. Brokers since
+    # Kafka 3.0 write no such batch.
+    if magic < 2:
         return -1, Batch(base, base, 0, 0)
     return epoch, Batch(base, base + last, max_timestamp_ms, crc)
 

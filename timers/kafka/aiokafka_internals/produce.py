@@ -451,7 +451,7 @@ async def deliver(
         _deliver_to(producer, leader, {place: batches[place] for place in places}, outcomes, answered)
         for leader, places in by_leader.items()
     ]
-    if len(deliveries) == 1:  # without a task
+    if len(deliveries) == 1:  # gather() would start a task, which costs CPU time
         await deliveries[0]
     else:
         await asyncio.gather(*deliveries)

@@ -88,7 +88,7 @@ class QueryPages:
         self._settings = settings
         self._now_s = now_s
         kinds = product((False, True), (LOOK_UP, QUICK, LONG))
-        self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAIT_S, _busy, MAX_WAITING) for kind in kinds}
+        self._slots = {kind: Slots(MAX_CONCURRENT, MAX_WAIT_S, _no_free_thread, MAX_WAITING) for kind in kinds}
         """(whether another worker asks, how long it takes) -> slots."""
         self.counts = QueryCounts()
         self.queries: Queries | None = None
@@ -208,7 +208,7 @@ def _given(request: Any) -> dict[str, str]:
     return dict(wire.given_in(request.raw_path))
 
 
-def _busy() -> _RefusedError:
+def _no_free_thread() -> _RefusedError:
     return _RefusedError(
         _TOO_MANY,
         f"{MAX_CONCURRENT} queries of this kind are being answered, and {MAX_WAITING} may wait: try again in a second",

@@ -259,7 +259,7 @@ class Retrier:
                 {**connection.librdkafka(settings), "error_cb": self._reports},
                 topics.retrier_id(settings.app_id),
                 max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark has two sources and a long key
-                BrokersTime.of(settings).record_ms,  # producers may set the times of their topics
+                BrokersTime.of(settings).record_ms,  # with CreateTime: this machine's clock may be wrong
             )
         except KafkaException as error:
             raise self._user_error(error) from error

@@ -20,14 +20,14 @@ from timers.process.http.open_connections import OpenConnections
 from timers.process.metrics import encoder
 
 _CLIENT_TIMEOUT_S = 10.0
-_MOST_THREADS = 64
+_MAX_CONNECTIONS = 64
 """Each connection has a thread."""
 
 _PAUSE_S = 0.05
 """After a connection that could not be accepted."""
 
-_LOOK_S = 0.1
-"""Time between two looks whether a connection is late, or the server is closed, for which the process waits."""
+_POLL_S = 0.1
+"""Seconds between two checks for late connections and for :meth:`MetricsServer.close`, which waits for the next one."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _LimitedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called every :data:`_LOOK_S`, and before each connection."""
+        """Called every :data:`_POLL_S`, and before each connection."""
         self._connections.close_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -95,7 +95,7 @@ class MetricsServer:
         self._metrics = metrics
         self._health = {"live": unlive, "ready": unready}
         server = self
-        connections = OpenConnections(f"the port {port} of metrics and health", _MOST_THREADS)
+        connections = OpenConnections(f"the port {port} of metrics and health", _MAX_CONNECTIONS)
 
         class Pages(BaseHTTPRequestHandler):
             timeout = _CLIENT_TIMEOUT_S
@@ -127,7 +127,7 @@ class MetricsServer:
                 f"{in_url(host)}:{port} cannot be listened on ({error.strerror}): choose another"
             ) from error
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="metrics", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=[_POLL_S], name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""

@@ -236,7 +236,7 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
 
     Args:
         tables: ``totals``, ``offenders``, ``lags`` and ``forecast``.
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`.
+        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`.
     """
     findings = Findings(moment)
     due: dict[str, list[int]] = defaultdict(list)

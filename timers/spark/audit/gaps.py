@@ -198,7 +198,7 @@ class Gaps:
 
 
 class Timer(NamedTuple):
-    """A lost timer, with columns of :data:`timers.spark.audit.outcomes.OUTCOME`."""
+    """A lost timer, with columns of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`."""
 
     topic: str
     callback_topic: str | None
@@ -257,7 +257,7 @@ def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
     """Outcomes in which a lost timer is undecided if its callback or dead letter may be invisible.
 
     Args:
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`; only its lost timers go to Python.
+        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`; only lost timers go to Python.
     """
     is_lost = F.col("status").eqNullSafe(LOST)
     decided = outcomes.where(is_lost).mapInArrow(batchwise(partial(_decided, gaps=gaps)), outcomes.schema)
@@ -396,7 +396,7 @@ def unplaced_callbacks(outcomes: DataFrame, requests: DataFrame, log: Log) -> Da
     """The callbacks that belong to no version, each with its ``reason``, which is :data:`UNASKED` if it is a fault.
 
     Args:
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`.
+        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`.
         requests: all that were read, without the retry topic, in the shape of :data:`timers.spark.requests.REQUEST`.
     """
     asked = requests.where(F.col("kind") == TIMER).select(

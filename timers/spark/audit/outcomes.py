@@ -47,14 +47,14 @@ NO_VERDICT = "verdict-not-visible"
 
 _CODES_ON_ARRIVAL = sorted({*CODES} - ACCEPTED_CODES)
 
-VERSION = (
+VERSION_COLUMNS = (
     *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),
     *("timer_id", "due_s", "callback_topic", "callback_key", "content", "code", "expected", "closed_as"),
 )
-"""``accepted_ms``: when the broker appended the request, or the time of its producer (``timestamp_type``, as in
-:data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request with a
-code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not fired and need
-not: ``cancelled``, ``replaced``, ``refused`` or ``verdict-not-visible``."""
+"""Columns of a version. ``accepted_ms``: when the broker appended the request, or the time of its producer
+(``timestamp_type``, as in :data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request
+with a code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not fired
+and need not: ``cancelled``, ``replaced``, ``refused`` or ``verdict-not-visible``."""
 
 
 def without_ids(requests: DataFrame) -> DataFrame:
@@ -138,7 +138,7 @@ def of_schedules(requests: DataFrame) -> DataFrame:
 
 def _versions(requests: DataFrame, expected: Column, closed_as: Column) -> DataFrame:
     named = {"accepted_ms": F.col("timestamp_ms"), "expected": expected, "closed_as": closed_as}
-    return requests.withColumns(named).select(*VERSION)
+    return requests.withColumns(named).select(*VERSION_COLUMNS)
 
 
 FIRED, DEAD_LETTERED, PENDING, COLD, LOST = "fired", "dead-lettered", "pending", "cold", "lost"
@@ -165,7 +165,7 @@ FAULTS = {
 PLACE = ["request", "due_s", "callback_topic"]
 """Columns that requests and firings share."""
 
-OUTCOME = (
+OUTCOME_COLUMNS = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes", "timer_id", "due_s", "callback_topic"),
     *("code", "status", "why", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms"),
     *("lag_ms", "cold", "record_key", "callback_key"),
@@ -204,14 +204,14 @@ def outcomes(
     """The outcome of each version, and the firings that belong to none.
 
     Args:
-        versions: in the shape of :data:`VERSION`.
+        versions: in the shape of :data:`VERSION_COLUMNS`.
         letters: the result of :func:`letters`.
         moved: the result of :func:`moved`.
         firings: in the shape of :data:`FIRING`.
         waiting: requests that are in the cold tier: ``request``; None without a cold tier.
 
     Returns:
-        In the shape of :data:`OUTCOME`.
+        In the shape of :data:`OUTCOME_COLUMNS`.
     """
     known = versions.withColumn("known", F.lit(True))
     known = known.join(letters, "request", "left").join(moved, "request", "left").fillna(0, ["letters"])
@@ -238,7 +238,7 @@ def outcomes(
         .withColumn("lag_ms", F.when(~F.col("moved"), F.col("lag_ms")))
         .withColumns({name: F.when(F.col("status") == LOST, F.col(name)) for name in ("record_key", "callback_key")})
         .withColumn("why", F.when(F.col("status") == UNDECIDED, F.col("closed_as")))
-        .select(*OUTCOME)
+        .select(*OUTCOME_COLUMNS)
     )
 
 
@@ -382,7 +382,7 @@ def with_requests(firings: DataFrame, versions: DataFrame, letters: DataFrame) -
 
     Args:
         firings: in the shape of :data:`FIRING`.
-        versions: of timers with ids, in the shape of :data:`VERSION`.
+        versions: of timers with ids, in the shape of :data:`VERSION_COLUMNS`.
         letters: the result of :func:`letters`.
     """
     timers = versions.where(F.col("timer_id").isNotNull()).join(letters, "request", "left")
@@ -416,7 +416,7 @@ def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
 
     Args:
         firings: in the shape of :data:`FIRING`.
-        schedules: in the shape of :data:`VERSION`.
+        schedules: in the shape of :data:`VERSION_COLUMNS`.
     """
     since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - PRODUCERS_CLOCKS_MS).alias("since_ms"))
     is_compacted = names_no_request() & (F.col("fired_ms") < F.col("since_ms"))

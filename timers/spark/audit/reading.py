@@ -117,7 +117,7 @@ def read_opening(
     late = [(topic, partition) for topic, of in starts.items() for partition, start in of.items() if start > 0]
     # Topics of their users are not trimmed, and a schedule is not rebuilt as it was published.
     late = [tp for tp in late if tp[0] in (settings.request_topic, settings.id_topic, settings.retry_topic)]
-    batches = [record_batch((), NAMED)]  # Spark takes no table without batches
+    batches = [record_batch((), NAMED)]  # pyarrow makes no table from an empty list
     begins: dict[TopicPartition, Begin] = {}
     unknown: dict[TopicPartition, str] = {}
     if late:

@@ -45,8 +45,8 @@ def session_settings(buckets: int) -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Number of micro-batches kept for recovery; each has a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
-        # The engine plans a first micro-batch again that has not ended. By default Spark 4.1 refuses this if there are
-        # files of its state. Spark writes them again.
+        # After a crash in the first micro-batch, the engine deletes Spark's plan of it, but not the files of its state.
+        # By default Spark 4.1 then refuses to start. Spark writes these files again.
         "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         # Of two attempts of one task, the later one fences the other.
         "spark.speculation": "false",

@@ -23,7 +23,7 @@ from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes, id_text, 
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError, check_id, check_size, check_topic, decode_due, rejected
 
-PREFIX = "scheduler-"
+HEADER_PREFIX = "scheduler-"
 """Prefix of the headers of kafka-message-scheduler. They are not sent with the callback, like ``timer-*``."""
 
 EPOCH = "scheduler-epoch"
@@ -150,7 +150,7 @@ def callback_row(row: Row, topic: bytes) -> Row:
     seconds = stamp[:-3] if len(stamp) == _MS_DIGITS else b"%d" % (int(stamp) // 1000)
     headers: list[h.Header] = [(TIMESTAMP, seconds), (KEY, id_bytes(origin[0])), (TOPIC, topic)]
     if len(kept) > 1:
-        headers[:0] = [header for header in kept if not header[0].startswith((h.PREFIX, PREFIX))]
+        headers[:0] = [header for header in kept if not header[0].startswith((h.PREFIX, HEADER_PREFIX))]
     return offset, target, key, value, headers, origin
 
 
@@ -165,7 +165,7 @@ def as_published(row: Row) -> Schedule:
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a schedule, rebuilt from its callback."""
     _, topic, key, value, headers, _ = row
-    callback_headers = [header for header in headers or () if not header[0].startswith(PREFIX)]
+    callback_headers = [header for header in headers or () if not header[0].startswith(HEADER_PREFIX)]
     schedule_headers = encode_headers(origin.due_s, topic, key_bytes(key))
     return id_bytes(origin.timer_id), value, [*callback_headers, *schedule_headers]
 

@@ -77,7 +77,7 @@ class LineageWatch:
             try:
                 await self._check()
                 if not self._waiting:
-                    await self._check_progress()
+                    await self._check_progress_leaders()
             except Exception:
                 logger.exception("comparing logs failed")
 
@@ -101,7 +101,8 @@ class LineageWatch:
             else:
                 self._waiting[tp] = runner, leader
 
-    async def _check_progress(self) -> None:
+    async def _check_progress_leaders(self) -> None:
+        """Let all open machines commit soon if a leader of the progress topic has changed or restarted."""
         with contextlib.suppress(KafkaError):
             by_leader = await self._lineages.client.by_leader(self._progress())
             await asyncio.gather(

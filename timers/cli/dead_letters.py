@@ -116,13 +116,8 @@ def show_letters(
         limit: number of letters to print; 0: all.
         table: columns, their widths, and a function that returns the cells of a letter.
     """
-    from timers.offline.dead_letters.letters import (
-        COLUMNS,
-        WIDTHS,
-        Letter,
-        LetterLog,  # not at the top: `--help` needs no librdkafka
-        Marks,
-    )
+    # Not at the top: `--help` needs no librdkafka.
+    from timers.offline.dead_letters.letters import COLUMNS, WIDTHS, Letter, LetterLog, Marks
 
     columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:

@@ -54,12 +54,7 @@ DEFAULT_BUCKETS = os.cpu_count() or 2
 )
 @metrics_options
 @launch_options
-def engine(
-    checkpoint: str | None,
-    buckets: int | None,
-    max_requests: int,
-    **options: Any,
-) -> None:
+def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **options: Any) -> None:
     """Fire timers on Spark instead of with workers.
 
     Reads requests and ticks, keeps waiting timers in stores on the disks of the executors, and sends the timers that
@@ -158,13 +153,7 @@ def cold_tables(spark: SparkSession, given: str | None) -> ColdTables:
 @output_option()
 @metrics_options
 @launch_options
-def hold(
-    tables: str | None,
-    once: bool,
-    every_s: int,
-    output: Output,
-    **options: Any,
-) -> None:
+def hold(tables: str | None, once: bool, every_s: int, output: Output, **options: Any) -> None:
     """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
     Each is moved exactly once, even if processes are killed. Runs until Ctrl-C or SIGTERM. `timers spark promote`

@@ -506,9 +506,7 @@ class LetterLog:
         """A record of a request topic, as workers read it. Without their packages librdkafka reads it, which cannot
         read each batch that they read."""
         try:
-            from timers.kafka.request_reader import (
-                RequestReader,  # not at the top: a light installation has no aiokafka
-            )
+            from timers.kafka.request_reader import RequestReader  # not at the top: it needs aiokafka
         except ImportError:
             if self._request_consumer is None:
                 self._request_consumer = span_reader(self._settings, self._reports)

@@ -235,7 +235,7 @@ class Pool:
             return
         before = self._begun()
         for tp in dealt:
-            self._on(self._life_of(tp), Event.DEALT)
+            self._on(self._lives.setdefault(tp, Partition(tp)), Event.DEALT)
         closing = self._take_away(each for tp, each in self._lives.items() if tp not in dealt)
         # Partitions of a deleted topic wait for renew().
         self._find(lambda topic, _: topic in self.parts.cluster.topic_ids, before)
@@ -243,9 +243,6 @@ class Pool:
             for runner in self.runners.values():
                 runner.commit_soon()
         await self._released(closing)  # no other deal waits for it
-
-    def _life_of(self, tp: TopicPartition) -> Partition:
-        return self._lives.setdefault(tp, Partition(tp))
 
     def _take_away(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Let go of what fires: each machine fires until its new owner, which reads ahead, fences it, and is closed
@@ -655,8 +652,8 @@ class Recoveries:
     def check_ready(self) -> None:
         """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
         runners = self._pool.runners.values()
-        is_open = not self._ready_logged and runners and not self._pool.opening
-        if is_open and all(each.is_recovered for each in runners):
+        is_open = not self._ready_logged and runners and all(each.is_recovered for each in runners)
+        if is_open and not self._pool.opening:
             self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",

@@ -68,7 +68,7 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(
         refused = 8 - kafka_cluster.MAX_FINDERS
         while sum(task.done() for task in asked) < refused:
             await asyncio.wait([task for task in asked if not task.done()], return_when=asyncio.FIRST_COMPLETED)
-        assert {str(task.exception()) for task in asked if task.done()} == {str(history._busy())}
+        assert {str(task.exception()) for task in asked if task.done()} == {str(history._no_free_thread())}
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert found.count(FoundGroup([])) == kafka_cluster.MAX_FINDERS

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.docs.markdown import ROOT
+from tests.harness.constants import Constants
 from timers.core.progress import Progress
 from timers.machines import opener
 from timers.machines.store.opening import Opened
@@ -78,8 +79,8 @@ def test_memory_that_may_not_be_enough_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert "may have 512 MB of memory, and may need 762 MB" in memory_shortage(192, 384)
 
 
-def test_limits_of_a_control_group_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_limits, "_CGROUP", tmp_path)
+def test_limits_of_a_control_group_count(tmp_path: Path, constants: Constants) -> None:
+    constants(process_limits, _CGROUP=tmp_path)
     no_limit = process_limits.most_threads()
     (tmp_path / "pids.max").write_text("max\n")
     assert process_limits.most_threads() == no_limit

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.waiting import wait_until
 from timers.core.counters import Counters
 from timers.core.progress import Progress
@@ -32,8 +33,8 @@ NO_VIEW: Any = None
 
 
 @pytest.fixture(autouse=True)
-def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "STUCK_S", STUCK_S)
+def shorter(constants: Constants) -> None:
+    constants(health, STUCK_S=STUCK_S)
 
 
 class SimMachine:
@@ -205,8 +206,8 @@ def test_a_worker_that_was_ready_stays_ready_when_a_partition_turns_red() -> Non
     assert health.unready(status) == ["partitions are being assigned"]
 
 
-async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.process.partition_metrics.HEARTBEAT_PAUSE_S", 0.01)
+async def test_a_blocked_event_loop_is_reported(constants: Constants) -> None:
+    constants("timers.process.partition_metrics", HEARTBEAT_PAUSE_S=0.01)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(keep_heartbeat(heartbeat))
     while heartbeat.silent_s == 0 or stuck(PartitionMetrics(), heartbeat):

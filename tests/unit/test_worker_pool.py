@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.cli.broker.embedded import free_port
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -129,11 +130,9 @@ async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_
     await pool.close()
 
 
-async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(tmp_path: Path, constants: Constants) -> None:
     """The thread of the consumer ends with the worker and does not answer its last request."""
-    monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
+    constants(pools, OWNER_TIMEOUT_S=0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -151,10 +150,8 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     assert failures == []
 
 
-async def test_the_end_does_not_wait_for_a_client_that_does_not_close(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "END_S", 0.05)
+async def test_the_end_does_not_wait_for_a_client_that_does_not_close(tmp_path: Path, constants: Constants) -> None:
+    constants(sessions, END_S=0.05)
 
     async def owns(tp: TopicPartition) -> bool:
         return True
@@ -178,10 +175,10 @@ async def test_the_end_does_not_wait_for_a_client_that_does_not_close(
 
 @pytest.mark.parametrize("error", [Fenced("taken over"), Lost("timed out")])
 async def test_a_failed_machine_waits_for_the_deal_that_gives_its_partition_to_another_worker(
-    tmp_path: Path, error: Fenced | Lost, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, error: Fenced | Lost, constants: Constants
 ) -> None:
     """It ends no worker: while the group rebalances, it is not known who owns the partition."""
-    monkeypatch.setattr(pools, "OWNER_RETRY_S", 0.001)
+    constants(pools, OWNER_RETRY_S=0.001)
     failures: list[BaseException] = []
     asked = 0
 
@@ -293,9 +290,9 @@ async def test_a_partition_that_is_revoked_when_its_opening_has_just_ended_does_
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, constants: Constants
 ) -> None:
-    monkeypatch.setattr(openings, "TIMEOUT_S", 0.3)
+    constants(openings, TIMEOUT_S=0.3)
     failures: list[BaseException] = []
 
     async def confirms(tp: TopicPartition) -> bool | None:
@@ -463,10 +460,8 @@ async def test_a_partition_that_comes_back_opens_when_its_former_machine_has_rel
         await pool.close()
 
 
-async def test_a_machine_whose_new_owner_does_not_come_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "HANDOVER_S", 0.05)
+async def test_a_machine_whose_new_owner_does_not_come_is_closed(tmp_path: Path, constants: Constants) -> None:
+    constants(pools, HANDOVER_S=0.05)
     lost, comes_back = SimRunner(), SimRunner()
     pool = open_pool(tmp_path, lost, comes_back)
     await pool.take(frozenset())
@@ -505,9 +500,9 @@ async def test_a_worker_that_ends_waits_until_others_have_its_partitions(
 
 
 async def test_a_machine_that_is_closed_when_its_time_ends_is_not_counted_as_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pools, "HANDOVER_S", 0.1)
+    constants(pools, HANDOVER_S=0.1)
     pool = open_pool(tmp_path, SimRunner())
 
     async def has_others() -> bool:
@@ -522,9 +517,9 @@ async def test_a_machine_that_is_closed_when_its_time_ends_is_not_counted_as_tak
 
 
 async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, constants: Constants
 ) -> None:
-    monkeypatch.setattr(pools, "UNKNOWN_S", 0.5)
+    constants(pools, UNKNOWN_S=0.5)
     pool = open_pool(tmp_path, SimRunner())
     asked = 0
 
@@ -539,11 +534,9 @@ async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_grou
     await pool.close()
 
 
-async def test_a_machine_that_is_let_go_again_has_its_whole_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_machine_that_is_let_go_again_has_its_whole_time(tmp_path: Path, constants: Constants) -> None:
     """The time of the first hand-over, after which it was dealt back, says nothing about the second one."""
-    monkeypatch.setattr(pools, "HANDOVER_S", 0.5)
+    constants(pools, HANDOVER_S=0.5)
     machine = SimRunner()
     pool = open_pool(tmp_path, machine)
     (tp,) = pool.runners

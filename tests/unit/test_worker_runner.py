@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import NativeRig
 from timers.core.lineage import Leader
@@ -160,9 +161,9 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
 
 
 def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(runner_module, "TELLING_END_S", 3600)
+    constants(runner_module, TELLING_END_S=3600)
     pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     rig.ask(1)
@@ -179,10 +180,9 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
 
 
 def test_a_busy_machine_does_not_begin_to_tell_the_group_shortly_before_the_next_tick(
-    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
 ) -> None:
-    monkeypatch.setattr(runner_module, "QUIET_S", 0)
-    monkeypatch.setattr(runner_module, "TELLING_END_S", 0)
+    constants(runner_module, QUIET_S=0, TELLING_END_S=0)
     pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
     owing: Any = Owing(outbox)
@@ -192,7 +192,7 @@ def test_a_busy_machine_does_not_begin_to_tell_the_group_shortly_before_the_next
         runner.tick(Tick(second * 1000))
         runner.ask(lambda _: None).result(PATIENCE_S)
     assert not owing.fired_before_telling
-    monkeypatch.setattr(runner_module, "TELLING_END_S", 3600)
+    constants(runner_module, TELLING_END_S=3600)
     runner.tick(Tick(3000))
     assert owing.told.wait(PATIENCE_S)
     runner.stop()
@@ -222,17 +222,17 @@ def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_h
     assert len(outbox.fired) == 4
 
 
-def test_that_time_has_passed_is_committed_when_no_receiver_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_time_has_passed_is_committed_when_no_receiver_waits(constants: Constants) -> None:
     rig = NativeRig()
     runner = runner_of(SimPool(), rig.machine)
-    monkeypatch.setattr(runner_module, "QUIET_S", 3600)
+    constants(runner_module, QUIET_S=3600)
     runner.tick(Tick(1000))  # the first second is committed at once
     runner.start()
     assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 1
     runner.commit_soon()
     runner.tick(Tick(2000))
     assert runner.ask(lambda _: len(rig.outbox.commits)).result(PATIENCE_S) == 1, "other machines fire now"
-    monkeypatch.setattr(runner_module, "QUIET_S", 0)
+    constants(runner_module, QUIET_S=0)
     runner.tick(Tick(3000))
     runner.ask(lambda _: None).result(PATIENCE_S)
     assert [progress.fired_through[0] for _, _, progress in rig.outbox.commits] == [1, 3]
@@ -242,8 +242,10 @@ def test_that_time_has_passed_is_committed_when_no_receiver_waits(monkeypatch: p
     assert runner.join(PATIENCE_S)
 
 
-def test_callback_topics_are_asked_about_before_the_first_timers_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "QUIET_S", 0)
+def test_callback_topics_are_asked_about_before_the_first_timers_are_due(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(runner_module, QUIET_S=0)
     rig = NativeRig()
     rig.machine.observe(Tick(9000))
     rig.accept(12, 13, 14)

@@ -29,21 +29,20 @@ from timers.process.config.settings import Settings
 
 
 @pytest.fixture(autouse=True)
-def patient(constants: Constants) -> None:
-    """On a busy machine an answer takes longer, too."""
+def patient(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an answer takes longer, too. No test has brokers."""
+    monkeypatch.setattr(module, "asking_admin", SimAdmin)
     constants(module, ANSWER_S=DEADLINE_S, UNKNOWN_FOR_S=DEADLINE_S)
 
 
 @pytest.fixture
-def targets(monkeypatch: pytest.MonkeyPatch) -> Targets:
-    monkeypatch.setattr(module, "asking_admin", SimAdmin)
+def targets() -> Targets:
     return Targets(Settings(brokers="localhost:1"), {"timer-request": 4})
 
 
 @pytest.fixture
-def creating(monkeypatch: pytest.MonkeyPatch) -> Targets:
+def creating() -> Targets:
     """Targets of a worker with ``TIMERS_CREATE_TARGET_TOPICS=1``."""
-    monkeypatch.setattr(module, "asking_admin", SimAdmin)
     return Targets(Settings(brokers="localhost:1", create_target_topics=True), {"timer-request": 4})
 
 
@@ -358,10 +357,7 @@ def test_an_unexplained_refusal_opens_the_circuit_of_the_topic(targets: Targets)
 
 
 @pytest.mark.parametrize("open_format", [False, True])
-def test_topics_of_disabled_request_formats_are_ordinary_targets(
-    monkeypatch: pytest.MonkeyPatch, open_format: bool
-) -> None:
-    monkeypatch.setattr(module, "asking_admin", SimAdmin)
+def test_topics_of_disabled_request_formats_are_ordinary_targets(open_format: bool) -> None:
     settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_format else "")
     targets = Targets(settings, {})
     targets.note_failed({settings.verdict_topic: TopicAuthorizationFailedError()})
@@ -471,8 +467,7 @@ def test_verdicts_are_marked_for_a_moment_after_partitions_were_added(targets: T
     assert not targets.was_moved("timer-verdict", 1)
 
 
-def test_a_canary_whose_topic_was_deleted_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "asking_admin", SimAdmin)
+def test_a_canary_whose_topic_was_deleted_is_no_dead_letter() -> None:
     targets = Targets(Settings(brokers="localhost:1", app_id="app", canary_interval_s=30), {"timer-request": 4})
     problem = ask(targets, "app-canary")
     assert isinstance(problem, DeliveryProblem) and problem.open_s == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,29 +20,19 @@ from timers.machines.log_trimmer import LogTrimmer
 from timers.process.config.settings import Settings
 
 
-def test_create_if_missing_returns_when_the_brokers_show_the_topic(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
+@pytest.mark.parametrize(("shown", "is_new"), [([0, 0, 3], True), ([0] * 99, False)], ids=["late", "never"])
+def test_create_if_missing_waits_some_time_until_the_brokers_show_the_topic(
+    shown: list[int], is_new: bool, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     """The controller answers before the brokers have the topic in their metadata."""
-    shown = iter([0, 0, 3])
+    now_s, left = count(), iter(shown)
     monkeypatch.setattr(connection, "metadata", lambda *_: None)
     constants(connection, AGAIN_S=0)
-    monkeypatch.setattr(connection, "partitions_of", lambda *_: next(shown))
-    monkeypatch.setattr(topic_admin, "create", lambda *_: True)
-    assert topic_admin.create_if_missing(Settings.load({}), "new", partitions=3) is True
-    assert list(shown) == []
-
-
-def test_create_if_missing_does_not_wait_forever_for_the_topic(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
-    now_s = iter(range(100))
-    monkeypatch.setattr(connection, "metadata", lambda *_: None)
-    constants(connection, AGAIN_S=0)
-    monkeypatch.setattr(connection, "partitions_of", lambda *_: 0)
-    monkeypatch.setattr(topic_admin, "create", lambda *_: False)
+    monkeypatch.setattr(connection, "partitions_of", lambda *_: next(left))
+    monkeypatch.setattr(topic_admin, "create", lambda *_: is_new)
     monkeypatch.setattr(topic_admin, "monotonic", lambda: float(next(now_s)))
-    assert topic_admin.create_if_missing(Settings.load({}), "hidden", partitions=3) is False
+    assert topic_admin.create_if_missing(Settings.load({}), "new", partitions=3) is is_new
+    assert (list(left) == []) == is_new
 
 
 FORGETFUL: Any = SimpleNamespace(

@@ -221,25 +221,12 @@ def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.Monk
     ids.close()
 
 
-@pytest.mark.parametrize(("errors", "timeout_s", "works"), [([NOT_LEADER, AWAY], 10, True), ([AWAY], -1, False)])
-def test_offsets_wait_for_their_leader(
-    errors: list[Exception], timeout_s: float, works: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admin = SimAdmin(t=1)
-    admin.failures = errors.copy()
-    found = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None})}, brokers={1: None})
-    monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: admin)
-    monkeypatch.setattr(connection, "metadata", lambda *_: found)
-    offsets = TopicOffsets(Settings.load({"TIMERS_BROKERS": "b:1"}), timeout_s)
-    if works:
-        assert offsets.ends(["t"]) == {"t": {0: 7}}
-    else:
-        with pytest.raises(TimersError, match="no broker answers"):
-            offsets.ends(["t"])
-
-
 def offsets_of(
-    away: dict[int, Exception], monkeypatch: pytest.MonkeyPatch, *, skips_leaderless: bool
+    away: dict[int, Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    skips_leaderless: bool = False,
+    timeout_s: float = 10,
 ) -> tuple[TopicOffsets, SimAdmin]:
     leaders = SimAdmin(t=3)
     leaders.offsets = {("t", each): error for each, error in away.items()}
@@ -250,7 +237,20 @@ def offsets_of(
     monkeypatch.setattr(topic_offsets, "sleep", lambda _: None)
     monkeypatch.setattr(connection, "metadata", lambda *_: found)
     settings = Settings.load({"TIMERS_BROKERS": "b:1"})
-    return TopicOffsets(settings, skips_leaderless=skips_leaderless), leaders
+    return TopicOffsets(settings, timeout_s, skips_leaderless=skips_leaderless), leaders
+
+
+@pytest.mark.parametrize(("errors", "timeout_s", "works"), [([NOT_LEADER, AWAY], 10, True), ([AWAY], -1, False)])
+def test_offsets_wait_for_their_leader(
+    errors: list[Exception], timeout_s: float, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets, leaders = offsets_of({}, monkeypatch, timeout_s=timeout_s)
+    leaders.failures = errors.copy()
+    if works:
+        assert offsets.ends(["t"]) == {"t": {0: 7, 1: 7, 2: 7}}
+    else:
+        with pytest.raises(TimersError, match="no broker answers"):
+            offsets.ends(["t"])
 
 
 @pytest.mark.parametrize("error", [NOT_LEADER, AWAY], ids=["no leader", "silent"])

@@ -412,6 +412,31 @@ async def test_a_machine_fires_until_its_new_owner_fences_it(tmp_path: Path) -> 
     assert kept.is_stopped and not pool.runners, "a deal that comes late opens nothing"
 
 
+async def test_a_machine_that_has_just_read_ahead_is_closed_by_a_deal_that_takes_it_away(tmp_path: Path) -> None:
+    """Its thread has not reported yet that it has read ahead. It was never fenced, so it has nothing to hand over."""
+    ahead = SimRunner()
+    pool = open_pool(tmp_path, ahead)
+    pool._lives[REQUESTS].life.state = State.READING
+    await pool.take(frozenset())
+    assert ahead.is_stopped and not pool.runners and not on_their_way(pool)
+    await pool.close()
+
+
+@pytest.mark.parametrize("error", [Lost("no leader"), StoreError("no space"), KeyError("offset")])
+async def test_a_failure_of_a_machine_that_is_leaving_ends_no_worker(tmp_path: Path, error: Exception) -> None:
+    """It is not opened again here, so no pause of this worker depends on it."""
+    failures: list[BaseException] = []
+    leaving: Any = SimRunner()
+    pool = open_pool(tmp_path, leaving)
+    pool._on_fatal = failures.append
+    await pool.take(frozenset())
+    pool.on_failed(leaving, error)
+    await asyncio.wait([pool._lives[REQUESTS].task])
+    assert pool._lives[REQUESTS].life.state is State.AWAY
+    assert not failures and pool._lives[REQUESTS].metrics.unforeseen == 0
+    await pool.close()
+
+
 async def test_a_deal_does_not_wait_for_machines_that_an_earlier_one_closes(tmp_path: Path) -> None:
     """One that waits for brokers takes up to 20 s to close."""
     runner, released = SimRunner(recovering=True), Event()

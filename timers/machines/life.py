@@ -177,6 +177,11 @@ ON_ITS_WAY = frozenset({State.DEALT, State.AHEAD, State.ENDING, State.RETURNING}
 """It is this worker's, and its machine does not run yet."""
 
 
+def taken_away(state: State, *, recovering: bool) -> Event:
+    """Returns how a deal takes a partition away: a machine that fires goes on, and all else ends."""
+    return Event.LET_GO if state in (State.OPEN, State.LEAVING) and not recovering else Event.TAKEN
+
+
 def kind_of(error: BaseException, pause_s: float = 0.0) -> Event:
     """What an error of a machine, or of an opening, means.
 

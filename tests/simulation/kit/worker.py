@@ -44,7 +44,7 @@ from timers.core.snapshots import Place
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.machines.firing.policy import Policy
-from timers.machines.life import Command, Event, Life, ReadAhead, State, kind_of
+from timers.machines.life import Command, Event, Life, ReadAhead, State, kind_of, taken_away
 from timers.machines.opener import Known, OpenedMachine, open_machine
 from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
@@ -228,9 +228,10 @@ class SimWorker:
         """A deal gives a machine to another worker. If it fires, it goes on until it is fenced."""
         self._confirmed.discard(machine)
         runner = self.runners.get(machine)
-        fires = runner is not None and not runner.machine.recovering
+        recovering = runner is None or runner.machine.recovering
+        event = taken_away(self.lives.get(machine, Life()).state, recovering=recovering)
         with self._may_crash():
-            self._tell(machine, Event.LET_GO if fires else Event.TAKEN)
+            self._tell(machine, event)
 
     def happens(self, machine: TopicPartition, event: Event) -> None:
         """Let something else happen to a machine."""

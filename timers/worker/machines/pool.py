@@ -39,6 +39,7 @@ from timers.machines.life import (
     State,
     Waiting,
     kind_of,
+    taken_away,
 )
 from timers.machines.machine_parts import Parts
 from timers.machines.store.failures import Condemnations
@@ -249,8 +250,9 @@ class Pool:
         after :data:`HANDOVER_S` at the latest. Begin to close the others, and return them."""
         closing = []
         for each in list(partitions):
-            before, fires = each.life.state, each.runner is not None and not each.runner.machine.recovering
-            self._on(each, Event.LET_GO if fires else Event.TAKEN)
+            before = each.life.state
+            recovering = each.runner is None or each.runner.machine.recovering
+            self._on(each, taken_away(before, recovering=recovering))
             if each.life.state is State.CLOSING is not before:
                 closing.append(each)
         return closing
@@ -563,7 +565,7 @@ class Pool:
         await self._openings.join(runner)
         if isinstance(error, ReadAhead):
             logger.info("%s was read ahead: %d records", runner.name, runner.machine.replayed)
-        if error is None:
+        if error is None or partition.life.state is not State.ENDING:  # a failure counts only where it is opened again
             self._on(partition, Event.RELEASED)
         else:
             self._judge(partition, error)

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.simulation import edits, loss_mutations, marker_mutations, mutation_table, search
+from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.mutation_table import MUTATIONS
 from tests.simulation.simulator import SEEDS as TRIED
 from tests.simulation.simulator import Simulator
@@ -34,8 +35,11 @@ def test_each_seed_belongs_to_a_mutation() -> None:
 
 @pytest.mark.long
 def test_the_correct_worker_passes_the_run_of_each_seed() -> None:
-    for seed in set(SEEDS.values()) - set(range(TRIED)):
+    slow = {seed for rule, seed in SEEDS.items() if MUTATIONS[rule].worker.is_slow}
+    for seed in set(SEEDS.values()) - slow - set(range(TRIED)):
         Simulator(seed).run()
+    for seed in slow:
+        Simulator(seed, worker=SlowWorker).run()
 
 
 def changed(kind: type) -> Iterator[str]:

@@ -349,7 +349,7 @@ async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -
     assert {*pool.stopped} == {refused.tp}
     await pool.renew(compacted, {})
     assert (whole.told, reading.told) == ([True], [])
-    assert {*pool.runners} == {("timer-request", 0)} and not pool.stopped
+    assert {*pool.runners} == {("timer-request", 0)} and not pool.stopped and refused.mismatch is None
     await pool.renew(replace(compacted, unseen=frozenset({"oscillator"})), {})
     await pool.renew(right, {})
     assert whole.told == [True, False]

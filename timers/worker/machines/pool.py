@@ -486,6 +486,8 @@ class Pool:
         command = life.on(event, None if waits is None else waits[1])
         if life.state is State.LEAVING is not before:
             partition.leaves_at = monotonic() + HANDOVER_S
+        if life.state is not State.STOPPED:
+            partition.mismatch = None
         match command:
             case Command.OPEN_AHEAD:
                 self.partition_metrics.setdefault(partition.tp, partition.metrics)

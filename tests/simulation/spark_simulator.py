@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import ClassVar
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar
 
 from tests.simulation.checkers import Checkers
 from tests.simulation.kit import SimClock, SimLog, SimWorker
@@ -97,6 +97,7 @@ class SimPartitions(Openings):
     def __init__(self, engine: SimSpark, executor: SimExecutor) -> None:
         self._engine = engine
         self._executor = executor
+        self.snapshots: Any = SimpleNamespace(asks=lambda tp: engine.asks())
         self.had_others = False
 
     def run(self, runs: Collection[MachineRun]) -> Failing:
@@ -134,9 +135,6 @@ class SimPartitions(Openings):
     def log_end(self, tp: TopicPartition) -> int | None:
         self._engine.happened["ends asked again"] += 1
         return self._executor.end_of(tp)
-
-    def asks(self, tp: TopicPartition) -> bool:
-        return self._engine.asks()
 
     def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
         self._engine.own_between(tp)

@@ -35,6 +35,8 @@ from timers.spark.engine.machines import Known, MachineRun, Opened, Producer, Re
 from timers.spark.engine.questions import Question
 
 NOW_S = 1_800_000_000
+NOT_ASKED = SimpleNamespace(asks=lambda _: False)
+
 NOTHING: Any = None
 """No partition is opened."""
 
@@ -86,7 +88,7 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
         def go(self) -> None:
             asked.extend((self._tp, question.number) for question in self._questions)
 
-    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], asks=lambda _: False)
+    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], snapshots=NOT_ASKED)
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN, ("r", 2): KNOWN})
     bucket = Bucket(state, partitions, {}, {}, Asked)
     read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
@@ -135,7 +137,7 @@ def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
         for each in runs:
             each.go()
 
-    partitions: Any = SimpleNamespace(run=run, asks=lambda _: False)
+    partitions: Any = SimpleNamespace(run=run, snapshots=NOT_ASKED)
     first, second, due, idle = (("r", number) for number in range(4))
     known = {**dict.fromkeys([first, second, idle], KNOWN), due: KNOWN._replace(oldest_due_s=NOW_S)}
     bucket = Bucket(BucketState(tick=Tick(NOW_S * 1000), known=known), partitions, {}, {}, Noted)

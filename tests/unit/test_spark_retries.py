@@ -31,7 +31,8 @@ CLUSTER = Cluster("cluster", {}, {SETTINGS.retry_topic: 1})
 
 def retries_over(opening: Callable[[TopicPartition, Any], Any]) -> tuple[Retries, Any]:
     """Retries whose machines are opened by a function, at a second at which the topic has one record; the driver."""
-    openings = Mock(open=opening, asks=lambda tp: False, stop=threading.Event())
+    openings = Mock(open=opening, stop=threading.Event())
+    openings.snapshots.asks.return_value = False
     read_logs = SimpleNamespace(ends_of=lambda tps: dict.fromkeys(tps, 1))
     driver: Any = SimpleNamespace(openings=openings, read_logs=read_logs, failure=None)
     return Retries(SETTINGS, CLUSTER, driver, Mock(tick=Tick(1_000_000_000))), driver

@@ -61,16 +61,13 @@ class ColdTables:
 
     Args:
         root: directory of the tables: a path or a URI that all executors can read and write.
-
-    Attributes:
-        checkpoint: path of the checkpoint of `hold`. It is inside the held table, so that both can only be lost
-            together. Delta ignores names that begin with an underscore.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.held, self.promoted, self.batches = (table_at(root, name) for name in ("held", "promoted", "batches"))
         self.checkpoint = f"{self.held}/_checkpoint"
+        """That of `hold`: inside the held table, so that both can only be lost together. Delta ignores the name."""
 
     def steps(self, spark: SparkSession) -> Steps:
         return Steps(spark, self.batches, BATCHES)
@@ -150,7 +147,6 @@ def does_no_harm(retention_s: int, id_topics: Iterable[str], now_s: int, unsure_
     Args:
         retention_s: ``TIMERS_VERDICT_RETENTION_S``.
         id_topics: topics of timers with an id.
-        now_s: epoch second.
         unsure_until_s: copies of timers due by this second may be in records that are deleted.
     """
     # Up to an hour before the partition forgets: ``now_s`` and the append times in its log are of different clocks.
@@ -160,11 +156,7 @@ def does_no_harm(retention_s: int, id_topics: Iterable[str], now_s: int, unsure_
 
 
 def has_place(ends: Offsets) -> Column:
-    """Condition: the partition to which a request is promoted exists, and its requests may go cold.
-
-    Args:
-        ends: topic -> partition -> offset.
-    """
+    """Condition: the partition to which a request is promoted is in ``ends``, and its requests may go cold."""
     places = ((F.col("topic") == topic) & F.col("partition").isin(*of) for topic, of in ends.items())
     return reduce(or_, places, F.lit(False))
 
@@ -193,12 +185,7 @@ def files_scanned(frame: DataFrame, path: str) -> int:
 
 
 def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, days: Iterable[object]) -> DataFrame:
-    """The complete requests of chosen sources, as :data:`HELD`.
-
-    Args:
-        chosen: (due_day, source) of each; small.
-        days: all due days among them. Spark opens no files of other days.
-    """
+    """The complete requests (:data:`HELD`) of chosen (due_day, source) of some days. Only files of these are opened."""
     held = spark.read.format("delta").load(tables.held).where(F.col("due_day").isin(*days))
     wanted = F.broadcast(chosen.select("due_day", "source").distinct())
     return held.join(wanted, ["due_day", "source"], "left_semi").select(HELD.names).dropDuplicates(["source"])
@@ -213,13 +200,10 @@ def append(frame: DataFrame, path: str, columns: StructType) -> None:
 
 
 def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
-    """Delete the promoted requests of days before ``before_s``, and what says that they were promoted.
+    """Delete the promoted requests of days before ``before_s``, and what says that they were promoted; count them.
 
     Each deleted row has a record of its promotion. So a request that `hold` adds meanwhile stays, and a request that
     cannot be promoted does not keep the others of its day.
-
-    Returns:
-        Number of deleted requests.
     """
     day = F.lit(date(1970, 1, 1) + timedelta(before_s // DAY_S))  # a literal: Delta opens no files of later days
     done = _sources(spark, tables.promoted).where(F.col("due_day") < day).alias("done")
@@ -240,14 +224,8 @@ def _sources(spark: SparkSession, path: str) -> DataFrame:
 
 
 def compact(spark: SparkSession, tables: ColdTables, say: Callable[[str], None] = lambda line: None) -> int:
-    """Merge small files, and delete replaced files that readers no longer need.
-
-    Args:
-        say: gets a line before the files of each table are merged, which may take minutes.
-
-    Returns:
-        Number of files that were merged.
-    """
+    """Merge small files, which may take minutes, and delete replaced files that readers no longer need. Returns how
+    many files were merged."""
     replaced = 0
     for path in (tables.held, tables.promoted, tables.batches):
         table = DeltaTable.forPath(spark, path)

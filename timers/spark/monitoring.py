@@ -40,10 +40,6 @@ class EngineCounts:
     Args:
         in_driver: returns the counters of the machines that run in the driver.
         open_circuits: returns the number of targets that fail.
-
-    Attributes:
-        waiting: partition -> number of its timers, and the due second of the first one, as of its last micro-batch.
-        snapshots: partition -> what its machine last knew of its snapshots.
     """
 
     def __init__(
@@ -53,6 +49,7 @@ class EngineCounts:
         self.open_circuits = open_circuits
         self._numbers: dict[str, float] = {}
         self.waiting: Mapping[TopicPartition, tuple[int, int | None]] = {}
+        """As in :class:`Total`: as of the last micro-batch of each partition."""
         self.snapshots: Mapping[TopicPartition, Snapshot] = {}
 
     def add(self, counted: Total) -> None:
@@ -175,11 +172,7 @@ class Monitor:
 
 @contextmanager
 def served(monitor: Monitor, port: int, host: str) -> Iterator[int]:
-    """Serve ``/metrics``, ``/health/live`` and ``/health/ready``, and return the port.
-
-    Raises:
-        SettingsError: the port is in use, or the address is not of this machine.
-    """
+    """Serve ``/metrics``, ``/health/live`` and ``/health/ready``, and return the port. Raises as MetricsServer."""
     metrics = registry((*METRICS, *SHARED), lambda: monitor)
     with closing(MetricsServer(metrics, monitor.unlive, monitor.unready, port, host)) as server:
         yield server.port

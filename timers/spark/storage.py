@@ -58,16 +58,11 @@ def table_at(directory: str, name: str) -> str:
 
 
 class Steps:
-    """The steps of a job, in a Delta table with one row when a step begins and one when it is done.
-
-    Args:
-        schema: its columns: first the name of the step, then ``state``, then columns of the job.
-    """
+    """The steps of a job, in a Delta table with one row when a step begins and one when it is done. Its columns: the
+    name of the step, ``state``, and columns of the job."""
 
     def __init__(self, spark: SparkSession, path: str, schema: StructType) -> None:
-        self._spark = spark
-        self._path = path
-        self._schema = schema
+        self._spark, self._path, self._schema = spark, path, schema
 
     def add(self, *row: Any) -> None:
         self._spark.createDataFrame([row], self._schema).write.format("delta").mode("append").save(self._path)

@@ -232,12 +232,7 @@ class Findings:
 
 
 def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment) -> Findings:
-    """Collect the findings from the tables.
-
-    Args:
-        tables: ``totals``, ``offenders``, ``lags`` and ``forecast``.
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`.
-    """
+    """Collect the findings from the tables ``totals``, ``offenders``, ``lags`` and ``forecast``."""
     findings = Findings(moment)
     due: dict[str, list[int]] = defaultdict(list)
     for row in tables["totals"].collect():

@@ -97,11 +97,7 @@ class Scope:
     def span(
         self, topics: TopicOffsets, request_topics: Collection[str], ends: Offsets, whole: Collection[str]
     ) -> Span:
-        """The offsets to read.
-
-        Args:
-            whole: those of ``topics`` that are read to their ends, also if the scope ends earlier.
-        """
+        """The offsets to read: those of ``whole`` topics to their ends, also if the scope ends earlier."""
         starts = topics.starts(request_topics) if self.from_ms is None else topics.at_time(request_topics, self.from_ms)
         scope_ends = dict(ends) if self.to_ms is None else topics.at_time(request_topics, self.to_ms)
         for topic, partitions in self.ranges.items():
@@ -153,20 +149,17 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class Gaps:
-    """Where callbacks and dead letters of lost timers may be invisible.
-
-    Attributes:
-        topics: topic that exists -> number of its partitions, and the gaps of those that have one.
-        retries: gap of the retry topic.
-        as_of_ms: until when a topic that does not exist has no records.
-        moved: partition -> what was pending of the requests below this offset was moved to another app.
-    """
+    """Where callbacks and dead letters of lost timers may be invisible."""
 
     topics: Mapping[str, tuple[int, Mapping[int, Gap]]]
+    """Topic that exists -> number of its partitions, and the gaps of those that have one."""
     letter_topic: str
     retries: Gap | None
+    """That of the retry topic."""
     as_of_ms: int
+    """Until when a topic that does not exist has no records."""
     moved: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Partition -> what was pending of the requests below this offset was moved to another app."""
 
     def why(self, timer: Timer) -> str | None:
         """Why the outcome of a lost timer is not known; None if the timer is lost."""
@@ -222,13 +215,11 @@ def find(
     as_of_ms: int,
     moved: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Gaps:
-    """Ask the brokers where callbacks and dead letters may be invisible.
+    """Ask the brokers where callbacks and dead letters of lost timers may be invisible.
 
     Args:
-        callback_topics: those of lost timers.
         ends: offsets up to which the topics were read.
         high_watermarks: offsets up to which they had records.
-        moved: as of :class:`Gaps`.
     """
     existing = topics.existing([*callback_topics, letter_topic])
     since = topics.whole_since_ms(existing, as_of_ms)
@@ -254,11 +245,8 @@ def _behind(topic: str, ends: Offsets, high_watermarks: Offsets) -> list[int]:
 
 
 def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
-    """Outcomes in which a lost timer is undecided if its callback or dead letter may be invisible.
-
-    Args:
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`; only lost timers go to Python.
-    """
+    """Outcomes in which a lost timer is undecided if its callback or dead letter may be invisible. Only lost timers go
+    to Python."""
     is_lost = F.col("status").eqNullSafe(LOST)
     decided = outcomes.where(is_lost).mapInArrow(batchwise(partial(_decided, gaps=gaps)), outcomes.schema)
     return outcomes.where(~is_lost).unionByName(decided)
@@ -288,11 +276,7 @@ def missing_topics(topics: TopicOffsets, request_topics: Iterable[str]) -> Itera
 
 
 def unused_patterns(patterns: Iterable[str], requests: DataFrame) -> Iterator[Reason]:
-    """Reasons for patterns that match no request: an audit of them judges nothing.
-
-    Args:
-        requests: all that were read: ``callback_topic``.
-    """
+    """Reasons for patterns that match the ``callback_topic`` of no request: an audit of them judges nothing."""
     for pattern in patterns:
         if requests.where(matches([pattern])).isEmpty():
             yield Reason(
@@ -310,13 +294,11 @@ def deleted_requests(
     begins: Container[TopicPartition] = (),
     unknown: Mapping[TopicPartition, str] = MappingProxyType({}),
 ) -> Iterator[Reason]:
-    """Reasons for partitions that have lost requests of the scope.
+    """Reasons for partitions that have lost requests of the scope, in topics in which a deleted request is missing.
 
     Args:
         starts: first offsets that the request topics still contain.
-        topics: topics in which a deleted request is missing.
-        begins: partitions with an opening balance.
-        unknown: partition -> why it has none.
+        begins: partitions with an opening balance; ``unknown`` says why others have none.
     """
     for topic in topics:
         for partition, start in starts.get(topic, {}).items():
@@ -394,11 +376,7 @@ class Log(NamedTuple):
 
 def unplaced_callbacks(outcomes: DataFrame, requests: DataFrame, log: Log) -> DataFrame:
     """The callbacks that belong to no version, each with its ``reason``, which is :data:`UNASKED` if it is a fault.
-
-    Args:
-        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME_COLUMNS`.
-        requests: all that were read, without the retry topic, in the shape of :data:`timers.spark.requests.REQUEST`.
-    """
+    ``requests``: all that were read, without the retry topic."""
     asked = requests.where(F.col("kind") == TIMER).select(
         "request", F.col("callback_topic").alias("asked_topic"), F.col("due_s").alias("asked_s")
     )
@@ -419,7 +397,6 @@ def unplaced_others(outputs: DataFrame, requests: DataFrame, log: Log) -> DataFr
 
     Args:
         outputs: ``what``, ``request`` (null if they lack a header), ``records`` (number of them).
-        requests: all that were read: ``request``.
     """
     unmatched = outputs.join(requests.select("request"), "request", "left_anti")
     return unmatched.withColumn(
@@ -428,11 +405,7 @@ def unplaced_others(outputs: DataFrame, requests: DataFrame, log: Log) -> DataFr
 
 
 def count_unplaced(outputs: DataFrame) -> list[Unplaced]:
-    """The outputs that are not judged, by reason.
-
-    Args:
-        outputs: ``what``, ``reason``, ``records``, ``example``.
-    """
+    """The outputs (``what``, ``reason``, ``records``, ``example``) that are not judged, by reason."""
     numbers = F.sum("records"), F.min("example")
     rows = outputs.where(F.col("reason") != UNASKED).groupBy("what", "reason").agg(*numbers)
     return [Unplaced(*row) for row in rows.orderBy("what", "reason").collect()]

@@ -67,8 +67,7 @@ def with_ids(requests: DataFrame, verdicts: DataFrame, letters: DataFrame) -> Da
 
     Args:
         requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id.
-        verdicts: the result of :func:`verdicts`.
-        letters: the result of :func:`letters`.
+        verdicts, letters: results of these functions.
     """
     on_arrival = letters.where(F.col("letter_code").isin(*_CODES_ON_ARRIVAL)).select(
         "request", F.lit(REJECTED).alias("as")
@@ -201,13 +200,10 @@ def outcomes(
     moment: Moment,
     waiting: DataFrame | None = None,
 ) -> DataFrame:
-    """The outcome of each version, and the firings that belong to none.
+    """The outcome of each version (:data:`VERSION_COLUMNS`), and the firings (:data:`FIRING`) that belong to none.
 
     Args:
-        versions: in the shape of :data:`VERSION_COLUMNS`.
-        letters: the result of :func:`letters`.
-        moved: the result of :func:`moved`.
-        firings: in the shape of :data:`FIRING`.
+        letters, moved: results of these functions.
         waiting: requests that are in the cold tier: ``request``; None without a cold tier.
 
     Returns:
@@ -309,12 +305,7 @@ _LETTER_HEADERS = (h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE)
 
 
 def firings(records: DataFrame, request_topic: str) -> DataFrame:
-    """The fired messages among the records of callback topics, which may have other records too: :data:`FIRING`.
-
-    Args:
-        records: in the shape of :data:`timers.spark.columns.RECORD`.
-        request_topic: the topic of native requests.
-    """
+    """The fired messages among the records of callback topics, which may have other records too: :data:`FIRING`."""
     append_ms = F.when(F.col("timestamp_type") == LOG_APPEND_TIME, F.col("timestamp_ms"))
     return records.select(
         F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
@@ -354,14 +345,8 @@ def verdicts(records: DataFrame) -> DataFrame:
 
 
 def moved(requests: DataFrame) -> DataFrame:
-    """Timers that the engine moved to the retry topic, for a failing target or a backlog.
-
-    Args:
-        requests: requests of the retry topic, in the shape of :data:`timers.spark.requests.REQUEST`.
-
-    Returns:
-        ``request`` (the original request), ``wait_s`` (the last second to which it was postponed).
-    """
+    """Timers that the engine moved to the retry topic, whose requests are given: ``request`` (the original request),
+    ``wait_s`` (the last second to which it was postponed)."""
     return requests.where(F.col("kind") == TIMER).groupBy("request").agg(F.max("wait_s").alias("wait_s"))
 
 
@@ -381,9 +366,7 @@ def with_requests(firings: DataFrame, versions: DataFrame, letters: DataFrame) -
     to versions that must fire, in the order of the log, last to versions that must not.
 
     Args:
-        firings: in the shape of :data:`FIRING`.
-        versions: of timers with ids, in the shape of :data:`VERSION_COLUMNS`.
-        letters: the result of :func:`letters`.
+        versions: of timers with ids.
     """
     timers = versions.where(F.col("timer_id").isNotNull()).join(letters, "request", "left")
     order = (
@@ -413,10 +396,6 @@ def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
     """Firings without those of schedules that compaction deleted and that were set again for the same slot.
 
     Such a schedule fired before its present version was written, within the accuracy of a producer's clock.
-
-    Args:
-        firings: in the shape of :data:`FIRING`.
-        schedules: in the shape of :data:`VERSION_COLUMNS`.
     """
     since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - PRODUCERS_CLOCKS_MS).alias("since_ms"))
     is_compacted = names_no_request() & (F.col("fired_ms") < F.col("since_ms"))

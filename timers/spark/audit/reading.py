@@ -48,11 +48,8 @@ def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
 
 
 def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> DataFrame:
-    """Each request that went cold, once, in the shape of :data:`timers.spark.cold.HELD`.
-
-    Args:
-        sent: records of the cold topic, in the shape of :data:`timers.spark.columns.RECORD`: `hold` may be behind.
-    """
+    """Each request that went cold, once (:data:`timers.spark.cold.HELD`), also the last ones that were ``sent`` to the
+    cold topic: `hold` may be behind."""
     held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull())
     rest = cold.hold(sent, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
     both = held.unionByName(rest.join(held.select("source"), "source", "left_anti"))
@@ -60,13 +57,8 @@ def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> D
 
 
 def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> DataFrame:
-    """The records of requests that retention deleted from their topics, as :data:`NAMED`.
-
-    Args:
-        requests: in the shape of :data:`timers.spark.cold.HELD`.
-        starts: the first offset that each partition still contains.
-        scope: which requests are audited.
-    """
+    """The records of audited requests (:data:`timers.spark.cold.HELD`) that retention deleted, as :data:`NAMED`.
+    ``starts``: the first offset that each partition still contains."""
     records = requests.withColumns(
         {
             "offset": F.regexp_extract("source", SOURCE_PATTERN, 3).cast("long"),
@@ -109,11 +101,7 @@ class Opening(NamedTuple):
 def read_opening(
     spark: SparkSession, settings: Settings, starts: Offsets, formats: Mapping[str, RequestFormat]
 ) -> Opening:
-    """Read the opening balance of the partitions whose logs do not begin at 0. Nothing is written to Kafka.
-
-    Args:
-        starts: the first offset of each partition.
-    """
+    """Read the opening balance of the partitions whose logs do not begin at 0. Nothing is written to Kafka."""
     late = [(topic, partition) for topic, of in starts.items() for partition, start in of.items() if start > 0]
     # Topics of their users are not trimmed, and a schedule is not rebuilt as it was published.
     late = [tp for tp in late if tp[0] in (settings.request_topic, settings.id_topic, settings.retry_topic)]

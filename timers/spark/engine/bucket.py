@@ -158,11 +158,10 @@ class Bucket:
         starts: partition -> the first offset that the query has read. If neither these nor the state say it, the
             machine reads the log by itself.
         cuts: partition -> the cuts of its log when the query started.
-        run: one partition in a micro-batch. Tests replace it by a broken one.
+        run: one partition in a micro-batch.
 
     Attributes:
-        state: complete after :meth:`process`.
-        failing: what the machines have learned about failing targets.
+        state, failing: complete after :meth:`process`.
     """
 
     def __init__(
@@ -236,8 +235,6 @@ class Bucket:
         """Process one micro-batch: accept requests, and fire the due timers.
 
         Args:
-            arrivals: requests that the query has read.
-            read: partition -> what was read of it.
             tick: the newest one that counts, if there is one.
             questions: about partitions, also of other buckets.
         """
@@ -289,7 +286,7 @@ class Bucket:
 
     def _has_work(self, tp: TopicPartition, end: int, now: Tick) -> bool:
         known = self._known(tp)
-        return known is None or known.has_work(end, now.second) or self._partitions.asks(tp)
+        return known is None or known.has_work(end, now.second) or self._partitions.snapshots.asks(tp)
 
     def _known(self, tp: TopicPartition) -> Known | None:
         """What the state knows of a partition; None if it knew it before a loss was accepted: of another log [I28]."""
@@ -347,9 +344,8 @@ class TimerProcessor(StatefulProcessor):
     Args:
         keys: of the buckets.
         partitions: as :meth:`Openings.of`, without its places.
-        starts: partition -> first offset that the query has read, if this is known.
-        cuts: partition -> the cuts of its log when the query started.
-        fired_s: second up to which the app had fired when the query started; None: nothing had.
+        starts, cuts: as those of :class:`Bucket`.
+        fired_s: as that of :meth:`Bucket.counted`.
     """
 
     settings: Settings

@@ -202,12 +202,11 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """What all executors must know of the query's topics."""
+    """What all executors must know of the query's topics, and the number of this run of the engine."""
 
     settings: Settings
     cluster: Cluster
     run: int
-    """Number of this run of the engine."""
 
 
 def _stop_reading(_: object, batch: UnreadableBatch) -> bool:
@@ -304,13 +303,9 @@ class Openings:
         return Failing(opened, list(known.keys() - now.keys()))
 
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
-        """Fence the former owners of a partition, and open its machine.
-
-        If no one else has committed since, and the store on this disk is the one of then, the progress is known.
-        """
+        """Fence the former owners of a partition, and open its machine."""
         port = _Port(self, tp, known)
-        open_now = partial(opener.open_machine, self.parts, port, tp, self.parts.ask_log, fences=True)
-        made = self._patiently(tp, open_now)
+        made = self._patiently(tp, partial(opener.open_machine, self.parts, port, tp, self.parts.ask_log, fences=True))
         assert made is not None and port.opening is not None, "it has fenced"
         return self._opened(tp, made, port.opening)
 
@@ -345,10 +340,6 @@ class Openings:
         with suppress(TimeoutError):
             return self.parts.producers.submit(self.lineages.stable_ends([tp])).result(2 * WAIT_S).get(tp)
         return None
-
-    def asks(self, tp: TopicPartition) -> bool:
-        """Whether a partition must be opened for its snapshots, although nothing else is to do."""
-        return self.snapshots.asks(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
         """Read a range of a log, as a worker does, that Spark has read before or cannot read.
@@ -426,11 +417,7 @@ class Openings:
         return Opened(Loop(made.machine), outbox.transaction, topic_id, opening, metrics, close, answer)
 
     def check_run(self) -> None:
-        """Check that this is the newest engine of the app.
-
-        Raises:
-            NameTakenError: another engine was started.
-        """
+        """Raise NameTakenError if another engine of the app was started."""
         settings, engine = self._places.settings, progress_record.decode_key(progress_record.ENGINE_KEY)
         with closing(ProgressLog(settings, self._places.cluster)) as log:
             found = log.read([engine])
@@ -505,9 +492,7 @@ class MachineRun:
     Args:
         known: what the bucket knows of it; None: nothing.
         tick: the present time.
-        questions: of queries about the machine.
-        answering: answers them.
-        only_asked: whether nothing else is to do.
+        only_asked: whether only the questions are to be answered.
 
     Attributes:
         known: what the bucket knows of it after :meth:`go`.

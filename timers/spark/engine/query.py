@@ -63,12 +63,8 @@ POLL_S = 0.2
 
 
 class ReadLogs:
-    """The logs of the request topics, up to what the run of the engine has read of them.
-
-    Args:
-        lineages: asks the leaders.
-        submit: runs a coroutine on the event loop of ``lineages``.
-    """
+    """The logs of the request topics, up to what the run of the engine has read of them. ``submit`` runs a coroutine on
+    the event loop of ``lineages``, which asks the leaders."""
 
     def __init__(
         self,
@@ -124,12 +120,7 @@ class ReadLogs:
         """Returns the ends of the logs with ids, asked after the newest tick of a micro-batch was written [I17].
 
         Spark has asked for them after that, so they are where the micro-batch ends. But if it has as many requests as
-        it may have, the logs go on. Without those whose leaders do not answer. Blocks.
-
-        Args:
-            ends: where the micro-batch ends.
-            with_ids: topics.
-            most: largest number of requests of a micro-batch.
+        it may have (``most``), the logs go on. Without those whose leaders do not answer. Blocks.
         """
         before, self._ends = self._ends, dict(ends)
         mine = {tp: end for tp, end in ends.items() if tp[0] in with_ids}
@@ -202,36 +193,25 @@ class Driver:
     """What the driver of an engine has beside its query.
 
     Args:
-        settings: of the app.
-        cluster: its topics.
         run: number of this run of the engine.
         wake: lets a micro-batch begin soon.
-
-    Attributes:
-        openings: opens the machines of the driver, and knows about callback topics.
-        read_logs: which logs the query reads.
-        questions: of queries, for the machines on the executors.
-        failure: why the machines of the driver must not run, if there is a reason.
     """
 
     def __init__(self, settings: Settings, cluster: Cluster, run: int, wake: Callable[[], None]) -> None:
         self.openings = Openings(Places(settings, cluster, run))
+        """Opens the machines of the driver, and knows about callback topics."""
         submit = self.openings.parts.producers.submit
         self.read_logs = ReadLogs(self.openings.lineages, submit, settings.schedule_topics)
         self.questions = Questions(wake)
         self.failure: TimersError | None = None
+        """Why the machines of the driver must not run, if there is a reason."""
 
 
 def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     """One key for each partition of the state. Spark assigns keys by hash, so keys 0, 1, 2 could share a partition."""
     place = F.pmod(F.hash("key"), F.lit(count))
-    found = (
-        spark.range(64 * count)
-        .select(F.col("id").cast("int").alias("key"))
-        .groupBy(place.alias("place"))
-        .agg(F.min("key").alias("key"))
-        .collect()
-    )
+    keys = spark.range(64 * count).select(F.col("id").cast("int").alias("key"))
+    found = keys.groupBy(place.alias("place")).agg(F.min("key").alias("key")).collect()
     assert len(found) == count, f"{count - len(found)} partitions of the state have no key"
     return sorted(int(row["key"]) for row in found)
 
@@ -353,8 +333,6 @@ class Reporter:
 
     Args:
         buckets: number of buckets. Only a micro-batch with a tick reports all of them.
-        topics: that the requests are read from.
-        say: prints a line.
 
     Attributes:
         ended: number of micro-batches that have ended.
@@ -557,11 +535,7 @@ _OWN_CAUSES = {
 
 
 class _Planning:
-    """Makes the plans of an engine.
-
-    Attributes:
-        plan: for the next query.
-    """
+    """Makes the plans of an engine, and has that for the next query."""
 
     def __init__(self, settings: Settings, make_plan: Callable[[bool], Plan], say: Callable[[str], None]) -> None:
         self._settings = settings

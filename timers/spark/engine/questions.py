@@ -240,10 +240,6 @@ class MomentaryRunner:
 class Snapshots:
     """The machines of this process (:class:`timers.machines.log_trimmer.Machines`), and the thread of their snapshots.
 
-    Args:
-        parts: what the machines share.
-        partition_metrics: of the partitions of this process.
-
     Attributes:
         now_s: the brokers' time in epoch seconds; None: it is not known.
     """
@@ -290,11 +286,7 @@ class Snapshots:
             gone.end()
 
     def answer(self, tp: TopicPartition, machine: Machine, store: RocksStore, record_bytes: float | None) -> None:
-        """Answer the questions about an open machine that has nothing left to do. Raises as a commit.
-
-        Args:
-            record_bytes: mean size of the requests that it got; None: it got none.
-        """
+        """Answer the questions about an open machine that has nothing left to do: see :attr:`Opened.answer`."""
         runner = self.runner(tp, machine)
         runner.record_bytes = record_bytes or runner.record_bytes
         runner.answer(machine, store)

@@ -41,14 +41,8 @@ CLOSE_S = 10.0
 
 
 class Retries:
-    """Runs the machines of the retry topic from its start to its end.
-
-    Args:
-        settings: of the app.
-        cluster: its topics.
-        driver: its machines are closed at the end.
-        oscillator: knows the present time.
-    """
+    """Runs the machines of the retry topic from its start to its end, at which those of the driver are closed. The time
+    is that of the oscillator."""
 
     def __init__(self, settings: Settings, cluster: Cluster, driver: Driver, oscillator: Oscillator) -> None:
         self._driver = driver
@@ -98,7 +92,7 @@ class Retries:
         if (tp in self._running and not self._running[tp].done()) or monotonic() < self._opens_at.get(tp, 0.0):
             return False
         known = self._known.get(tp)
-        return known is None or known.has_work(end, tick.second) or self._openings.asks(tp)
+        return known is None or known.has_work(end, tick.second) or self._openings.snapshots.asks(tp)
 
     def _run(self, tp: TopicPartition, end: int, tick: Tick) -> None:
         """Accept what the topic has up to ``end``, and fire what is due."""

@@ -38,23 +38,19 @@ BROKERS_CLOCKS_MS = 2000
 
 @dataclass(frozen=True)
 class Audit:
-    """Parameters of an audit.
-
-    Attributes:
-        moment: the time that the audit refers to, at or before the start of reading, and what counts as a fault.
-        callback_topics: patterns with ``*``: only timers of these topics are audited; empty: all timers.
-        tables: directory for the tables; None: do not write them.
-        table_format: ``delta`` or ``parquet``.
-        cold: tables of the cold tier; None: do not read them.
-    """
+    """Parameters of an audit."""
 
     settings: Settings
     scope: Scope
     moment: Moment
+    """At or before the start of reading."""
     callback_topics: tuple[str, ...] = ()
+    """Patterns with ``*``: only timers of these topics are audited; empty: all timers."""
     tables: str | None = None
+    """Directory for the tables; None: do not write them."""
     table_format: str = "delta"
     cold: ColdTables | None = None
+    """Tables of the cold tier; None: do not read them."""
 
 
 def run(spark: SparkSession, audit: Audit, say: Callable[[str], None]) -> Findings:
@@ -188,11 +184,7 @@ class _Evidence:
         return self._kept.on_disk(gaps.unplaced_callbacks(found, requests, self._log()))
 
     def offenders(self, found: DataFrame, callbacks: DataFrame | None) -> DataFrame:
-        """Each fault of each timer, with the records that show it.
-
-        Args:
-            callbacks: the result of :meth:`unplaced_callbacks`; None if each callback has a request.
-        """
+        """Each fault of each timer, with the records that show it. Without ``callbacks``, each has a request."""
         faults = figures.offenders(found)
         if callbacks is not None:
             missing = callbacks.where(F.col("reason") == UNASKED).withColumnRenamed("reason", "fault")
@@ -254,12 +246,7 @@ def _decided(
 def _reasons(
     audit: Audit, topics: TopicOffsets, reading: Reading, requests: DataFrame, opening: Opening | None
 ) -> Iterator[gaps.Reason]:
-    """Why requests that were to be judged are not visible.
-
-    Args:
-        requests: all that were read, in the shape of :data:`timers.spark.requests.REQUEST`.
-        opening: what snapshots say of deleted requests.
-    """
+    """Why requests that were to be judged are not visible."""
     scope, span = audit.scope, reading.span
     yield from gaps.missing_topics(topics, reading.formats.keys() - {audit.settings.retry_topic})
     yield from gaps.unused_patterns(audit.callback_topics, requests)

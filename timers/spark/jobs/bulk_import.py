@@ -38,22 +38,16 @@ begin, is JSON: where the topic ended then."""
 
 @dataclass(frozen=True)
 class Import:
-    """Parameters of the job.
-
-    Attributes:
-        settings: brokers, login, and the topic of timers with an id.
-        files: the files with the rows.
-        name: name of the import; part of each id.
-        ledger: path of the ledger, the same for all runs of an import.
-        rejects: path for the rows that are not valid timers.
-        as_base64: whether values are base64.
-    """
+    """Parameters of the job."""
 
     settings: Settings
     files: RowFiles
     name: str
+    """Part of each id."""
     ledger: str
+    """Path of the ledger, the same for all runs of an import."""
     rejects: str
+    """Path for the rows that are not valid timers."""
     as_base64: bool = False
 
 
@@ -116,14 +110,8 @@ def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kep
 
 
 def numbered(entries: DataFrame, name: str) -> DataFrame:
-    """Valid rows with their ids. Equal rows get different numbers, because each row is a timer.
-
-    Args:
-        entries: in the shape of :data:`timers.spark.rows.ENTRY`.
-
-    Returns:
-        ``id``, ``due_s``, ``value``, ``headers``.
-    """
+    """Valid rows (:data:`timers.spark.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers``. Equal
+    rows get different numbers, because each row is a timer."""
     alike = (
         entries.where("reason is null")
         .groupBy("content")
@@ -138,10 +126,8 @@ def numbered(entries: DataFrame, name: str) -> DataFrame:
 
 
 def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:
-    """Ids of imports in a range of the topic: ``id``, ``due_s`` (null).
-
-    Also those of imports with another name: they may share the ledger, and the interrupted run may be one of them.
-    """
+    """Ids of imports in a range of the topic: ``id``, ``due_s`` (null). Also those of imports with another name: they
+    may share the ledger, and the interrupted run may be one of them."""
     key = F.col("key").cast("string")
     records = kafka.read(spark, job.settings, starts, ends)
     ours = records.where(key.rlike(rf"^.+-[0-9a-f]{{{rows.HASH_DIGITS}}}-[0-9]+\z"))

@@ -39,7 +39,7 @@ def run(
 
     Args:
         every_s: seconds between micro-batches; None: read all existing records, then end.
-        stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
+        stop: ends the job. The next run repeats a micro-batch that is not committed by then.
 
     Raises:
         SettingsError: the topic of cold timers does not exist.

@@ -46,14 +46,8 @@ PLACE = ("topic", "partition")
 
 
 def run(spark: SparkSession, settings: Settings, cluster: Cluster, table: str | None) -> list[tuple[int, str, int]]:
-    """Read what is pending, write it to a table if one is named, and return the forecast by hour.
-
-    Args:
-        table: location of the Delta table, which is replaced once all is read.
-
-    Returns:
-        (epoch second of the hour, callback topic, timers)
-    """
+    """Read what is pending, replace the Delta table if one is named, and return the forecast: (epoch second of an hour,
+    callback topic, timers)."""
     with Kept() as kept, described(spark, f"timers pending: what is pending of {settings.app_id}"):
         timers = kept.on_disk(pending(spark, settings, cluster))
         counts = timers.groupBy("hour", "topic").agg(F.count(F.lit(1)).alias("timers")).orderBy("hour", "topic")

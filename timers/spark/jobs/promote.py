@@ -67,11 +67,7 @@ TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun sinc
 
 
 class KafkaPort:
-    """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none.
-
-    Args:
-        config: configuration of librdkafka; it contains secrets.
-    """
+    """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none."""
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
         self._open = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
@@ -112,11 +108,8 @@ def writer(
 
 
 def _write(port: KafkaPort, copies: Sequence[Record], refused: dict[str, str]) -> Iterator[int]:
-    """Write copies, and yield the number of each transaction. A copy that its topic refuses does not stop the others.
-
-    Args:
-        refused: gets the sources of refused copies, with the reasons.
-    """
+    """Write copies, and yield the number of each transaction. A copy that its topic refuses does not stop the others:
+    ``refused`` gets its source, with the reason."""
     try:
         port.write(copies)
     except KafkaException as error:
@@ -220,20 +213,16 @@ class Logs:
 
 @dataclass(frozen=True)
 class Promote:
-    """Parameters of the job.
-
-    Attributes:
-        lead_s: how many seconds before its due second a timer is promoted.
-        rate_per_s: largest number of copies in a second.
-        chunk: largest number of copies in one round.
-        overdue: whether to promote timers that were held so late that they may have been promoted before.
-    """
+    """Parameters of the job."""
 
     tables: ColdTables
     lead_s: int = 3600
+    """How many seconds before its due second a timer is promoted."""
     rate_per_s: int = 5000
     chunk: int = CHUNK
+    """Largest number of copies in one round."""
     overdue: bool = False
+    """Whether to promote timers that were held so late that they may have been promoted before."""
 
 
 class Round(NamedTuple):
@@ -264,7 +253,6 @@ def run(
     Args:
         now_s: returns epoch seconds. They decide only which timers are near their due second.
         every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
-        stop: ends the job when it is set, after the current round.
         ended: called after each round with the number of its timers and its duration in seconds.
     """
     job.tables.create(spark)

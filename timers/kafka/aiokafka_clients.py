@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from timers.errors import AccessError
 from timers.kafka import connection, login_tokens
-from timers.kafka.aiokafka_internals.sessions import log_in_in_time
+from timers.kafka.aiokafka_internals.sessions import keep_logged_in
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, uses_sasl, uses_tls
 
@@ -22,7 +22,7 @@ def arguments(settings: Settings, name: str = "") -> dict[str, Any]:
     Args:
         name: of the client, after the worker's id; empty: the caller names it.
     """
-    log_in_in_time()
+    keep_logged_in()
     found: dict[str, Any] = {
         "bootstrap_servers": settings.brokers.split(","),
         "security_protocol": settings.security_protocol,

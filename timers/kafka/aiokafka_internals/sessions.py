@@ -66,7 +66,7 @@ async def end_in_time(closing: Coroutine[Any, Any, None]) -> None:
         task.cancel()
 
 
-def log_in_in_time() -> None:
+def keep_logged_in() -> None:
     """From now on all connections of aiokafka in this process log in again before their session ends."""
     conn.AIOKafkaConnection = Connection
     conn.log.addFilter(_is_no_login)

@@ -26,7 +26,7 @@ from aiokafka.errors import (
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from tests.harness.constants import Constants
-from timers.core.ports import BatchesRefused, DeliveryFailed, NoAnswer
+from timers.core.ports import BatchesRefused, DeliveryFailed, Unanswered
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
@@ -143,7 +143,7 @@ async def test_a_partition_that_lost_its_leader_or_is_gone_is_seen_in_the_metada
 
 
 async def test_silence_is_no_fault_and_names_the_topics_without_any_answer(impatient: None) -> None:
-    with pytest.raises(NoAnswer) as silence:
+    with pytest.raises(Unanswered) as silence:
         await deliver({("a", 0): [None, None], ("slow", 0): [None], ("silent", 0): []}, batches_each=2)
     assert silence.value.topics == {"silent"}
 
@@ -157,7 +157,7 @@ async def test_a_partition_with_too_few_replicas_is_a_fault_of_its_topic(impatie
 
 async def test_a_throttled_producer_names_no_silent_topic(impatient: None) -> None:
     """The broker answers the first batches at once, and reads the others only when the producer may send again."""
-    with pytest.raises(NoAnswer) as silence:
+    with pytest.raises(Unanswered) as silence:
         await deliver({("own", 0): [None], ("unread", 0): []}, quota_ms=5_000)
     assert silence.value.topics == set()
 
@@ -167,7 +167,7 @@ async def test_refused_records_are_reported_when_all_batches_are_answered(impati
     with pytest.raises(BatchesRefused) as reported:
         await deliver({("a", 0): [refused, OutOfOrderSequenceNumber()], ("b", 0): [None, None]}, batches_each=2)
     assert [error for _, error in reported.value.batches] == [refused]
-    with pytest.raises(NoAnswer):
+    with pytest.raises(Unanswered):
         await deliver({("a", 0): [refused], ("b", 0): []})
 
 

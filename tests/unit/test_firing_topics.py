@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.core.ports import NoAnswer
+from timers.core.ports import Unanswered
 from timers.kafka import topic_admin
 from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.machines.firing import topics as module
@@ -197,7 +197,7 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
     assert chosen() == [0, 1, 2]
     assert not any(targets.was_moved(retry, partition) for partition in range(3))
     targets.note_failed({retry: LeaderNotAvailableError(retry, 1), "t": UnknownError()})
-    targets.note_silent(NoAnswer([(retry, 2), ("t", 0)]), few_records=True)
+    targets.note_silent(Unanswered([(retry, 2), ("t", 0)]), few_records=True)
     assert not targets.circuit_breaker.count, "the brokers may be the cause"
     look(targets)
     assert chosen() == [0, 0, 0], "the metadata still name the dead leader"
@@ -224,7 +224,7 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (NoAnswer([("t", 0)]), "does not answer"),
+        (Unanswered([("t", 0)]), "does not answer"),
         (RecordsRefused("t", 0, INVALID_RECORD, "", (RefusedRecord(3, "too old"),)), "INVALID_RECORD (too old)"),
     ],
 )

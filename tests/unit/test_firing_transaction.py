@@ -12,7 +12,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.limits import ChunkSize
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer, Output, TooMuch
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Output, TooMuch, Unanswered
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick
 from timers.kafka.aiokafka_internals.refusals import (
@@ -200,7 +200,7 @@ def test_timers_of_a_topic_wait_in_the_retry_topic_while_no_broker_says_whether_
 
 def test_silence_opens_no_circuit_unless_few_records_were_sent(rig: Rig) -> None:
     t, retry = ("t", 0), (rig.retry_topic, 0)
-    rig.producer.outcomes = [NoAnswer([t]), NoAnswer([t, retry]), NoAnswer([t])]
+    rig.producer.outcomes = [Unanswered([t]), Unanswered([t, retry]), Unanswered([t])]
     with pytest.raises(TooMuch):
         rig.fire(*["t"] * module.FEW_RECORDS, "u")
     with pytest.raises(TooMuch):

@@ -13,7 +13,7 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 
 from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
-from timers.core.ports import DeliveryFailed, Lost, NoAnswer
+from timers.core.ports import DeliveryFailed, Lost, Unanswered
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import Absent, BrokerAnswers
 
@@ -159,7 +159,7 @@ async def test_no_transaction_begins_while_a_leader_is_dead_or_frozen() -> None:
         await check(sim, ("a", 0), ("b", 0), ("b", 1))
     assert {topic: error.args for topic, error in failed.value.culprits.items()} == {"b": ("b", 0, 1)}
     sim.dead, sim.frozen = set(), {1}
-    with pytest.raises(NoAnswer) as silence:
+    with pytest.raises(Unanswered) as silence:
         await check(sim, ("a", 0), ("b", 0))
     assert silence.value.places == {("a", 0)} and silence.value.rolled_back
 
@@ -201,7 +201,7 @@ async def test_without_any_broker_no_topic_is_at_fault() -> None:
     sim.leaders, sim.dead, sim.next_leaders = {("a", 0): 1}, {1}, None
     with pytest.raises(Lost) as lost:
         await check(sim, ("a", 0))
-    assert not isinstance(lost.value, (DeliveryFailed, NoAnswer))
+    assert not isinstance(lost.value, (DeliveryFailed, Unanswered))
 
 
 @pytest.mark.parametrize("how", ["dead", "frozen", "without a leader"])

@@ -79,6 +79,11 @@ IN_RECORDS = (
 FAILED = "[STREAM_FAILED] Query [id = 7] terminated with exception: Job aborted"
 TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\n  File x\n    raise"
 
+HANDLING = (
+    f"{FAILED}: {TRACEBACK}\ntimers.core.ports.Unanswered: no answer in time\n\n"
+    "During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+)
+
 
 @pytest.mark.parametrize(
     ("message", "sentence", "cause"),
@@ -95,6 +100,10 @@ TRACEBACK = "pyspark.errors.PythonException: Traceback (most recent call last):\
             Cause.OTHER,
         ),
         (f"{FAILED}: {TRACEBACK}\ntimers.errors.CheckpointMismatch: it is old\n\tat a.b", "it is old", Cause.MISMATCH),
+        (f"{HANDLING}timers.errors.Fenced: taken over\n\tat a.b", "taken over", Cause.OTHER),
+        (f"{HANDLING}timers.errors.CheckpointMismatch: it is old\n\tat a.b", "it is old", Cause.MISMATCH),
+        (f"{FAILED}: {TRACEBACK}\ntimers.core.ports.Unanswered: no answer\n\tat a.b", "no answer", Cause.OTHER),
+        (f"{FAILED}: {TRACEBACK}\ntimers.core.ports.DeliveryFailed: t: gone\n\tat a.b", "t: gone", Cause.OTHER),
         (f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", f"{FAILED}: [KAFKA_DATA_LOSS.X] Some data", Cause.MISMATCH),
         (f"{FAILED}: [{DAMAGED}", f"{FAILED}: [{DAMAGED}", Cause.NOT_LOADED),
         (f"{FAILED}: failOnDataLoss = true, no leader", f"{FAILED}: failOnDataLoss = true, no leader", Cause.OTHER),

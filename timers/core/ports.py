@@ -43,7 +43,7 @@ class DeliveryFailed(Lost):
         self.culprits = culprits
 
 
-class NoAnswer(TooMuch):
+class Unanswered(TooMuch):
     """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
 
     Attributes:

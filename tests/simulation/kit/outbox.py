@@ -15,7 +15,7 @@ from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarg
 from tests.simulation.kit.next_level import LEVEL, formats_at
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.machines.firing.policy import KEYLESS_S, Policy, policy_of
@@ -99,7 +99,7 @@ class SimTopics:
             else:
                 self.open_circuit(topic, error)
 
-    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
+    def note_silent(self, failure: Unanswered, *, few_records: bool) -> None:
         """Do nothing: the brokers are slow."""
 
     def note_worked(self, topics: Collection[str]) -> None:
@@ -236,7 +236,7 @@ class SimTransactions:
     ) -> list[tuple[SimBatch, SimRefusal]]:
         """Send batches and offsets. Returns what the brokers refuse."""
         if sum(len(batch.records) for _, _, batch in batches) > self._log.slow_above_records:
-            raise NoAnswer(())
+            raise Unanswered(())
         for machine, offset in offsets.items():
             self.producer.send_offset(self._settings.app_id, machine, *offset)
         refused = []

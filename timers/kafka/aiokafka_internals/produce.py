@@ -54,7 +54,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.core.pauses import Pauses
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
@@ -287,7 +287,7 @@ async def transact(
 
     Raises:
         BatchesRefused: some batches have bad records. It can be rolled back.
-        DeliveryFailed, NoAnswer, Lost, KafkaError: it failed otherwise, or its outcome is not known.
+        DeliveryFailed, Unanswered, Lost, KafkaError: it failed otherwise, or its outcome is not known.
     """
     track_topics(producer, batches)
     answering = await check_leaders(producer, answers, batches)
@@ -314,7 +314,7 @@ async def transact(
         try:
             left_s = TRANSACTION_S - (monotonic() - began_s)
             if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
-                raise NoAnswer(())
+                raise Unanswered(())
             await offsets_sent
         finally:
             offsets_sent.cancel()
@@ -327,7 +327,7 @@ async def check_leaders(producer: AIOKafkaProducer, answers: BrokerAnswers, plac
 
     Raises:
         DeliveryFailed: partitions have no leader, or it takes no connection.
-        NoAnswer: leaders do not answer.
+        Unanswered: leaders do not answer.
         Lost: no broker answers.
     """
     refusing = {NO_LEADER}
@@ -350,7 +350,7 @@ async def check_leaders(producer: AIOKafkaProducer, answers: BrokerAnswers, plac
             silent = {place for place, leader in now.items() if leader in absent.silent}
             checks_left -= bool(silent)
             if not checks_left:
-                raise NoAnswer(silent, rolled_back=True)
+                raise Unanswered(silent, rolled_back=True)
         # Another broker may be the leader now.
         is_fresh = await update_metadata(producer, CHECK_S if silent else ANSWER_S)
         if not (is_fresh or silent):
@@ -384,7 +384,7 @@ async def deliver_in_time(producer: AIOKafkaProducer, batches: Mapping[Place, Se
         late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
         if late:
             silent = {sending[task] for task in late} - answered
-            raise NoAnswer(() if throttled_until(producer) > began_s else silent)
+            raise Unanswered(() if throttled_until(producer) > began_s else silent)
         found = [error for task in sending if isinstance(error := _error(task), BatchesRefused)]
         if found:
             raise BatchesRefused([each for error in found for each in error.batches])

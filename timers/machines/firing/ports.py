@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from timers.core.ports import NoAnswer
+from timers.core.ports import Unanswered
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.wire import headers as h
@@ -117,7 +117,7 @@ class Producer(Protocol):
         Raises:
             BatchesRefused: brokers refused some records. It was rolled back, and another transaction may follow.
             DeliveryFailed: some topics failed, or a batch is too large for one; the machine must be opened again.
-            NoAnswer: some batches were not answered; the machine must be opened again.
+            Unanswered: some batches were not answered; the machine must be opened again.
             Fenced: another worker owns the machine.
             Lost: the outcome is not known; the machine must be opened again.
         """
@@ -170,7 +170,7 @@ class Topics(Protocol):
     def note_failed(self, failed: Mapping[str, BaseException]) -> None:
         """Note topics that did not take their records, and what the brokers said."""
 
-    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
+    def note_silent(self, failure: Unanswered, *, few_records: bool) -> None:
         """Note partitions that did not answer a transaction; ``few_records``: it had few records."""
 
     def note_timestamps_refused(self, topic: str) -> None:

@@ -34,7 +34,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.core.limits import LONG_S
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
 from timers.kafka import aiokafka_clients, connection
@@ -196,7 +196,7 @@ class TransactionalProducer:
         began_s = monotonic()
         try:
             with_offsets = self._wait(self._loop.submit(self._transact(by_partition, of_group)))
-        except (BatchesRefused, DeliveryFailed, NoAnswer):
+        except (BatchesRefused, DeliveryFailed, Unanswered):
             self._metrics.transaction_failed("delivery")
             raise
         except Fenced:

@@ -28,7 +28,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaException
 
-from timers.core.ports import NoAnswer
+from timers.core.ports import Unanswered
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.error_codes import UNREACHABLE, code_of
@@ -211,7 +211,7 @@ class Targets:
             reason = f"{topic!r}, or a partition of it, comes and goes"
         elif isinstance(error, NotEnoughReplicasError):
             reason = f"{topic!r} has fewer replicas in sync than its min.insync.replicas"
-        elif isinstance(error, NoAnswer):
+        elif isinstance(error, Unanswered):
             reason = f"a partition of {topic!r} does not answer"
         elif isinstance(error, RecordsRefused):
             why = next((record.why for record in error.records), error.why)
@@ -270,7 +270,7 @@ class Targets:
             else:
                 self.open_circuit(topic, error)
 
-    def note_silent(self, failure: NoAnswer, *, few_records: bool) -> None:
+    def note_silent(self, failure: Unanswered, *, few_records: bool) -> None:
         """Note partitions that did not answer a transaction; ``few_records``: it had few records."""
         own = {place for place in failure.places if place[0] in self.own}
         if own:

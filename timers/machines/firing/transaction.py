@@ -30,7 +30,7 @@ from typing import TypeAlias
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import Verdict
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, NoAnswer, TooMuch
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
     DueRows,
@@ -298,7 +298,7 @@ class Transaction:
         except DeliveryFailed as failure:
             self._topics.note_failed(failure.culprits)
             raise
-        except NoAnswer as failure:
+        except Unanswered as failure:
             self._topics.note_silent(
                 failure, few_records=sum(len(batch.offsets) for _, _, batch in batches) <= FEW_RECORDS
             )

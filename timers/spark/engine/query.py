@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.core.counters import added, dead_lettered_of
 from timers.core.lineage import Lineage, Parted
 from timers.core.pauses import AFTER_UNFORESEEN, Reopening
-from timers.core.ports import Lost
+from timers.core.ports import DeliveryFailed, Lost, TooMuch, Unanswered
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse, TimersError
@@ -399,7 +399,7 @@ QUIET_S = 30.0
 """After this time without the end of a micro-batch, the job prints a line: ticks come every second."""
 
 _OURS = re.compile(r"^timers\.(?:errors|core\.ports)\.(\w+): (.*)$", re.MULTILINE)
-"""The last line of a traceback of an error of this package."""
+"""The last line of a traceback of an error of this package. The last one counts: those before it were being handled."""
 
 _DATA_LOSS = re.compile("KAFKA_DATA_LOSS|Some data may have been lost")
 """Words of Spark if offsets of the checkpoint are missing in a topic: the start with a new checkpoint says why."""
@@ -525,7 +525,7 @@ class _Cause(Enum):
 
 
 _OWN_CAUSES = {
-    Lost.__name__: _Cause.OTHER,
+    **dict.fromkeys((each.__name__ for each in (Lost, TooMuch, DeliveryFailed, Unanswered)), _Cause.OTHER),
     Fenced.__name__: _Cause.OTHER,
     StoreInUse.__name__: _Cause.OTHER,  # of an attempt that is fenced, and does not know it yet
     StoreError.__name__: _Cause.OTHER,  # such as a full disk: no timer is lost, and an operator may mend it
@@ -603,13 +603,13 @@ def _restartable(failure: StreamingQueryException | None) -> tuple[str, _Cause]:
     if failure is None:
         return "without a reason", _Cause.OTHER
     text = str(failure)
-    ours = _OURS.search(text)
-    if ours is not None:
-        if ours[1] == NameTakenError.__name__:
-            raise NameTakenError(ours[2])
-        if ours[1] not in _OWN_CAUSES:
-            raise SparkError(ours[2])
-        return ours[2], _OWN_CAUSES[ours[1]]
+    if ours := _OURS.findall(text):
+        name, sentence = ours[-1]
+        if name == NameTakenError.__name__:
+            raise NameTakenError(sentence)
+        if name not in _OWN_CAUSES:
+            raise SparkError(sentence)
+        return sentence, _OWN_CAUSES[name]
     reason = _JAVA.search(text)
     sentence = sentence_of(failure) if reason is None else reason[1]
     if found := _UNREADABLE.search(text):

@@ -70,6 +70,9 @@ CHANGED = {
     "[I14] a machine that has not fenced runs": changed(
         entry("** OPENED NOTHING_AHEAD", "OPENED", "READING, RUN", "OPEN, RUN"),
     ),
+    "[I11] a machine that has just read ahead is let go": changed(
+        ("state in (State.OPEN, State.LEAVING) and not recovering", "not recovering"),
+    ),
     "[I11] opened before the former machine has closed": changed(
         entry(CLOSING, "DEALT", "RETURNING, None", "AHEAD, OPEN_AHEAD"),
     ),

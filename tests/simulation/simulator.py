@@ -501,7 +501,8 @@ class Simulator(SimCluster):
         if not behind:
             return f"{new.name} has read all"
         name = self._random_machine(behind)
-        new.read_ahead(name, self._ahead_random, changes=new.is_slow and self._life_random.random() < 0.1)
+        meets = self._life_random.choice([None] * 8 + [Event.CHANGED, Event.TAKEN]) if new.is_slow else None
+        new.read_ahead(name, self._ahead_random, meets)
         worked = [self._work() for _ in range(self._ahead_random.randint(0, 6))]
         takes_over = new.alive and self._ahead_random.random() < 0.7
         if takes_over:

@@ -60,7 +60,7 @@ def test_machines_make_the_transitions_of_the_table() -> None:
 
 
 LIVES: list[tuple[Any, type[SimWorker], int]] = [
-    *((Simulator, SlowWorker, seed) for seed in (34, 44, 40, 77, 72, 43, 15)),
+    *((Simulator, SlowWorker, seed) for seed in (44, 34, 2, 45, 15)),
     (LossSimulator, SimWorker, 3),
     (SnapshotSimulator, SnapshotWorker, 4),
 ]

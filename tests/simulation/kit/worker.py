@@ -44,7 +44,7 @@ from timers.core.snapshots import Place
 from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Rejected, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.machines.firing.policy import Policy
-from timers.machines.life import Command, Event, Life, ReadAhead, State, kind_of, taken_away
+from timers.machines.life import ON_ITS_WAY, Command, Event, Life, ReadAhead, State, kind_of, taken_away
 from timers.machines.opener import Known, OpenedMachine, open_machine
 from timers.machines.partition import Classes, PartitionSpec
 from timers.process.config.settings import Settings
@@ -232,6 +232,8 @@ class SimWorker:
         event = taken_away(self.lives.get(machine, Life()).state, recovering=recovering)
         with self._may_crash():
             self._tell(machine, event)
+        if machine in self.lives and self.lives[machine].state in ON_ITS_WAY | {State.READING}:
+            raise Violation(f"{machine} was taken away, and is {self.lives[machine].state}")
 
     def happens(self, machine: TopicPartition, event: Event) -> None:
         """Let something else happen to a machine."""
@@ -242,11 +244,8 @@ class SimWorker:
             self._tell(machine, event)
 
     def report(self, machine: TopicPartition, *, answers: bool = True) -> None:
-        """Let what is under way at a machine end: an opening, a closing, a pause, or the question to the group.
-
-        Args:
-            answers: whether the group's coordinator answers.
-        """
+        """Let what is under way at a machine end: an opening, a closing, a pause, or the question to the group, whose
+        coordinator ``answers`` or not."""
         with self._may_crash():
             if (end := self._reports.pop(machine, None)) is not None:
                 self._tell(machine, *end())
@@ -398,24 +397,24 @@ class SimWorker:
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
 
-    def read_ahead(self, machine: TopicPartition, random: Random, *, changes: bool = False) -> None:
+    def read_ahead(self, machine: TopicPartition, random: Random, meets: Event | None = None) -> None:
         """Read the log of a machine as far as its owner has, which is not fenced. Without ticks it sends nothing.
-
-        Whatever is wrong is judged when the machine is opened. Here it is not: another deal takes it away.
 
         Args:
             random: decides how much a fetch has, and whether the reading ends early.
-            changes: whether it begins again, because the topic was made anew.
+            meets: what happens to it meanwhile; if a deal takes it away, that is when it has read all.
         """
         self._reads_ahead = True
         with self._may_crash():
             self._tell(machine, Event.DEALT)
             self._tell(machine, Event.FOUND)
-            if changes:
-                self._tell(machine, Event.CHANGED)
+            if meets is Event.CHANGED:
+                self._tell(machine, meets)
             try:
                 while (runner := self.runners.get(machine)) is not None and random.random() < 0.9:
                     if not runner.machine.recovering:
+                        if meets is Event.TAKEN:
+                            self.take_away(machine)
                         raise ReadAhead
                     self._read_some(runner, random.choice([1, 3, 10, 50]))
             except (LogMismatch, Lost, Unforeseen, ReadAhead) as error:

@@ -36,7 +36,7 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
         request.partition = index // 3 % PARTITIONS
     system.send(*requests)
     wait_until(lambda: zombie.is_stopped, "it stops in a transaction")
-    assert system.end(target, committed=True) < system.end(target), "its transaction is open"
+    # Its transaction is open, unless the machine is so busy that the broker has aborted it after 10 s.
     other = system.worker().start()
     # It joins at once and waits for the end of the zombie's session.
     other.wait_for(rf"ready: {2 * PARTITIONS} partitions")

@@ -12,12 +12,13 @@ the end the faults stop, all workers are started again, and all timers that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tests.simulation.cluster import MAX_CLOCK_LEAP_S, SimCluster
 from tests.simulation.cold import SimCold
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
+from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.worker import REAL, Parts, SimWorker
 from tests.simulation.workload import TARGETS
 from timers.core.ports import Lost
@@ -529,7 +530,7 @@ class Simulator(SimCluster):
         if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers
             self.log.failing.clear()
         self.log.is_silent = False
-        newest_ms = max((r.timestamp_ms for r in self.log.committed), default=0)
+        newest_ms = max((r.timestamp_ms for r in self._dated_records()), default=0)
         until_s = max(self._workload.latest_due_s, newest_ms // 1000) + 2
         self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)
         for worker in self.workers:
@@ -549,6 +550,10 @@ class Simulator(SimCluster):
         for runner in (self._owner[name].runners[name] for name in self.machines):
             self.checkers.stores.check_recovery(runner, self.limits, self._random)
         self.checkers.check_end(until_s)
+
+    def _dated_records(self) -> Iterable[SimRecord]:
+        """The records that are no later than the end of a run."""
+        return self.log.committed
 
     def _settle_once(self) -> None:
         for worker in self.workers:

@@ -38,6 +38,8 @@ class MachineLog:
 
     forgotten_below: int = 0
     """Some requests below this offset were forgotten."""
+    forgotten_through: OrderKey = (-1, 0)
+    """They had fired when the machine had fired up to this key."""
 
     @classmethod
     def of(cls, request_format: RequestFormat) -> MachineLog:
@@ -115,7 +117,7 @@ class MachineLog:
 
     def forget(self, names: set[str]) -> None:
         """Forget all requests but those with these names."""
-        self.forgotten_below = self.progress.next_offset
+        self.forgotten_below, self.forgotten_through = self.progress.next_offset, self.progress.fired_through
         self.requests = {offset: each for offset, each in self.requests.items() if each.name in names}
         for by_offset in (self.cold.copies, self.cold.forwarded):
             for offset in by_offset.keys() - self.requests.keys():

@@ -55,6 +55,8 @@ class StoreChecks:
             return
         if store.applied < log.forgotten_below:  # it is read again: check_recovery() looks at the end of that
             return
+        if progress.fired_through < log.forgotten_through:  # fenced: it still holds what has fired and was forgotten
+            return
         if log.schedules is not None:
             self._check_schedules(runner, log.schedules)
             return

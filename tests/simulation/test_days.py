@@ -30,7 +30,11 @@ def test_runs_of_other_kinds_that_once_failed(of: str) -> None:
         KINDS[of](int(kept["seed"])).run()
 
 
-@pytest.mark.parametrize("kept", KEPT["days"], ids=lambda kept: f"{kept['seed']}")
+@pytest.mark.parametrize(
+    "kept",
+    [pytest.param(each, marks=[pytest.mark.long] if "long" in each else []) for each in KEPT["days"]],
+    ids=lambda kept: f"{kept['seed']}",
+)
 def test_runs_of_days_that_once_failed(kept: dict[str, str]) -> None:
     only = from_text(kept["only"]) if "only" in kept else None
     Days(int(kept["seed"]), int(kept["days"]), only=only).run()

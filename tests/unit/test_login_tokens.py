@@ -258,7 +258,7 @@ def test_a_command_that_cannot_be_run_is_named_without_its_arguments() -> None:
 def test_a_function_gives_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     text = jwt(claims_of("ada", 60))
     assert token_of(**module(monkeypatch, lambda: text)).text == text
-    monkeypatch.setattr(login_tokens, "_sources", {})
+    login_tokens._sources.clear()
     token = token_of(**module(monkeypatch, lambda: ("opaque", time.time() + 900)))
     assert (token.text, token.subject) == ("opaque", "") and 899 < token.left_s <= 900
 

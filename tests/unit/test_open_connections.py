@@ -231,9 +231,7 @@ def test_a_caller_gets_an_answer_from_the_port_of_metrics_while_half_sent_reques
         server.close()
 
 
-async def test_callers_that_cannot_be_accepted_do_not_fill_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_callers_that_cannot_be_accepted_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, iter(range(5))
@@ -243,7 +241,7 @@ async def test_callers_that_cannot_be_accepted_do_not_fill_the_log(
             raise OSError(24, "Too many open files")
         return await accept(listener)
 
-    monkeypatch.setattr(loop, "sock_accept", without_files)
+    loop.sock_accept = without_files  # type: ignore[assignment, method-assign]
     async with serving(OpenConnections("the server", 50)) as port:
         assert await asyncio.to_thread(ask, port) == "a page"
     assert caplog.records == []

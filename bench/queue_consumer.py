@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from timers.queue import Queue
-from timers.queue.receiver import SETTLE_S
+from timers.queue.member import SETTLE_S
 
 BATCH = 500
 

@@ -218,7 +218,7 @@ def test_messages_that_are_deleted_before_they_are_received_are_said(
     with Queue(topic, accept_loss=accept_loss, **PATIENT) as queue:
         queue.send_many((None, b"%d" % number, ()) for number in range(3))
         first, *_ = receive(queue, 3)
-        transport = queue._receiver._transport
+        transport = queue.driver._transport
         transport.pause([(topic, 0)])
         queue.send_many((None, b"%d" % number, ()) for number in range(3, 10))
         here.cluster.delete_records(topic, {0: 8})

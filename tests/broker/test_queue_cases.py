@@ -25,8 +25,8 @@ from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import LeaseLostError, Message, Queue, QueueError
+from timers.queue.driver import Driver
 from timers.queue.inspection import Inspection
-from timers.queue.state import State
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -59,7 +59,7 @@ def test_after_12_hours_with_one_message_a_restart_repeats_no_other(
     here: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_s = 0.0
-    monkeypatch.setattr("timers.queue.queue.State", partial(State, now_s=lambda: monotonic() + passed_s))
+    monkeypatch.setattr("timers.queue.queue.Driver", partial(Driver, now_s=lambda: monotonic() + passed_s))
     topic = here.target()
     with Queue(topic, lease_s=3600.0, session_timeout_s=60.0, timeout_s=60.0) as queue:
         queue.send(b"long")
@@ -169,7 +169,7 @@ def test_metadata_that_another_program_wrote_is_said(
 def test_a_topic_that_is_created_again_ends_the_queue_and_begins_anew(
     here: System, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    constants("timers.queue.receiver", _COPY_S=0.5)
+    constants("timers.queue.member", _COPY_S=0.5)
     topic = here.target()
     with Queue(topic, **PATIENT) as queue:
         queue.send_many(numbers(5))
@@ -185,7 +185,7 @@ def test_a_topic_that_is_created_again_ends_the_queue_and_begins_anew(
 
 
 def test_an_open_transaction_of_a_producer_is_said(here: System, constants: Constants) -> None:
-    constants("timers.queue.state", _STALLED_S=1.0)
+    constants("timers.queue.member", _STALLED_S=1.0)
     topic = here.target()
     hanging = Producer({**client_settings(here.address), "transactional.id": topic, "transaction.timeout.ms": 600_000})
     hanging.init_transactions(DEADLINE_S)
@@ -211,7 +211,7 @@ def test_an_open_transaction_of_a_producer_is_said(here: System, constants: Cons
 def test_added_partitions_end_the_order_and_are_said(
     here: System, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    constants("timers.queue.receiver", _COPY_S=0.5)
+    constants("timers.queue.member", _COPY_S=0.5)
     topic = here.target(partitions=2)
     with Queue(topic, ordered=True, **PATIENT) as queue:
         queue.send_many((b"key", b"%d" % number, ()) for number in range(10))

@@ -1,17 +1,18 @@
-"""The ledgers of a queue's process without brokers: what its receivers get, and what becomes of their calls."""
+"""A queue's process without brokers: what its receivers get, and what becomes of their calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from timers.client import Backoff
 from timers.queue import Message, records
+from timers.queue.driver import Driver
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved, Start
+from timers.queue.metadata import Commit, Saved, Start
+from timers.queue.port import Terms
 from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.sending import Guards
-from timers.queue.settling import Commit
-from timers.queue.state import State, Terms
 from timers.wire.headers import Header
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
@@ -83,41 +84,55 @@ def opened(
     ordered: bool = False,
     guards: Guards | None = None,
     clock: SimClock | None = None,
-) -> State:
+) -> Driver:
     """A process with messages in one partition."""
     terms = Terms(
         "jobs", "jobs", "queue.jobs-returns", Backoff(retries=attempts), 30.0, ordered, False, 1_000_000, SESSION_S
     )
-    state = State(terms, guards or SimGuards(), clock or SimClock())
-    state.signing = SIGNING
-    add(state, JOBS, messages)
-    return state
+    driver = Driver(terms, guards or SimGuards(), cast(Any, None), clock or SimClock())
+    driver.member.signing = SIGNING
+    add(driver, JOBS, messages)
+    return driver
 
 
-def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int = 1) -> Ledger:
+def add(driver: Driver, partition: tuple[str, int], messages: int, *, attempt: int = 1) -> Ledger:
     ledger = Ledger(Saved(0))
     ledger.starts.allow(Start(0, messages))
-    state.settler.assign(partition, ledger, "log", Commit(0, "1234"))
+    driver.member.settler.assign(partition, ledger, "log", Commit(0, "1234"))
     for offset in range(messages):
         ledger.read(offset, Record(*partition, offset), attempt=attempt)
     return ledger
 
 
-def receive(state: State, count: int, kind: type[Message] = Message) -> list[Message]:
+def receive(driver: Driver, count: int, kind: type[Message] = Message) -> list[Message]:
     """Return ``count`` messages, which must be there."""
-    messages = state.receive(kind.deliver, count, 0)
+    messages = driver.receive(kind, count, 0)
     assert len(messages) == count
     return messages
 
 
-def guarded(state: State, *, commit: bool = True, kind: type[Message] = Message) -> Message:
+def guarded(driver: Driver, *, commit: bool = True, kind: type[Message] = Message) -> Message:
     """A message whose partition moved while its handler worked on it."""
-    (message,) = receive(state, 1, kind)
-    (guard,) = state.guard([JOBS])
-    plan = state.settler.plan()
+    member = driver.member
+    (message,) = receive(driver, 1, kind)
+    (guard,) = member.protect([JOBS])
+    plan = member.settler.plan()
     assert plan is not None and plan.in_transaction
     if commit:
-        state.settler.succeed(plan)
+        member.settler.succeed(plan)
     guard.decide(is_set=False)
-    state.settler.revoke([JOBS])
+    member.settler.revoke([JOBS])
     return message
+
+
+def confirm(driver: Driver, planned_s: float) -> None:
+    """The brokers accept a commit that was planned at a time."""
+    with driver.lock:
+        driver.member.settler.confirmed_s = planned_s
+        driver.lock.notify_all()
+
+
+def answer(driver: Driver) -> None:
+    """All that was settled is committed."""
+    with driver.lock:
+        driver._do(driver.member.answer(list(driver.member.waiting)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from time import monotonic, time
 from typing import Any, cast
 
@@ -15,13 +15,13 @@ from tests.harness.queue_state import SIGNING
 from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
+from timers.process.threads import call_in_thread
 from timers.queue import Message
-from timers.queue.receiver import Receiver
+from timers.queue.driver import Driver
+from timers.queue.metadata import Commit, Partition
+from timers.queue.port import Answer, Job, Outcome, Plan, Stored, Terms
 from timers.queue.records import Signing
 from timers.queue.sending import Guards
-from timers.queue.settling import Commit, Job, Partition, Plan
-from timers.queue.state import State, Terms
-from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
@@ -112,9 +112,11 @@ class SimTransactions:
     def __init__(self) -> None:
         self.places = SimPlaces()
         self.append_ms = 0
+        self.execute: Callable[[Plan], Answer]
 
-    def take_refused(self) -> dict[Job, KafkaError]:
-        return {}
+    def ask_leaders(self, jobs: Iterable[Job]) -> SimPlaces:
+        self.places.ask_leaders(jobs)
+        return self.places
 
 
 class SimTransport:
@@ -143,6 +145,7 @@ class SimTransport:
 
     def __init__(self) -> None:
         self.transactions = SimTransactions()
+        self.transactions.execute = lambda plan: self.execute(plan)  # which a test may replace
         self.commits: dict[Partition, Commit] = {}
         self.positions: dict[Partition, int] = {}
         self.calls: list[Callable[[], None]] = []
@@ -196,19 +199,17 @@ class SimTransport:
             threading.Event().wait(0.001)
         return records
 
+    def load(self, partitions: Iterable[Partition]) -> Stored:
+        commits = self.committed(partitions)
+        return Stored(commits, {}, self.bounds(commits), {each[0]: LOG for each in commits})
+
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
         if self.failures:
             raise self.failures.pop(0)
         return {each: self.commits.get(each) for each in partitions}
 
-    def copies(self) -> dict[Partition, Commit]:
-        return {}
-
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
         return dict.fromkeys(set(partitions) - self.leaderless, self.log or (0, self.messages))
-
-    def log_tag(self, topic: str) -> str:
-        return LOG
 
     def member(self) -> str:
         return "member"
@@ -232,16 +233,25 @@ class SimTransport:
         for partition in self.stopped[-1]:
             del self.positions[partition]
 
-    def execute(self, plan: Plan) -> Outcome:
+    def execute(self, plan: Plan) -> Answer:
         if self.is_expelled:
-            return Outcome.REFUSED
+            return Answer(Outcome.REFUSED)
         self.plans += 1
         self.transactions.append_ms = int(1000 * time()) if plan.in_transaction else 0
         self.commits.update(plan.commits)
-        return Outcome.COMMITTED
+        return Answer(Outcome.COMMITTED, self.transactions.append_ms)
 
-    def wait_for(self, call: Future[Any], *, is_over: bool) -> None:
-        wait([call])
+    def begin_commit(self, plan: Plan) -> Future[Answer]:
+        """A thread answers, so that a test may wait in :meth:`execute`."""
+        return call_in_thread("commit", self.execute, plan)
+
+    def lose_answers(self) -> None: ...
+
+    def commit(self, plan: Plan) -> Answer:
+        return self.execute(plan)
+
+    def decide(self, plan: Plan) -> dict[Partition, Commit | None]:
+        return self.committed(plan.commits)
 
     def restore_ledger(self, signing: Signing) -> None:
         assert signing is not None
@@ -264,8 +274,8 @@ class SimTransport:
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         self.deleted.update(offsets)
 
-    def end(self, partition: Partition) -> int:
-        return self.high
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, self.high)
 
     def pause(self, partitions: Collection[Partition]) -> None:
         self.paused |= set(partitions)
@@ -302,19 +312,18 @@ class Opened:
             1_000_000,
             SESSION_S,
         )
-        guards: Guards = Guards.__new__(Guards)
+        guards = self.guards = Guards.__new__(Guards)
         guards.are_possible = False
         guards.timeout_s = 60.0
         self.stopped_s = 0.0
-        self.state = State(terms, guards, lambda: monotonic() + self.stopped_s)
-        self.receiver = Receiver(self.state, cast(Transport, self.transport))
-        self.receiver.start()
+        self.driver = Driver(terms, guards, cast(Transport, self.transport), lambda: monotonic() + self.stopped_s)
+        self.driver.start()
         assert self.transport.opened.wait(30)
 
     def close(self) -> None:
         """Close the queue, and wait for the end of its thread."""
-        self.state.close()
-        self.receiver.join(60)
+        self.driver.close()
+        self.driver.join(60)
 
     def call(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         """Let the thread of the queue call a function, and wait for it."""
@@ -331,7 +340,7 @@ class Opened:
         received: list[Message] = []
 
         def enough() -> bool:
-            received.extend(self.state.receive(Message.deliver, count - len(received), 0.1))
+            received.extend(self.driver.receive(Message, count - len(received), 0.1))
             return len(received) == count
 
         wait_until(enough, f"{count} messages")

@@ -13,7 +13,7 @@ from tests.property.unicode_text import texts
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
-from timers.queue.ledger import BrokersClock, Entry, Ledger
+from timers.queue.ledger import BACK, BIND, DONE, LATER, BrokersClock, Entry, Ledger
 from timers.queue.metadata import (
     MAX_BYTES,
     NOTHING,
@@ -217,7 +217,7 @@ def test_a_limit_counts_until_it_is_reached_and_then_follows_what_is_done() -> N
             ledger.read(offset, None)
         stuck = stuck or ledger.take(0)
         while (entry := ledger.take(0)) is not None:
-            assert ledger.ack(entry, entry.delivery)
+            assert ledger.settle(entry, entry.delivery, DONE)
     assert ledger.position == 400_000, "one open message does not stop the reading"
     assert ledger.open_count == 1
 
@@ -238,11 +238,11 @@ def test_the_metadata_fits_whatever_is_done_first(seed: int) -> None:
         held, share = [], rng.choice([0.1, 0.5, 0.9, 1])
         while (entry := ledger.take(0)) is not None:
             if rng.random() < share:
-                assert ledger.ack(entry, entry.delivery)
+                assert ledger.settle(entry, entry.delivery, DONE)
             else:
                 held.append(entry)
         for entry in held:
-            ledger.put_back(entry, entry.delivery)
+            ledger.settle(entry, entry.delivery, BACK)
         text = encode(ledger.saved(), LOG)
         assert text is not None and len(text) <= MAX_BYTES
 
@@ -281,12 +281,12 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
             done.add(entry.offset)
         elif held:
             entry, delivery = held.pop(number % len(held))
-            if step == "ack" and ledger.ack(entry, delivery):
+            if step == "ack" and ledger.settle(entry, delivery, DONE):
                 done.add(entry.offset)
-            elif step == "bind" and ledger.bind(entry, delivery):
+            elif step == "bind" and ledger.settle(entry, delivery, BIND):
                 bound.append(entry)
             elif step == "wait":
-                ledger.wait(entry, delivery, now_s + number)
+                ledger.settle(entry, delivery, LATER, now_s + number)
     position = ledger.saved()
     ranges = [(0, position.offset), *position.done]
     assert {each for each in offsets if any(first <= each < end for first, end in ranges)} == done
@@ -300,13 +300,13 @@ def test_messages_of_a_lane_are_delivered_one_after_the_other() -> None:
     first, other = ledger.take(9), ledger.take(9)
     assert first is not None and other is not None
     assert (first.offset, other.offset, ledger.take(9)) == (0, 1, None)
-    assert ledger.wait(first, first.delivery, 20)
-    assert (ledger.expire(19), ledger.take(9)) == ([other], other)
-    assert ledger.expire(20) == [other]
+    assert ledger.settle(first, first.delivery, LATER, 20)
+    assert (ledger.expire(19), ledger.take(9)) == (1, other)
+    assert ledger.expire(20) == 1
     again = ledger.take(40)
     assert again is not None and (again.offset, again.attempt) == (0, 2)
     assert (ledger.take(40), other.attempt) == (other, 3)
-    assert ledger.ack(again, again.delivery)
+    assert ledger.settle(again, again.delivery, DONE)
     last = ledger.take(40)
     assert last is not None and last.offset == 2
 
@@ -335,7 +335,7 @@ def test_a_delay_is_not_shorter_in_the_next_process_whatever_the_clocks_say(
     for offset in range(2):
         ledger.read(offset, None, b"key")
     entry = ledger.take(0)
-    assert entry is not None and ledger.wait(entry, entry.delivery, called_s + first_ahead_s + delay_s)
+    assert entry is not None and ledger.settle(entry, entry.delivery, LATER, called_s + first_ahead_s + delay_s)
     text = encode(ledger.saved(), LOG)
     again = BrokersClock()
     ledger = Ledger(decode(text or "", LOG, 0), clock=again)

@@ -34,6 +34,11 @@ ROOMS = (
 )
 """Folders and files of the product in which a rule may be broken."""
 
+QUEUE_ROOMS = tuple(
+    f"queue/{name}.py" for name in ("ledger", "member", "metadata", "records", "sending", "settling", "verification")
+)
+"""The same for queues."""
+
 Change: TypeAlias = tuple[str, str]
 """What the product says, and what a mutation says instead: two expressions, or a statement and statements."""
 
@@ -62,32 +67,32 @@ class Place(NamedTuple):
 
 
 @cache
-def trees() -> dict[Path, ast.Module]:
+def trees(rooms: tuple[str, ...] = ROOMS) -> dict[Path, ast.Module]:
     """Returns file -> syntax tree of the rooms."""
     root = Path(timers.__file__).parent
-    rooms = [root / room for room in ROOMS]
-    paths = [path for room in rooms for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]
+    places = [root / room for room in rooms]
+    paths = [path for room in places for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]
     return {path: ast.parse(path.read_text()) for path in paths}
 
 
 @cache
-def _nodes() -> dict[type[ast.AST], list[tuple[Path, ast.AST]]]:
+def _nodes(rooms: tuple[str, ...]) -> dict[type[ast.AST], list[tuple[Path, ast.AST]]]:
     """Returns kind -> the nodes of this kind in all rooms. To walk through all trees for each change takes 0.1 s."""
     found: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = {}
-    for path, tree in trees().items():
+    for path, tree in trees(rooms).items():
         for node in ast.walk(tree):
             found.setdefault(type(node), []).append((path, node))
     return found
 
 
 @contextmanager
-def applied(changes: Sequence[Change]) -> Iterator[None]:
-    """Run with ``changes``.
+def applied(changes: Sequence[Change], rooms: tuple[str, ...] = ROOMS) -> Iterator[None]:
+    """Run with ``changes`` of these rooms.
 
     Raises:
         LookupError: a text is not there exactly once, or not in a function or a table, or its change has no effect.
     """
-    parts = _parts(changes)
+    parts = _parts(changes, rooms)
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
     try:
         for each in parts:
@@ -98,7 +103,7 @@ def applied(changes: Sequence[Change]) -> Iterator[None]:
             setattr(*each)
 
 
-def _parts(changes: Sequence[Change]) -> list[tuple[Any, str, Any]]:
+def _parts(changes: Sequence[Change], rooms: tuple[str, ...]) -> list[tuple[Any, str, Any]]:
     """Returns what is changed: an object, the name of its attribute, and the new value. It is the code of a function,
     or a table of a module."""
     edited: dict[Path, ast.Module] = {}
@@ -106,7 +111,7 @@ def _parts(changes: Sequence[Change]) -> list[tuple[Any, str, Any]]:
     tables: set[tuple[Path, int]] = set()
     for old, new in changes:
         pattern, statements = _parsed(old, new)
-        path = _path(old, pattern, edited)
+        path = _path(old, pattern, edited, rooms)
         tree = edited.setdefault(path, ast.parse(path.read_text()))
         (place,) = _places(tree, pattern)
         if place.function:
@@ -149,13 +154,13 @@ def _definition(tree: ast.Module, name: str) -> ast.stmt:
     return next(each for each in tree.body if getattr(each, "name", None) == name)
 
 
-def _path(old: str, pattern: ast.AST, edited: dict[Path, ast.Module]) -> Path:
-    known = [each for each in _nodes().get(type(pattern), ()) if each[0] not in edited]
+def _path(old: str, pattern: ast.AST, edited: dict[Path, ast.Module], rooms: tuple[str, ...]) -> Path:
+    known = [each for each in _nodes(rooms).get(type(pattern), ()) if each[0] not in edited]
     changed = [(path, node) for path, tree in edited.items() for node in ast.walk(tree)]
     found = [path for path, node in (*known, *changed) if type(node) is type(pattern) and _matches(pattern, node, [])]
     if len(found) != 1:
         where = f"{len(found)} times, in {[path.name for path in found]}" if found else "nowhere"
-        raise LookupError(f"{old!r} must be once in {ROOMS} and is there {where}: change the mutation with the code")
+        raise LookupError(f"{old!r} must be once in {rooms} and is there {where}: change the mutation with the code")
     return found[0]
 
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TypeAlias
 
-from tests.simulation.queue_log import SimLog
+from tests.simulation.queue_log import LANES, SimLog
 from timers.client.retry import ATTEMPT
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import MAX_BYTES, Saved, decode
-from timers.queue.records import SENT, SIGNATURE, SOURCE, Identity, Signing
-from timers.queue.settling import Commit, Job, Partition
+from timers.queue.metadata import MAX_BYTES, Commit, Partition, Saved, decode
+from timers.queue.port import Job
+from timers.queue.records import SENT, SIGNATURE, SOURCE, Kind
 from timers.wire import topics
 from timers.wire.headers import Header
 
@@ -66,8 +66,7 @@ class Brokers:
         guarded: the same for all guards, of former ones too.
         origins: place on the partition of returns -> the message that came back.
         keys: number of a key -> key, in the order of the ledger topic.
-        signed: id of a guard -> the headers of its timer.
-        headers: place on the partition of returns -> the headers of its record.
+        signed: id of a guard -> the headers of its timer, and the key of its message.
         forged: places on the partition of returns whose record no process of the queue sent.
         final: messages whose receiver was told that its acknowledgement of a guarded message counts.
         now_s: the time.
@@ -76,8 +75,8 @@ class Brokers:
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self.logs = {each: SimLog.of(rng, MESSAGES, _END) for each in PARTITIONS[:-1]}
-        self.logs[RETURNS] = SimLog.of(rng, 0, 0)
+        self.logs = {each: SimLog.of(each, rng, MESSAGES, _END) for each in PARTITIONS[:-1]}
+        self.logs[RETURNS] = SimLog.of(RETURNS, rng, 0, 0)
         self.versions: dict[Ledger, int] = {}
         self.names: dict[Place, bytes] = {}
         self.copies: list[dict[Partition, Commit]] = []
@@ -92,8 +91,7 @@ class Brokers:
         self.guarded: dict[str, Place] = {}
         self.origins: dict[Place, Place] = {}
         self.keys: dict[int, bytes] = {}
-        self.signed: dict[str, list[Header]] = {}
-        self.headers: dict[Place, list[Header]] = {}
+        self.signed: dict[str, tuple[list[Header], bytes]] = {}
         self.forged: set[Place] = set()
         self.final: set[Place] = set()
         self.now_s = 1000.0
@@ -338,7 +336,11 @@ class Brokers:
 
     def write(self, id: str, jobs: list[Job]) -> None:
         for job in jobs:
-            self._open[id][0].append((self.place(job.partition, job.ledger, job.entry.offset), *job.records))
+            (record,), guard = job.records, ""
+            if record.kind is Kind.GUARD:
+                guard = (record.key or b"").decode()
+                self.note_guard(guard, record.headers, job.entry.item.key())
+            self._open[id][0].append((self.place(job.partition, job.ledger, job.entry.offset), guard))
 
     def send_offsets(self, id: str, generation: int, commits: Mapping[Partition, Commit]) -> bool:
         if generation != self.generation:
@@ -399,6 +401,10 @@ class Brokers:
         self._guard_count += 1
         return f"guard {self._guard_count}"
 
+    def note_guard(self, guard: str, headers: list[Header], key: bytes) -> None:
+        """Note what the timer of a guard sends."""
+        self.signed[guard] = headers, key
+
     def set_guard(self, guard: str, place: Place) -> None:
         self.guards[guard] = self.guarded[guard] = self.origin(place)
 
@@ -408,13 +414,12 @@ class Brokers:
             raise Violation(f"{message} comes back twice")
         self._came_back.add(guard)
         self.origins[RETURNS, self.logs[RETURNS].end] = message
-        self._append(self.signed[guard])
+        self._append(*self.signed[guard])
 
-    def _append(self, headers: list[Header]) -> Place:
+    def _append(self, headers: list[Header], key: bytes) -> Place:
         """Write a record on the partition of returns."""
         place = RETURNS, self.logs[RETURNS].end
-        self.logs[RETURNS].append()
-        self.headers[place] = headers
+        self.logs[RETURNS].append(headers=headers, key=key)
         return place
 
     def forge(self, rng: random.Random) -> bool:
@@ -424,20 +429,13 @@ class Brokers:
         place = rng.choice([(each, offset) for each in PARTITIONS[:-1] for offset in self.messages(each)])
         source = self.source_of(place)
         claimed: list[Header] = [(SOURCE, source), (SENT, b"0"), (ATTEMPT, b"1")]
-        others = [dict(headers) for headers in self.signed.values() if dict(headers)[SOURCE] != source]
+        others = [dict(headers) for headers, _ in self.signed.values() if dict(headers)[SOURCE] != source]
         seen = sorted(headers[SIGNATURE] or b"" for headers in others)
         guessed = rng.choice([b"", b"1." + b"0" * 64, *seen])
-        self.forged.add(self._append([*claimed, (SIGNATURE, guessed)] if guessed else claimed))
+        self.forged.add(
+            self._append([*claimed, (SIGNATURE, guessed)] if guessed else claimed, b"%d" % (place[1] % LANES))
+        )
         return True
-
-    def is_unsigned(self, place: Place, signing: Signing) -> bool:
-        """Whether a process finds that the queue has not signed a record. Checks what it finds."""
-        found = signing.identity(Identity(self.source_of(place).decode(), 0, 1), None, b"", self.headers[place])
-        if bool(found.doubt) != (place in self.forged):
-            raise Violation(f"{place}, {'forged' if place in self.forged else 'a return'}, is taken for {found}")
-        if not found.doubt and found != Identity(self.source_of(self.origin(place)).decode(), 0, 2):
-            raise Violation(f"{self.origin(place)} is delivered as {found}")
-        return bool(found.doubt)
 
     def cancel(self, guard: str) -> bool:
         """Cancel a guard's timer; False if it is not set."""

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError
+from confluent_kafka import OFFSET_END, KafkaError
 
 from timers.core.lineage import EpochEnd
-from timers.queue.new_partitions import Verification
-from timers.queue.transport import NO_OFFSET
+from timers.queue.metadata import Partition
+from timers.queue.verification import NO_OFFSET
+from timers.wire.headers import Header
+
+LANES = 4
+"""Messages of one lane have one key."""
 
 
 class SimMessage(NamedTuple):
-    """A message. Its time is unique, also if its offset and its epoch are not."""
+    """A message, as confluent-kafka shows it. Its time is unique, also if its offset and its epoch are not."""
 
+    place: Partition
     at: int
     epoch: int
     time_ms: int
+    of_key: bytes
+    signed: Sequence[Header] = ()
 
     def error(self) -> None:
         return None
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
 
     def offset(self) -> int:
         return self.at
@@ -30,18 +44,34 @@ class SimMessage(NamedTuple):
         return self.epoch
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, self.time_ms
+        return 2, self.time_ms
+
+    def key(self) -> bytes:
+        return self.of_key
+
+    def value(self) -> bytes:
+        return b""
+
+    def headers(self) -> list[Header]:
+        return list(self.signed)
 
 
 class Event(NamedTuple):
-    """An event of confluent-kafka."""
+    """An event of a partition, as confluent-kafka shows it."""
 
+    place: Partition
     code: int
     at: int
     said: str = ""
 
     def error(self) -> KafkaError:
         return KafkaError(self.code, self.said)
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
 
     def offset(self) -> int:
         return self.at
@@ -59,16 +89,17 @@ class SimLog:
         is_restored: whether a number of an epoch may be given twice.
     """
 
-    messages: list[SimMessage]
-    end: int
-    starts: list[tuple[int, int]]
-    cuts: list[int]
+    place: Partition
+    messages: list[SimMessage] = field(default_factory=list)
+    end: int = 0
+    starts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    cuts: list[int] = field(default_factory=list)
     is_restored: bool = False
     appended: int = 0
 
     @classmethod
-    def of(cls, rng: Random, count: int, end: int) -> SimLog:
-        log = cls([], 0, [(0, 0)], [])
+    def of(cls, place: Partition, rng: Random, count: int, end: int) -> SimLog:
+        log = cls(place)
         held = set(rng.sample(range(end), count))
         while log.end < end:
             if rng.random() < 0.1:
@@ -80,10 +111,11 @@ class SimLog:
     def epoch(self) -> int:
         return self.starts[-1][0]
 
-    def append(self, *, is_message: bool = True) -> None:
+    def append(self, *, is_message: bool = True, key: bytes | None = None, headers: Sequence[Header] = ()) -> None:
         if is_message:
             self.appended += 1
-            self.messages.append(SimMessage(self.end, self.epoch, self.appended))
+            key = b"%d" % (self.end % LANES) if key is None else key
+            self.messages.append(SimMessage(self.place, self.end, self.epoch, self.appended, key, headers))
         self.end += 1
 
     def elect(self) -> None:
@@ -112,14 +144,19 @@ class SimLog:
         later = [first for each, first in self.starts if each > epoch]
         return EpochEnd(max((each for each, _ in self.starts if each <= epoch), default=epoch), min([self.end, *later]))
 
-    def next(self, verification: Verification) -> SimMessage | Event:
-        """What the step of a verification brings."""
-        if verification.question is not None:
-            found, end = self.epoch_end(verification.question)
-            said = f"truncated at {NO_OFFSET}: broker end offset is {end} (offset leader epoch {found})."
-            return Event(KafkaError._AUTO_OFFSET_RESET, -1, said)
-        position, _ = verification.position
+    def answer(self, epoch: int) -> Event:
+        """What librdkafka says to the question where a leader epoch ends."""
+        found, end = self.epoch_end(epoch)
+        said = f"truncated at {NO_OFFSET}: broker end offset is {end} (offset leader epoch {found})."
+        return Event(self.place, KafkaError._AUTO_OFFSET_RESET, -1, said)
+
+    def read(self, position: int, limit: int) -> tuple[list[SimMessage | Event], int]:
+        """What is read from a position on, and the position after it."""
+        if position == OFFSET_END:
+            position = self.end
         if position > self.end:
-            return Event(KafkaError._AUTO_OFFSET_RESET, position, "Offset out of range")
-        later = (each for each in self.messages if each.at >= position)
-        return next(later, Event(KafkaError._PARTITION_EOF, self.end))
+            return [Event(self.place, KafkaError._AUTO_OFFSET_RESET, position, "Offset out of range")], position
+        found = [each for each in self.messages if each.at >= position][:limit]
+        if not found:
+            return [Event(self.place, KafkaError._PARTITION_EOF, self.end)], position
+        return [*found], found[-1].at + 1

@@ -1,379 +1,204 @@
-"""Ledgers, settlers and processes of a queue that each break one rule. The simulator must find each one."""
+"""Broken rules of a queue: edits of the product's source. The simulator must find each one."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from tests.simulation.queue_process import Held, Parts, SimProcess
-from timers.client.retry import ATTEMPT
-from timers.core.lineage import PassedBatch
-from timers.queue.ledger import HELD, READY, BrokersClock, Entry, Ledger, Starts
-from timers.queue.metadata import Saved, Start
-from timers.queue.new_partitions import Loaded, Verification
-from timers.queue.records import SENT, SOURCE, Identity, Signing
-from timers.queue.sending import Guard
-from timers.queue.settling import Commit, Job, Partition, Plan, Settler
-from timers.wire.headers import Header
+from tests.simulation.edits import QUEUE_ROOMS, Change, applied
+from tests.simulation.queue_simulator import QueueSimulator
 
 
-class CommitsWhileUnknown(Settler):
-    def lose_answer(self, plan: Plan) -> None:
-        self._plain_unanswered = True
+class Mutation(NamedTuple):
+    """Changes of the product's code, or of the brokers."""
 
+    changes: tuple[Change, ...] = ()
+    restores: bool = False
+    is_stable: bool = True
+    is_idle: bool = False
 
-class TakesUnknownForCommitted(Settler):
-    def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
-        plan, self.unknown = self.unknown, None
-        assert plan is not None
-        self.succeed(plan)
+    @contextmanager
+    def simulator(self, seed: int) -> Iterator[QueueSimulator]:
+        """A run in which the rule is broken."""
+        with applied(self.changes, QUEUE_ROOMS):
+            yield QueueSimulator(seed, restores=self.restores, is_stable=self.is_stable, is_idle=self.is_idle)
 
 
-class TakesUnknownForAborted(Settler):
-    def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
-        self.unknown = None
+def changed(*changes: Change) -> Mutation:
+    return Mutation(changes)
 
 
-class OpensATransactionAfterAnUnansweredCommit(Settler):
-    def lose_answer(self, plan: Plan) -> None:
-        if plan.in_transaction:
-            super().lose_answer(plan)
-
-
-class ForgetsJobsOfAFailedTransaction(Settler):
-    def fail(self, plan: Plan) -> None:
-        self.jobs = [job for job in self.jobs if job not in plan.jobs]
-        super().fail(plan)
-
-
-class FinishesBeforeTheCommit(Settler):
-    def plan(self, **arguments: Any) -> Plan | None:
-        plan = super().plan(**arguments)
-        for job in plan.jobs if plan is not None else ():
-            job.ledger.finish(job.entry)
-        return plan
-
-
-class KeepsLedgersOfLostPartitions(Settler):
-    def revoke(self, partitions: Iterable[Partition]) -> int:
-        return 0
-
-
-class TakesBoundMessagesForDone(Ledger):
-    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
-        return super().saved([entry for entry in self._open.values() if entry.state not in (READY, HELD)])
-
-
-class CommitsThePosition(Ledger):
-    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
-        return Saved(self.position)
-
-
-class ForgetsWhatWasDone(Ledger):
-    def __init__(self, saved: Saved, **arguments: Any) -> None:
-        super().__init__(Saved(saved.offset), **arguments)
-
-
-class AcceptsFormerDeliveries(Ledger):
-    def ack(self, entry: Entry, delivery: int) -> bool:
-        return super().ack(entry, entry.delivery)
-
-
-class FreesTheLaneOfAWaitingMessage(Ledger):
-    def wait(self, entry: Entry, delivery: int, until_s: float) -> bool:
-        accepted = super().wait(entry, delivery, until_s)
-        others = self._lanes.get(entry.lane or b"", deque())
-        if accepted and len(others) > 1:
-            others[1].state = READY
-            self.starts.add(others[1])
-        return accepted
-
-
-class HasNoLanes(Ledger):
-    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1, size: int = 0) -> bool:
-        return super().read(offset, item, None, attempt, size)
-
-
-class KeepsDroppedDeliveries(Ledger):
-    def drop(self) -> None:
-        pass
-
-
-class AllowsBeforeTheCommit(Settler):
-    def plan(self, **arguments: Any) -> Plan | None:
-        plan = super().plan(**arguments)
-        if plan is not None:
-            self._allow(plan)
-        return plan
-
-
-class AllowsAfterARefusedCommit(Settler):
-    def fail(self, plan: Plan) -> None:
-        super().fail(plan)
-        self._allow(plan)
-
-
-class BeginsGroupsWhileOthersRun(Settler):
-    def plan(self, **arguments: Any) -> Plan | None:
-        held = {partition: ledger.held_count for partition, ledger in self.ledgers.items()}
-        for ledger in self.ledgers.values():
-            ledger.held_count = 0
-        plan = super().plan(**arguments)
-        for partition, ledger in self.ledgers.items():
-            ledger.held_count = held[partition]
-        return plan
-
-
-class KeepsThePlanOfAPartitionGivenUp(Settler):
-    def stop(self, partitions: Iterable[Partition]) -> None:
-        pass
-
-
-class BlamesEachSuspect(Ledger):
-    def __init__(self, saved: Saved, **arguments: Any) -> None:
-        super().__init__(saved, **arguments)
-        suspects = range(saved.start.first, self.starts.suspects_end)
-        self._crashes = {each: saved.crashes.get(each, 0) + 1 for each in suspects if saved.is_open(each)}
-
-
-class ForgetsSuspects(Ledger):
-    def __init__(self, saved: Saved, **arguments: Any) -> None:
-        super().__init__(saved, **arguments)
-        self.starts.suspects_end = 0
-
-
-class ForgetsCrashes(Ledger):
-    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
-        return super().saved(finished)._replace(crashes={})
-
-
-class StartsWithoutACommit(Starts):
-    def allow(self, start: Start) -> None:
-        super().allow(start)
-        self._horizon += 2
-
-
-class DoesNotTakeBackTheHorizon(Starts):
-    def forbid(self) -> None:
-        pass
-
-
-class FetchesTheNewestGeneration(SimProcess):
-    def generation_of(self, plan: Plan) -> int:
-        return self.brokers.generation
-
-
-class LoadsBeforeTransactionsAreDecided(SimProcess):
-    def may_load(self, partition: Partition) -> bool:
-        return True
-
-
-class ForgetsAttempts(Ledger):
-    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
-        return super().saved(finished)._replace(attempts={})
-
-
-class ForgetsWaits(Ledger):
-    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
-        return super().saved(finished)._replace(waits={})
-
-
-class TrustsItsOwnClock(BrokersClock):
-    def note(self, append_s: float, sent_s: float, reported_s: float) -> None:
-        super().note(0.0, 0.0, 0.0)
-
-
-class AcknowledgesWithoutAVerdict(Guard):
-    def cancel(self, timeout_s: float) -> bool:
-        if not self.leave(timeout_s):
-            return False
-        self._client.cancel(self.id, timeout_s)
-        return True
-
-
-class SetsGuardsBeforeTheTransaction(SimProcess):
-    def protect(self, held: Held) -> Guard:
-        guard = super().protect(held)
-        self.brokers.set_guard(guard.id, (held.partition, held.entry.offset))
-        return guard
-
-
-class SettlesBeforeItIsConfirmed(SimProcess):
-    def refuse(self, held: Held) -> bool:
-        return held.ledger.ack(held.entry, held.delivery)
-
-
-class ExtendsItsGuard(SimProcess):
-    def _answer_guarded(self, guard: Guard) -> bool:
-        if guard.leave(0):
-            self.brokers.set_guard(guard.id, self.brokers.guarded[guard.id])
-        return True
-
-
-class GuardsOrderedMessages(SimProcess):
-    may_protect = True
-
-
-class GuardsMessagesWithOutputs(SimProcess):
-    def protect(self, held: Held) -> Guard:
-        guard = super().protect(held)
-        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [""]))
-        return guard
-
-
-class BelievesEachReturn(Signing):
-    def identity(self, own: Identity, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Identity:
-        claimed = dict(headers)
-        return Identity((claimed[SOURCE] or b"").decode(), int(claimed[SENT] or 0), int(claimed[ATTEMPT] or 0) + 1)
-
-
-class SignsTheKeyAndTheValueOnly(Signing):
-    def _digest(self, secret: bytes, parts: Sequence[bytes | None]) -> bytes:
-        return super()._digest(secret, parts[-2:])
-
-
-class SignsWithTheNewestKey(Signing):
-    def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
-        super().__init__(queue, keys)
-        self._number = [*keys][-1]
-
-
-class CountsItsOwnKeyOnly(Signing):
-    def __init__(self, queue: str, keys: Mapping[int, bytes]) -> None:
-        super().__init__(queue, dict([[*keys.items()][-1]]))
-
-
-class TakesEachLogForTheSame(Verification):
-    @classmethod
-    def of(cls, loaded: Loaded) -> Verification | None:
-        return None
-
-
-class ComparesEpochsOnly(Verification):
-    """The last record is not read: a number of an epoch that was given twice is not noticed."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        super().__init__(loaded)
-        self._reads = False
-        self._go_on()
-
-
-class PartsAtTheLastRecord(Verification):
-    def _end(self, at: int) -> None:
-        super()._end(self._last)
-
-
-class FollowsEachLeader(Ledger):
-    """A record of a new leader epoch is accepted before the log was verified."""
-
-    def follows(self, passed: PassedBatch) -> bool:
-        return True
-
-
-class KeepsItsPosition(Ledger):
-    """What was passed above the last record is not read again after the log was verified."""
-
-    def verify(self) -> None:
-        position = self.position
-        super().verify()
-        self.position = position
-
-
-def cutting(change: Callable[[Saved, Saved], Saved]) -> Parts:
-    """What counts after a cut is changed, given what counted before and after it."""
-
-    class Changed(Loaded):
-        def cut(self, found: tuple[int, int] | None, own: tuple[int, int] | None) -> Loaded:
-            after = super().cut(found, own)
-            return after if after is self else after._replace(saved=change(self.saved, after.saved))
-
-    return Parts(loaded=Changed)
-
-
-def knows_no_epoch(before: Saved, after: Saved) -> Saved:
-    """The log may have lost more of its end before a record above the cut is read."""
-    return after if after.lineage.batch is not None else after._replace(lineage=after.lineage._replace(epochs=()))
-
-
-class GoesOnWithItsDeliveries(SimProcess):
-    """A process whose log parts delivers on what it has read."""
-
-    def verify_read(self, partition: Partition, ledger: Ledger, end: int) -> None:
-        ledger.verify()
-
-
-class LoadsWhileACommitIsUnderWay(SimProcess):
-    def reload(self) -> bool:
-        for partition in list(self.parted):
-            if self.may_load(partition):
-                self.load(partition)
-        return True
-
-
-def with_starts(kind: type[Starts]) -> type[Ledger]:
-    """A ledger with other starts."""
-
-    class Changed(Ledger):
-        def __init__(self, saved: Saved, **arguments: Any) -> None:
-            super().__init__(saved, **arguments)
-            self.starts.__class__ = kind
-
-    return Changed
-
+_RETURNED = "Saved(first, tuple(done), *counts, self.lineage, self.cuts)"
+_CUT = "below._replace(lineage=lineage, cuts=(*kept, (at, number)))"
 
 MUTATIONS = {
-    "1 a transaction after a commit without an answer": Parts(settler=OpensATransactionAfterAnUnansweredCommit),
-    "2 other commits while the outcome is unknown": Parts(settler=CommitsWhileUnknown),
-    "2 an unknown outcome counts as committed": Parts(settler=TakesUnknownForCommitted),
-    "2 an unknown outcome counts as aborted": Parts(settler=TakesUnknownForAborted),
-    "3 a bound message is done in plain commits": Parts(ledger=TakesBoundMessagesForDone),
-    "4 the newest generation": Parts(process=FetchesTheNewestGeneration),
-    "4 ledgers survive a rebalance": Parts(settler=KeepsLedgersOfLostPartitions),
-    "5 loaded before transactions are decided": Parts(process=LoadsBeforeTransactionsAreDecided),
-    "memory moves before the commit": Parts(settler=FinishesBeforeTheCommit),
-    "jobs of a failed transaction are forgotten": Parts(settler=ForgetsJobsOfAFailedTransaction),
-    "the position is committed": Parts(ledger=CommitsThePosition),
-    "a restart forgets what is done": Parts(ledger=ForgetsWhatWasDone),
-    "a former receiver acknowledges": Parts(ledger=AcceptsFormerDeliveries),
-    "a waiting message is overtaken": Parts(ledger=FreesTheLaneOfAWaitingMessage),
-    "no lanes": Parts(ledger=HasNoLanes),
-    "deliveries outlive their partition": Parts(ledger=KeepsDroppedDeliveries),
-    "what a receiver is told does not count is done": Parts(process=SettlesBeforeItIsConfirmed),
-    "a restart forgets attempts": Parts(ledger=ForgetsAttempts),
-    "a restart forgets delays": Parts(ledger=ForgetsWaits),
-    "delays end by the clock of another process": Parts(clock=TrustsItsOwnClock),
-    "a guarded message is acknowledged without a verdict": Parts(guard=AcknowledgesWithoutAVerdict),
-    "a guard is set before its transaction": Parts(process=SetsGuardsBeforeTheTransaction),
-    "a guard is extended": Parts(process=ExtendsItsGuard),
-    "ordered messages have guards": Parts(process=GuardsOrderedMessages),
-    "a return that is not signed is believed": Parts(signing=BelievesEachReturn),
-    "a signature counts for another message": Parts(signing=SignsTheKeyAndTheValueOnly),
-    "two first starts sign with two keys": Parts(signing=SignsWithTheNewestKey),
-    "only the newest key counts": Parts(signing=CountsItsOwnKeyOnly),
-    "T4 no log is verified": Parts(verification=TakesEachLogForTheSame),
-    "T4 the last record is not read again": Parts(verification=ComparesEpochsOnly, restores=True),
-    "T4 a log parts at the last record": Parts(verification=PartsAtTheLastRecord),
-    "T4 each leader is followed": Parts(ledger=FollowsEachLeader),
-    "T4 markers that were passed stay passed": Parts(ledger=KeepsItsPosition),
-    "T4 nothing is known below a cut": cutting(knows_no_epoch),
-    "T10 what was done above a cut stays done": cutting(
-        lambda before, after: after._replace(offset=before.offset, done=before.done)
+    "1 a transaction after a commit without an answer": changed(("self._plain_unanswered = True", "pass")),
+    "1 a commit without an answer counts": changed(("self.lose_answer(plan)", "self.succeed(plan)")),
+    "2 other commits while the outcome is unknown": changed(("self.unknown = plan", "self._plain_unanswered = True")),
+    "2 an unknown outcome counts as committed": changed(
+        ("any(committed[partition] == plan.commits[partition] for partition in decided)", "True")
     ),
-    "T10 a loss counts as a crash": cutting(lambda before, after: after._replace(start=before.start)),
-    "T10 sources without the number of the cut": cutting(lambda before, after: after._replace(cuts=before.cuts)),
-    "T10 deliveries above a cut go on": Parts(process=GoesOnWithItsDeliveries),
-    "T10 loaded again while a commit is under way": Parts(process=LoadsWhileACommitIsUnderWay),
-    "a guarded message has outputs": Parts(process=GuardsMessagesWithOutputs),
-    "starts 1 allowed before the commit": Parts(settler=AllowsBeforeTheCommit),
-    "starts 1 allowed after a refused commit": Parts(settler=AllowsAfterARefusedCommit),
-    "starts 1 more is started than a commit says": Parts(ledger=with_starts(StartsWithoutACommit)),
-    "starts 1 allowed again without a commit": Parts(ledger=with_starts(DoesNotTakeBackTheHorizon)),
-    "starts 1 no suspects": Parts(ledger=ForgetsSuspects),
-    "starts 2 neighbours are blamed": Parts(ledger=BlamesEachSuspect),
-    "starts 2 crashes are forgotten": Parts(ledger=ForgetsCrashes),
-    "starts 3 a group begins while others run": Parts(settler=BeginsGroupsWhileOthersRun),
-    "starts 4 a partition that was given up has suspects": Parts(settler=KeepsThePlanOfAPartitionGivenUp),
+    "2 an unknown outcome counts as aborted": changed(
+        ("any(committed[partition] == plan.commits[partition] for partition in decided)", "False")
+    ),
+    "3 a bound message is done in plain commits": changed(
+        (
+            "without = {entry.offset for entry in finished}",
+            "without = {entry.offset for entry in [*finished, *(e for e in self._open.values() if e.state == BOUND)]}",
+        )
+    ),
+    "4 the newest generation": changed(
+        (
+            "may_transact = not only_plain and (yield from self._ask_leaders(with_copy))",
+            "self.member = yield do(Port.member)\n"
+            "may_transact = not only_plain and (yield from self._ask_leaders(with_copy))",
+        )
+    ),
+    "4 ledgers survive a rebalance": changed(
+        ("self.settler.totals.leases_lost += self.settler.revoke(partitions)", "pass")
+    ),
+    "5 loaded before transactions are decided": Mutation(is_stable=False),
+    "memory moves before the commit": changed(
+        (
+            "is_full = self.is_full",
+            "is_full = self.is_full\nfor job in plan.jobs if plan else ():\n    job.ledger.finish(job.entry)",
+        )
+    ),
+    "the ledger before the commit of its offset": changed(
+        ("began_s = self.now_s", "began_s = self.now_s\nself.succeed(plan)")
+    ),
+    "a refused commit counts": changed(("self.fail(plan)", "self.succeed(plan)")),
+    "jobs of a failed transaction are forgotten": changed(
+        ("self.fail(plan)", "self.jobs = [job for job in self.jobs if job not in plan.jobs]\nself.fail(plan)")
+    ),
+    "the position is committed": changed((_RETURNED, "Saved(self.position)")),
+    "a restart forgets what is done": changed(("self._done_ahead = deque(saved.done)", "self._done_ahead = deque()")),
+    "a former receiver acknowledges": changed(
+        ("entry.state != HELD or entry.delivery != delivery", "entry.state != HELD")
+    ),
+    "a waiting message is overtaken": changed(
+        (
+            "self.changes += changes",
+            "self.changes += changes\nif entry.state == WAITING and len(self._lanes.get(entry.lane, ())) > 1:\n"
+            "    self._get_ready(self._lanes[entry.lane][1])",
+        )
+    ),
+    "no lanes": changed(("lane = record.key()", "lane = None")),
+    "deliveries outlive their partition": changed(("owned.ledger.drop()", "pass")),
+    "what a receiver is told does not count is done": changed(
+        (
+            "delivery._ledger.settle(entry, delivery._delivery, LONGER, max(entry.until_s, until_s))",
+            "delivery._ledger.settle(entry, delivery._delivery, LONGER._replace(state=4, has_run=True))",
+        )
+    ),
+    "a restart forgets attempts": changed(("{**attempts, **later}", "{}")),
+    "a restart forgets delays": changed((_RETURNED, f"{_RETURNED}._replace(waits={{}})")),
+    "delays end by the clock of another process": changed(
+        ("self._most_ahead_s = append_s + _RESOLUTION_S - sent_s", "self._most_ahead_s = 0.0"),
+        ("self._least_ahead_s = append_s - reported_s", "self._least_ahead_s = 0.0"),
+    ),
+    "a guarded message is acknowledged without a verdict": changed(
+        (
+            "self.leave(timeout_s) and self._client.cancel(self.id, left_s(deadline))",
+            "self.leave(timeout_s) and (self._client.cancel(self.id, left_s(deadline)) or True)",
+        )
+    ),
+    "a guard is set before its transaction": changed(
+        ("delivery._guard = guard", "delivery._guard = guard\nself._guards.set_at_once(guard, delivery, timer)")
+    ),
+    "a guard is extended": changed(
+        (
+            "return is_set and not was_over",
+            "if is_set and not was_over:\n    self._client.extend(self.id)\nreturn is_set and not was_over",
+        )
+    ),
+    "ordered messages have guards": changed(
+        ("self._guards.are_possible and not self.terms.ordered", "self._guards.are_possible")
+    ),
+    "a return that is not signed is delivered": changed(("returned is not None and returned.doubt", "False")),
+    "signatures are not compared": changed(("hmac.compare_digest(..., signature)", "True")),
+    "a signature counts for another message": changed(
+        ("framed((self._queue, *parts))", "framed((self._queue, *parts[-2:]))")
+    ),
+    "two first starts sign with two keys": changed(
+        ("self._number = next(iter(self.keys))", "self._number = [*self.keys][-1]")
+    ),
+    "only the newest key counts": changed(("self.keys = dict(keys)", "self.keys = dict([[*keys.items()][-1]])")),
+    "T4 no log is verified": changed(
+        ("verification if loaded.saved.lineage.epochs and not verification.is_over else None", "None")
+    ),
+    "T4 the last record is not read again": Mutation(
+        (
+            (
+                "self._reads = self._lineage.batch is not None and self._last >= loaded.low",
+                "self._reads = False",
+            ),
+        ),
+        restores=True,
+    ),
+    "T4 a log parts at the last record": changed(
+        ("self._end(self.loaded.low if is_unknown else at)", "self._end(self._last)")
+    ),
+    "T4 each leader is followed": changed(("is_same or epoch == self._verified or not self.lineage.epochs", "True")),
+    "T4 markers that were passed stay passed": Mutation(
+        (("self.position = min(self.position, self.lineage.end)", "pass"),), is_idle=True
+    ),
+    "T4 nothing is known below a cut": changed(
+        (
+            "lineage = below.lineage",
+            "lineage = below.lineage if below.lineage.batch else below.lineage._replace(epochs=())",
+        )
+    ),
+    "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),
+    "T10 a loss counts as a crash": changed(
+        ("saved._replace(start=NOTHING)", "saved._replace(start=self.saved.start)")
+    ),
+    "T10 sources without the number of the cut": changed((_CUT, "below._replace(lineage=lineage, cuts=self.cuts)")),
+    "T10 deliveries above a cut go on": changed(
+        (
+            "yield from self._part(partition, ledger, parted)",
+            "ledger.verify()\nyield do(Port.start, {partition: ledger.place})",
+        )
+    ),
+    "T10 loaded again while a commit is under way": changed(("yield do(Port.end_round)", "pass")),
+    "a guarded message has outputs": changed(
+        (
+            "not delivery._outputs and (guard := self._protect(delivery)) is not None",
+            "(guard := self._protect(delivery)) is not None",
+        )
+    ),
+    "starts 1 allowed before the commit": changed(
+        ("is_full = self.is_full", "is_full = self.is_full\nif plan is not None:\n    self._allow(plan)")
+    ),
+    "starts 1 allowed after a refused commit": changed(("self.fail(plan)", "self.fail(plan)\nself._allow(plan)")),
+    "starts 1 allowed after a commit without an answer": changed(
+        ("self.lose_answer(plan)", "self.lose_answer(plan)\nself._allow(plan)")
+    ),
+    "starts 1 more is started than a commit says": changed(
+        ("self._horizon = start.end", "self._horizon = start.end + 2")
+    ),
+    "starts 1 allowed again without a commit": changed(("ledger.starts.forbid()", "pass")),
+    "starts 1 no suspects": changed(
+        ("self.suspects_end = int(min(max(suspects_end, start.end), log_end))", "self.suspects_end = 0")
+    ),
+    "starts 2 neighbours are blamed": changed(
+        (
+            "self._crashes = dict(saved.crashes)",
+            "suspects = range(saved.start.first, self.starts.suspects_end)\n"
+            "self._crashes = {each: saved.crashes.get(each, 0) + 1 for each in suspects if saved.is_open(each)}",
+        )
+    ),
+    "starts 2 the first one of a group is blamed": changed(
+        ("start.first if start.group == 1 else None", "start.first if start.group else None")
+    ),
+    "starts 2 crashes are forgotten": changed(
+        ("crashes = {offset: entry.crashes for offset, entry in counted if entry.crashes}", "crashes = {}")
+    ),
+    "starts 3 a group begins while others run": changed(
+        ("ledger.held_count or ledger.starts.has_group", "ledger.starts.has_group")
+    ),
+    "starts 4 a partition that was given up has suspects": changed(("self.settler.stop(partitions)", "pass")),
 }
-"""Rule -> the classes that break it. The numbers are those of :mod:`timers.queue.settling`, and of
-:mod:`timers.queue.ledger` after the word starts."""
+"""Rule -> what breaks it. The numbers are those of :mod:`timers.queue.settling`, and after the word starts those of
+:mod:`timers.queue.ledger`."""

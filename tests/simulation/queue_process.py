@@ -1,405 +1,492 @@
-"""One simulated process of a queue: it receives, settles and loses partitions between any two steps of a commit."""
+"""One simulated process of a queue: it drives the product's member, and any event comes between two of its commands."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from tests.simulation.queue_brokers import LOG, PARTITIONS, RETURNS, Brokers, Place, Violation
-from timers.queue.ledger import HELD, MAX_CRASHES, WAITING, BrokersClock, Entry, Ledger
-from timers.queue.metadata import MAX_EPOCHS, NOTHING, decode
-from timers.queue.new_partitions import Loaded, Verification, passed
+from confluent_kafka import KafkaException
+
+from tests.simulation.queue_brokers import LOG, RETURNS, Brokers, Place, Violation
+from tests.simulation.queue_log import Event
+from tests.simulation.queue_port import Doing, SimPort
+from timers.client import Backoff
+from timers.queue import records
+from timers.queue.ledger import BACK, BIND, DONE, HELD, LATER, MAX_CRASHES, WAITING, Ledger, Settlement
+from timers.queue.member import Delivery, Member, Verdict
+from timers.queue.metadata import MAX_EPOCHS, NOTHING, Partition, decode
+from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
 from timers.queue.records import KEY_BYTES, Signing
-from timers.queue.sending import Guard
-from timers.queue.settling import Job, Partition, Plan, Settler
+from timers.queue.sending import Guard, Guards
+from timers.wire import dead_letter
+from timers.wire.dead_letter import CRASHED, REJECTED, UNSIGNED
 
 LEASE_S = 3.0
 DELAY_S = 20.0
+SESSION_S = 6.0
+_TIMEOUT_S = 4.0
+_MOST_STEPS = 99
+
+T = TypeVar("T")
 
 
-@dataclass
-class Parts:
-    """The classes that a run is made of. A mutation replaces one."""
-
-    ledger: type[Ledger] = Ledger
-    settler: type[Settler] = Settler
-    guard: type[Guard] = Guard
-    clock: type[BrokersClock] = BrokersClock
-    signing: type[Signing] = Signing
-    verification: type[Verification] = Verification
-    loaded: type[Loaded] = Loaded
-    process: type[SimProcess] | None = None
-    restores: bool = False
-    """Whether old disks are restored in most runs; without it, few runs find what breaks only then."""
-
-
-@dataclass
-class Held:
-    """A message that a receiver has. ``guard``: its partition moved meanwhile."""
-
-    partition: Partition
-    ledger: Ledger
-    entry: Entry
-    delivery: int
-    guard: Guard | None = None
-
-
-class SimClient:
-    """Cancels guards, and writes no dead letters."""
+class SimGuards(Guards):
+    """Guards whose timers the simulated brokers have. No run rejects a guarded message."""
 
     def __init__(self, brokers: Brokers) -> None:
+        self.are_possible = True
+        self.timeout_s = _TIMEOUT_S
         self._brokers = brokers
+
+    def new(self, source: str) -> Guard:
+        return Guard(self, self._brokers.new_guard())
 
     def cancel(self, id: str, timeout_s: float) -> bool:
         return self._brokers.cancel(id)
 
-    def publish(self, letter: object, due_s: int, timeout_s: float) -> bool:
-        raise AssertionError("no run rejects a guarded message")
+    def set_at_once(self, guard: Guard, delivery: Delivery, timer: records.Record) -> None:
+        """A mutation sets a guard before its transaction is committed."""
+        self._brokers.note_guard(guard.id, timer.headers, delivery._entry.item.key())
+        self._brokers.set_guard(guard.id, (delivery._partition, delivery._entry.offset))
+
+    def extend(self, id: str) -> None:
+        """A mutation sets the timer of a guard again."""
+        self._brokers.set_guard(id, self._brokers.guarded[id])
 
 
 class SimProcess:
-    """A process of the queue. Its commit runs in several steps; callbacks of rebalances come between commits."""
+    """A process of the queue.
 
-    def __init__(self, name: str, brokers: Brokers, rng: random.Random, parts: Parts, *, ordered: bool) -> None:
+    Attributes:
+        rebalances: generation and partitions of the callbacks that it has not served.
+        held: deliveries that receivers have.
+        unsure: deliveries whose calls wait for a commit, since when, and how they end.
+        owned: partitions that the group gave it.
+        loaded_at: number of the commit with which it has loaded a partition.
+    """
+
+    def __init__(self, name: str, brokers: Brokers, rng: random.Random, *, ordered: bool, is_stable: bool) -> None:
         self.name = name
         self.brokers = brokers
         self.rng = rng
-        self.parts = parts
         self.ordered = ordered
-        self.settler = parts.settler()
-        self.rebalances: list[tuple[int, set[Partition]]] = []
-        self.held: list[Held] = []
-        self.commit: Iterator[None] | None = None
-        self.in_flight: list[Callable[[], object]] = []
+        self.is_stable = is_stable
         self.ahead_s = rng.choice((0.0, 100.0, -100.0))
-        self.clock = parts.clock()
+        terms = Terms("jobs", "jobs", RETURNS[0], Backoff(retries=10**6 - 1), LEASE_S, ordered, True, 10**6, SESSION_S)
+        self.member = Member(terms, SimGuards(brokers), self.now_s)
+        self.port = SimPort(name, brokers, rng, self.end_round, is_stable=is_stable)
+        self.rebalances: list[tuple[int, set[Partition]]] = []
+        self.held: list[Delivery] = []
+        self.unsure: list[tuple[Delivery, float, Settlement]] = []
+        self.owned: set[Partition] = set()
         self.waits: dict[Place, float] = {}
         self.is_dead = False
-        self.client: Any = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
-        self.parted: dict[Partition, tuple[int, int]] = {}
-        self.signing: Signing
-        brokers.end(name, commit=False)
+        self._round: Steps[bool] | None = None
+        self._doing: Doing | None = None
+        self._is_plain = False
+        self._known: dict[Partition, Ledger] = {}
+        self._verifying: set[Partition] = set()
+        self._parted: dict[Partition, int] = {}
 
     def open(self, number: int | None) -> None:
         """Read the keys of the queue. With a number it has found none before, and writes one first."""
         if number is not None:
             self.brokers.keys[number] = b"%d" % number * KEY_BYTES
-        self.signing = self.parts.signing("jobs", self.brokers.keys)
+        self.member.signing = Signing("jobs", self.brokers.keys)
 
     @property
     def now_s(self) -> float:
         """Its own clock, which is wrong."""
         return self.brokers.now_s + self.ahead_s
 
+    @property
+    def ledgers(self) -> dict[Partition, Ledger]:
+        return self.member.settler.ledgers
+
+    # ---- commands ------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self.member.settler.now_s = self.now_s
+
+    def _carry_out(self, steps: Steps[T]) -> T:
+        """Carry out all commands of the member at once."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            self._tick()
+            try:
+                command = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                self._look_at_ledgers()
+                result: T = end.value
+                return result
+            answer = error = None
+            try:
+                answer = _finish(self._begin(command))
+            except KafkaException as failure:
+                error = failure
+
+    def _begin(self, command: Command) -> Doing:
+        if command.name == "execute":
+            self._note_plan(*command.arguments)
+        return self.port.begin(command)
+
     # ---- the group -----------------------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Serve the callback of a rebalance; False if there is none, or it must wait."""
-        if not self.rebalances and self.parted:
-            return self.reload()
-        if not self.rebalances or self.commit is not None:
+        """Serve the callbacks of a rebalance; False if there is none."""
+        if not self.rebalances:
             return False
         generation, owned = self.rebalances[0]
-        new = [each for each in sorted(owned) if each not in self.settler.ledgers]
-        self.parted = {each: at for each, at in self.parted.items() if each in owned}
-        self.settler.revoke([each for each in self.settler.ledgers if each not in owned])
-        self.settler.member = generation
-        if not all(self.may_load(each) for each in new):
-            return False
-        for partition in new:
-            self.load(partition)
+        gone, self.port.generation = sorted(self.owned - owned), generation
+        self.end_round()
+        if gone:
+            self._carry_out(self.member.revoked(gone, lost=True))
+        self._carry_out(self.member.assigned(sorted(owned - self.owned)))
+        self.owned, self.port.generation = owned, None
         del self.rebalances[0]
+        if self.rng.random() < 0.7:
+            self.work()
+            self.verify_all()
         return True
-
-    def may_load(self, partition: Partition) -> bool:
-        return self.brokers.is_stable(partition)
-
-    def load(self, partition: Partition) -> None:
-        """Load a partition whose log is verified. A loss is accepted."""
-        saved, brokers, log = self.brokers.saved(partition), self.brokers, self.brokers.logs[partition]
-        loaded = self.parts.loaded(saved, None, 0, log.end)
-        parts = self.verify(partition, loaded, brokers.version_of(partition))
-        own = self.parted.pop(partition, None)
-        loaded = loaded.cut(parts, own)
-        if partition in self.brokers.released and saved.start != NOTHING:
-            raise Violation(f"{partition}: a partition that was given up has suspects")
-        self.brokers.released.discard(partition)
-        ledger = loaded.ledger(self.clock, self.parts.ledger)
-        brokers.knows(partition, ledger)
-        others = {place: due_s for place, due_s in self.waits.items() if place[0] != partition}
-        self.waits = others | {place: at for place, at in self.brokers.promised.items() if place[0] == partition}
-        if ledger.crash_count and own is not None:
-            raise Violation(f"{partition}: a message is blamed, and its process has not ended")
-        if ledger.crash_count:
-            message = partition, loaded.saved.start.first
-            if self.brokers.ran[partition] - {message}:
-                raise Violation(f"{message} is blamed, and others ran")
-            self.brokers.blamed.setdefault(message, set()).add(self.brokers.committed_at(partition))
-        self.loaded_at[partition] = self.brokers.committed_at(partition)
-        self.settler.assign(partition, ledger, LOG, self.brokers.committed(partition))
-
-    def verify(self, partition: Partition, loaded: Loaded, version: int) -> tuple[int, int] | None:
-        """Return where the log parts from what a version of it says, and its epoch below; None if it does not."""
-        verification, log = self.parts.verification.of(loaded), self.brokers.logs[partition]
-        for _ in range(99 if verification is not None else 0):
-            assert verification is not None
-            verification.note(log.next(verification))
-            if verification.is_over:
-                if verification.parted is not None:
-                    is_sure = not log.is_restored and len(loaded.saved.lineage.epochs) < MAX_EPOCHS
-                    self.brokers.parted(partition, version, verification.parted[0], is_sure=is_sure)
-                return verification.parted
-        if verification is not None:
-            raise Violation(f"{partition}: the verification does not end")
-        return None
-
-    def look(self) -> bool:
-        """A leader says that another leader epoch began, so the log of a partition is verified while it is read."""
-        ledgers = self.settler.ledgers
-        if not ledgers:
-            return False
-        partition, ledger = self.rng.choice(sorted(ledgers.items(), key=lambda item: item[0]))
-        self.verify_read(partition, ledger, ledger.position)
-        return True
-
-    def verify_read(self, partition: Partition, ledger: Ledger, end: int) -> None:
-        """Verify the log of a partition that is read. If it parts, all deliveries end, and it is loaded again."""
-        at = self.verify(partition, self.parts.loaded(ledger.saved(), None, 0, end), self.brokers.versions[ledger])
-        if at is None:
-            ledger.verify()
-            limit = self.brokers.limit_of(partition, ledger)
-            if max(ledger.position, ledger.lineage.end) <= limit:
-                self.brokers.knows(partition, ledger)
-            elif ledger.lineage.batch is not None:
-                raise Violation(f"{partition} is read on from {ledger.position}, and has lost what was from {limit} on")
-            return
-        self.parted[partition] = at
-        self.settler.revoke([partition])
-
-    def reload(self) -> bool:
-        """Load a partition again whose log parted. No commit is under way, and none arrives later."""
-        if self.rebalances or self.commit is not None or self.settler.unknown is not None:
-            return False
-        self._land()
-        for partition in list(self.parted):
-            if self.may_load(partition):
-                self.load(partition)
-        return True
-
-    def generation_of(self, plan: Plan) -> int:
-        generation: int = plan.member
-        return generation
-
-    def leave(self) -> None:
-        """Give up all partitions, after a commit whose answer came."""
-        while self.commit is not None or self.settler.unknown is not None:
-            self.settle()
-        self._land()
-        self.settler.stop(list(self.settler.ledgers))
-        plan = self._plan(with_jobs=False)
-        if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
-            self.settler.succeed(plan)
-        self.settler.revoke(list(self.settler.ledgers))
-        self.parted = {}
 
     def give_up(self, owners: Mapping[Partition, str]) -> None:
         """The callback of a rebalance comes before the partitions have another owner."""
-        while self.commit is not None or self.settler.unknown is not None:
-            self.settle()
-        while self.rebalances:
-            if not self.poll():
-                return
-        self._land()
-        partitions = [each for each in self.settler.ledgers if owners[each] != self.name]
-        self.settler.stop(partitions)
-        held = [each for each in self.held if self.is_held(each, partitions) and self.may_protect]
-        guards = [self.protect(each) for each in held]
-        plan = self._plan(with_jobs=False)
-        if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
-            self.settler.succeed(plan)
-            self.brokers.released |= set(partitions)
-        plan = self._plan()
-        for _ in self._transact(plan) if plan is not None and plan.in_transaction else ():
+        while self.poll():
             pass
-        for guard in guards:
-            guard.decide(is_set=False)
+        gone = sorted(each for each in self.owned if owners[each] != self.name)
+        self.port.generation = self.brokers.generation
+        self.end_round()
+        self.port.land()
+        self.port.giving_up = {each for each in gone if each in self.ledgers}
+        self._carry_out(self.member.revoked(gone, lost=False))
+        self.port.giving_up = set()
+        self.port.generation = None
+        self.owned -= set(gone)
 
-    @property
-    def may_protect(self) -> bool:
-        """Whether messages get guards: an ordered one would come back after later messages of its key."""
-        return not self.ordered
-
-    def protect(self, held: Held) -> Guard:
-        """Set a guard for a message whose partition moves."""
-        held.guard = guard = self.parts.guard(self.client, self.brokers.new_guard())
-        origin = self.brokers.source_of(self.brokers.origin(self.place(held.partition, held.ledger, held.entry)))
-        self.brokers.signed[guard.id] = self.signing.sign(origin.decode(), 0, 1, None, b"")
-        held.ledger.bind(held.entry, held.delivery)
-        self.settler.jobs.append(Job(held.partition, held.ledger, held.entry, [guard.id], guard.decide))
-        return guard
-
-    def is_held(self, held: Held, partitions: Collection[Partition]) -> bool:
-        """Whether the delivery counts, and is of one of these partitions."""
-        entry = held.entry
-        is_present = entry.state == HELD and entry.delivery == held.delivery
-        return is_present and held.partition in partitions and self.settler.owns(held.partition, held.ledger)
-
-    def running(self) -> set[Place]:
-        """The messages that receivers hold."""
-        held = [each for each in self.held if self.is_held(each, PARTITIONS)]
-        return {self.place(each.partition, each.ledger, each.entry) for each in held}
-
-    def place(self, partition: Partition, ledger: Ledger, entry: Entry) -> Place:
-        return self.brokers.place(partition, ledger, entry.offset)
+    def leave(self) -> None:
+        """Commit that nothing runs, and leave the group."""
+        self.end_round()
+        self.port.land()
+        self.member.settler.stop(list(self.ledgers))
+        is_first = True
+        while is_first or self.member.settler.unknown is not None:
+            is_first = False
+            self._carry_out(self.member.settler.commit())
+            self.port.land()
+        self.member.leave()
+        self.port.leave()
+        self.owned = set()
+        self._look_at_ledgers()
 
     @property
     def is_owner(self) -> bool:
         """Whether it has served all rebalances."""
         return not self.rebalances
 
+    # ---- loading and verification --------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Take new partitions, and say what the logs of those that are verified are."""
+        self._carry_out(self.member.work())
+        self._tick()
+        if self.member.wants_control:
+            self._carry_out(self.member.control())
+        return False
+
+    def verify_all(self) -> None:
+        """Let all verifications end: a log changes before or after them."""
+        for _ in range(_MOST_STEPS):
+            verifying = [each for each in sorted(self.owned) if each in self.member.new]
+            if not verifying:
+                return
+            for partition in verifying:
+                if partition in self.port.positions:
+                    self._read(partition, 1)
+            self.work()
+        raise Violation("a verification does not end")
+
+    def read_to_end(self) -> None:
+        """Read all partitions to their ends, as a queue does that has nothing else to do."""
+        for _ in range(2):  # the second time there is only the event of the end
+            for partition in sorted(self.port.positions):
+                self._read(partition, _MOST_STEPS)
+            self.verify_all()
+
+    def _look_at_ledgers(self) -> None:
+        """Check what the member has found of logs."""
+        for partition, ledger in self._known.items():
+            if partition in self.owned and partition not in self.ledgers:
+                self._parted.setdefault(partition, self.brokers.versions[ledger])  # its log parted while it was read
+        for partition, ledger in self.ledgers.items():
+            if self._known.get(partition) is not ledger:
+                self._check_loaded(partition, ledger)
+            elif partition in self._verifying and partition not in self.member.new:
+                self._check_verified(partition, ledger)
+        self._known = dict(self.ledgers)
+        self._verifying = {each for each in self.ledgers if each in self.member.new}
+        self._parted = {each: version for each, version in self._parted.items() if each in self.owned}
+
+    def _check_loaded(self, partition: Partition, ledger: Ledger) -> None:
+        brokers, own = self.brokers, self._parted.pop(partition, None)
+        saved, version, self.loaded_at[partition] = self.port.loaded.pop(partition)
+        if ledger.cuts != saved.cuts:
+            is_sure = not brokers.logs[partition].is_restored and len(saved.lineage.epochs) < MAX_EPOCHS
+            brokers.parted(
+                partition, version if own is None else min(own, version), ledger.cuts[-1][0], is_sure=is_sure
+            )
+        brokers.knows(partition, ledger)
+        others = {place: due_s for place, due_s in self.waits.items() if place[0] != partition}
+        self.waits = others | {place: at for place, at in brokers.promised.items() if place[0] == partition}
+        if not ledger.crash_count:
+            return
+        if own is not None:
+            raise Violation(f"{partition}: a message is blamed, and its process has not ended")
+        message = partition, saved.start.first
+        if brokers.ran[partition] - {message}:
+            raise Violation(f"{message} is blamed, and others ran")
+        brokers.blamed.setdefault(message, set()).add(self.loaded_at[partition])
+
+    def _check_verified(self, partition: Partition, ledger: Ledger) -> None:
+        limit = self.brokers.limit_of(partition, ledger)
+        if max(ledger.position, ledger.lineage.end) <= limit:
+            self.brokers.knows(partition, ledger)
+        elif ledger.lineage.batch is not None:
+            raise Violation(f"{partition} is read on from {ledger.position}, and has lost what was from {limit} on")
+
+    def look(self) -> bool:
+        """A leader says that another leader epoch began, so the log of a partition is verified while it is read."""
+        reading = sorted(each for each in self.port.positions if each in self.ledgers and each not in self.member.new)
+        if not reading:
+            return False
+        partition = self.rng.choice(reading)
+        self.port.change_leader(partition)
+        return self._read(partition, 1)
+
     # ---- messages ------------------------------------------------------------------------------------------------
 
     def read(self) -> bool:
-        """Read one to five records of a partition."""
-        ledgers = self.settler.ledgers
-        if not ledgers:
-            return False
-        partition, ledger = self.rng.choice(sorted(ledgers.items(), key=lambda item: item[0]))
-        left = [each for each in self.brokers.logs[partition].messages if each.at >= ledger.position]
-        for message in left[: self.rng.randint(1, 5)]:
-            if not ledger.follows(passed(message)):
-                self.verify_read(partition, ledger, message.at + 1)
-                return True
-            lane = b"%d" % (message.at % 4) if self.ordered else None
-            ledger.read(message.at, message, lane)
-            ledger.pass_record(passed(message))
-        if not left:
-            ledger.reach_end(self.brokers.log_end(partition))
-        return bool(left)
+        """Read one to five records of each partition, or an event of it, and do what is due then."""
+        for partition in sorted(self.port.positions):
+            if self.rng.random() < 0.7:
+                self._read(partition, self.rng.randint(1, 5))
+        self.work()
+        if self.rng.random() < 0.7:
+            self.verify_all()  # in most runs of a few hundred steps, nothing else would happen
+        return True
+
+    def _read(self, partition: Partition, limit: int) -> bool:
+        ledger = None if partition in self.member.new else self.ledgers.get(partition)
+        epoch = None if ledger is None else ledger.lineage.epoch_before(self.port.positions[partition])
+        polled = self.port.read(partition, limit, epoch)
+        self._carry_out(self.member.read(polled))
+        return not isinstance(polled[0], Event)
 
     def take(self) -> bool:
-        for partition, ledger in self.settler.ledgers.items():
-            entry = ledger.take(self.now_s + LEASE_S)
-            if entry is None:
-                continue
-            place = self.place(partition, ledger, entry)
-            if partition == RETURNS and self.brokers.is_unsigned(place, self.signing):
-                ledger.bind(entry, entry.delivery)
-                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
-                return True
-            if entry.crashes >= MAX_CRASHES:
-                if place[1] >= 0 and len(self.brokers.blamed.get(place, ())) < MAX_CRASHES:
-                    raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
-                ledger.bind(entry, entry.delivery)
-                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
-                return True
-            self.brokers.check_source(partition, ledger, entry.item.time_ms, entry.offset)
-            if self.brokers.owners.get(partition) == self.name and self.is_owner and place[1] >= 0:
-                self._check_start(partition, ledger, entry)
-                if entry.offset in self.brokers.done(partition):
-                    raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
-                if self.brokers.origin(place) in self.brokers.final:
-                    raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
-                self._check_order(partition, entry)
-                if self.brokers.now_s < self.brokers.promised.get(place, 0):
-                    raise Violation(f"{partition}: {entry.offset} is delivered before its delay is over")
-            self.waits.pop(place, None)
-            self.held.append(Held(partition, ledger, entry, entry.delivery))
-            self.is_dead = self.brokers.origin(place) in self.brokers.poison
-            return True
-        return False
+        jobs = len(self.member.settler.jobs)
+        self._tick()
+        taken = self.member.take(Delivery, 1)
+        for job in self.member.settler.jobs[jobs:]:
+            self._check_given_up(job)
+        for delivery in taken:
+            self._check_taken(delivery)
+        return bool(taken)
 
-    def _check_start(self, partition: Partition, ledger: Ledger, entry: Entry) -> None:
-        committed, running = self.brokers.saved(partition).start, self.running()
+    def place(self, delivery: Delivery | Job) -> Place:
+        if isinstance(delivery, Job):
+            return self.brokers.place(delivery.partition, delivery.ledger, delivery.entry.offset)
+        return self.brokers.place(delivery._partition, delivery._ledger, delivery._entry.offset)
+
+    def _check_given_up(self, job: Job) -> None:
+        """A message became a dead letter instead of a delivery."""
+        place, letter = self.place(job), dead_letter.decode(job.records[0].headers)
+        assert letter is not None
+        if (letter.code == UNSIGNED) != (place in self.brokers.forged):
+            raise Violation(f"{place} becomes a dead letter with the code {letter.code}")
+        if letter.code == CRASHED and place[1] >= 0 and len(self.brokers.blamed.get(place, ())) < MAX_CRASHES:
+            raise Violation(f"{place} is dead, and it did not crash twice alone")
+
+    def _check_taken(self, delivery: Delivery) -> None:
+        partition, ledger, entry, brokers = delivery._partition, delivery._ledger, delivery._entry, self.brokers
+        place = self.place(delivery)
+        if place in brokers.forged:
+            raise Violation(f"{place}, a forged one, is delivered as {delivery.source}")
+        brokers.check_source(partition, ledger, entry.item.time_ms, entry.offset)
+        if brokers.owners.get(partition) == self.name and self.is_owner and place[1] >= 0:
+            self._check_start(delivery)
+            if entry.offset in brokers.done(partition):
+                raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
+            if brokers.origin(place) in brokers.final:
+                raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
+            self._check_order(partition, entry.offset)
+            if brokers.now_s < brokers.promised.get(place, 0):
+                raise Violation(f"{partition}: {entry.offset} is delivered before its delay is over")
+        self.waits.pop(place, None)
+        if self.rng.random() < 0.2:
+            delivery._outputs = [records.output(delivery.source, "results", None, b"")]
+        self.held.append(delivery)
+        self.is_dead = brokers.origin(place) in brokers.poison
+
+    def _check_start(self, delivery: Delivery) -> None:
+        partition, entry, running = delivery._partition, delivery._entry, self.running()
+        committed = self.brokers.saved(partition).start
         if not committed.first <= entry.offset < committed.end:
             raise Violation(f"{partition}: {entry.offset} starts, and no commit says so")
-        group = ledger.starts.start
+        group = delivery._ledger.starts.start
         if entry.is_suspect:
             if not group.group or any(each != partition or not group.first <= at < group.end for each, at in running):
                 raise Violation(f"{partition}: the suspect {entry.offset} does not run alone")
-        elif any(other.starts.start.group and other.held_count for other in self.settler.ledgers.values()):
+        elif any(other.starts.start.group and other.held_count for other in self.ledgers.values()):
             raise Violation(f"{partition}: {entry.offset} runs beside suspects")
 
-    def _check_order(self, partition: Partition, entry: Entry) -> None:
-        for offset in self.brokers.messages(partition) if self.ordered else ():
-            is_earlier = offset < entry.offset and offset % 4 == entry.offset % 4
+    def _check_order(self, partition: Partition, at: int) -> None:
+        for offset in self.brokers.messages(partition) if self.ordered and partition != RETURNS else ():
+            is_earlier = offset < at and offset % 4 == at % 4
             if is_earlier and not self.brokers.is_settled((partition, offset)):
-                raise Violation(f"{partition}: {entry.offset} overtakes {offset}")
+                raise Violation(f"{partition}: {at} overtakes {offset}")
+
+    def is_held(self, delivery: Delivery) -> bool:
+        """Whether a delivery counts."""
+        owns = self.member.settler.owns(delivery._partition, delivery._ledger)
+        return owns and delivery._entry.state == HELD and delivery._entry.delivery == delivery._delivery
+
+    def running(self) -> set[Place]:
+        """The messages that receivers hold."""
+        return {self.place(each) for each in self.held if self.is_held(each)}
 
     def answer(self) -> bool:
         """The receiver of a message says what became of it. It may be late: then it must be refused."""
         if len(self.held) <= self.rng.choice((0, 3)):  # handlers take their time
             return False
-        held = self.held.pop(self.rng.randrange(len(self.held)))
-        if held.guard is not None:
-            return self._answer_guarded(held.guard)
-        partition, ledger, entry, delivery = held.partition, held.ledger, held.entry, held.delivery
-        is_over = entry.delivery != delivery or entry.state != HELD
-        choice = self.rng.random()
-        if choice < 0.5:
-            accepted = ledger.ack(entry, delivery)
-            if accepted and self.settler.owns(partition, ledger):
-                self.brokers.acked.add(self.place(partition, ledger, entry))
+        delivery, choice = self.held.pop(self.rng.randrange(len(self.held))), self.rng.random()
+        if delivery._guard is not None:
+            self._answer_guarded(delivery, delivery._guard)
+        elif choice < 0.5:
+            self._settle(delivery, DONE)
         elif choice < 0.8:
-            accepted = ledger.bind(entry, delivery)
-            if accepted:
-                self.settler.jobs.append(Job(partition, ledger, entry, [""]))
+            self._settle(delivery, BIND)
         elif choice < 0.9:
-            accepted = ledger.wait(entry, delivery, self.now_s + DELAY_S)
-            if accepted:
-                self.waits[self.place(partition, ledger, entry)] = self.brokers.now_s + DELAY_S
+            self._settle(delivery, LATER)
         elif choice < 0.95:
-            accepted = self.refuse(held)
+            self._tick()
+            self.member.settle(delivery, BACK)
+        return True  # or it says nothing: the lease ends
+
+    def _settle(self, delivery: Delivery, how: Settlement) -> None:
+        is_over = delivery.is_settled
+        written = delivery._outputs if how is DONE else []
+        if how is BIND:
+            written = [self.member.letter(delivery, REJECTED, "bad")]
+        place = self.place(delivery)
+        self._tick()
+        verdict = self.member.settle(delivery, how, written, DELAY_S)
+        if verdict is Verdict.UNSURE:
+            self.unsure.append((delivery, self.now_s, how))
+        elif verdict is Verdict.COUNTS and is_over:
+            raise Violation(f"a former receiver of {place} settles it")
+        elif verdict is Verdict.COUNTS and how is LATER:
+            self.waits[place] = self.brokers.now_s + DELAY_S
+        elif (
+            verdict is Verdict.COUNTS
+            and not written
+            and self.member.settler.owns(delivery._partition, delivery._ledger)
+        ):
+            self.brokers.acked.add(place)
+
+    def answer_unsure(self) -> bool:
+        """A call that waits for a commit goes on, or is refused."""
+        if not self.unsure:
+            return False
+        delivery, since_s, how = self.unsure[0]
+        self._tick()
+        is_sure = self.member.is_sure(delivery, since_s)
+        if is_sure is None and self.now_s < since_s + _TIMEOUT_S:
+            return False
+        del self.unsure[0]
+        if is_sure:
+            self._settle(delivery, how)
         else:
-            return True  # it says nothing: the lease ends
-        if accepted and is_over:
-            raise Violation(f"{partition}: a former receiver of {entry.offset} settles it")
+            self.member.settle(delivery, BACK)
         return True
 
-    def refuse(self, held: Held) -> bool:
-        """The receiver acknowledges the message, and is told that this does not count, because no commit was accepted
-        for long."""
-        return held.ledger.put_back(held.entry, held.delivery)
-
-    def _answer_guarded(self, guard: Guard) -> bool:
+    def _answer_guarded(self, delivery: Delivery, guard: Guard) -> None:
         choice = self.rng.random()
         if choice < 0.6:
             if guard.cancel(0):
                 self.brokers.accept(guard.id)
+                if delivery._outputs:
+                    raise Violation(f"{guard.id}: its message is acknowledged, and its outputs are lost")
         elif choice < 0.8:
             guard.leave(0)
-        return True
 
     def pass_time(self) -> bool:
-        self.brokers.now_s += 1
-        for ledger in self.settler.ledgers.values():
-            ledger.expire(self.now_s)
-            ledger.measure()
+        self.brokers.now_s += self.rng.choice((1, 1, 1, 1, 8))
         return True
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
     def settle(self) -> bool:
-        """Take the next step of the commit under way, or begin one."""
-        if self.commit is None:
-            if self.settler.unknown is not None:
-                self.commit = self._resolve()
-            else:
-                in_transaction, with_jobs = self.rng.random() < 0.1, self.rng.random() < 0.9
-                if self.rng.random() < 0.05:
-                    self.settler.repeat()
-                waiting = [job for job in self.settler.jobs if self.rng.random() < 0.1]
-                plan = self._plan(in_transaction=in_transaction, with_jobs=with_jobs, waiting=waiting)
-                if plan is None:
-                    return False
-                self._check_recovery(plan)
-                self.commit = self._transact(plan) if plan.in_transaction else self._commit(plan)
-        if next(self.commit, self) is self:
-            self.commit = None
+        """Take the next step of the round under way, or begin one."""
+        answer: Any = None
+        error: Exception | None = None
+        if self._round is None:
+            if not self.is_stable and self.member.settler.unknown is not None and self.rng.random() < 0.9:
+                return False  # the brokers do not answer yet
+            self._tick()
+            if self.rng.random() < 0.05:
+                self.member.settler.repeat()
+            is_early = self.rng.random() < 0.5
+            with_copy = self.rng.random() < 0.1
+            self._round = self.member.round(with_copy=with_copy) if is_early else self.member.due_round()
+            if self._round is None:
+                return False
+        elif self._doing is not None:
+            try:
+                next(self._doing)
+                return True
+            except StopIteration as end:
+                answer = end.value
+            except KafkaException as failure:
+                error = failure
+        self._go_on(answer, error)
         return True
+
+    def _go_on(self, answer: Any, error: Exception | None = None) -> None:
+        """Go on with the round under way: begin its next command, or end it."""
+        assert self._round is not None
+        self._tick()
+        try:
+            command = self._round.send(answer) if error is None else self._round.throw(error)
+        except StopIteration:
+            self._round = self._doing = None
+        else:
+            self._doing = self._begin(command)
+            self._is_plain = command.name == "execute" and not command.arguments[0].in_transaction
+
+    def end_round(self) -> None:
+        """End the round under way at once. The answer to a plain commit cannot come in a callback."""
+        while self._round is not None:
+            assert self._doing is not None
+            answer, error = Answer(Outcome.UNKNOWN), None
+            if not self._is_plain or self.rng.random() < 0.5:
+                try:
+                    answer = _finish(self._doing)
+                except KafkaException as failure:
+                    error = failure
+            self._go_on(answer, error)
+
+    def _note_plan(self, plan: Plan) -> None:
+        """Check a commit. It promises until when its messages wait, if the process knows the brokers' time."""
+        self._check_recovery(plan)
+        for partition, commit in plan.commits.items():
+            ledger = plan.ledgers[partition]
+            waiting = [each.offset for each in ledger._open.values() if each.state == WAITING]
+            places = [self.brokers.place(partition, ledger, offset) for offset in waiting]
+            self.brokers.claims(partition, commit, ledger)
+            waits = {place[1]: self.waits[place] for place in places if place in self.waits}
+            self.brokers.promises[partition, commit] = waits if self.member.settler.clock.is_known else {}
 
     def _check_recovery(self, plan: Plan) -> None:
         """A process that loads the plan's commits, and reads the log, has the same open messages as this one."""
@@ -411,7 +498,8 @@ class SimProcess:
                 continue  # it is verified first
             for offset in self.brokers.messages(partition):
                 if offset < live.position:
-                    loaded.read(offset, offset)
+                    entry = live._open.get(offset)
+                    loaded.read(offset, offset, attempt=1 if entry is None else entry.first_attempt)
             wanted, found = opened(live), opened(loaded)
             for job in plan.jobs:
                 if job.ledger is live:
@@ -419,71 +507,13 @@ class SimProcess:
             if wanted != found:
                 raise Violation(f"{partition}: the process has {wanted}, and after a load of {commit} it has {found}")
 
-    def _plan(self, **arguments: Any) -> Plan | None:
-        """The next commit. It promises until when its messages wait, if the process knows the brokers' time."""
-        plan = self.settler.plan(**arguments)
-        for partition, commit in plan.commits.items() if plan is not None else ():
-            assert plan is not None
-            entries = plan.ledgers[partition]._open.values()
-            places = [self.place(partition, plan.ledgers[partition], each) for each in entries if each.state == WAITING]
-            self.brokers.claims(partition, commit, plan.ledgers[partition])
-            waits = {place[1]: self.waits[place] for place in places if place in self.waits}
-            self.brokers.promises[partition, commit] = waits if self.clock.is_known else {}
-        return plan
 
-    def _commit(self, plan: Plan) -> Iterator[None]:
-        yield
-        self._land()
-        if self.rng.random() < 0.25:
-            generation = self.generation_of(plan)
-            self.in_flight.append(lambda: self.brokers.commit(self.name, generation, plan.commits))
-            self.settler.lose_answer(plan)
-            return
-        accepted = self.brokers.commit(self.name, self.generation_of(plan), plan.commits)
-        yield
-        self.settler.succeed(plan) if accepted else self.settler.fail(plan)
-
-    def _transact(self, plan: Plan) -> Iterator[None]:
-        began_s = self.now_s
-        self.brokers.begin(self.name)
-        yield
-        self.brokers.write(self.name, plan.jobs)
-        append_s = self.brokers.now_s
-        yield
-        self.clock.note(append_s, began_s, self.now_s)
-        accepted = self.brokers.send_offsets(self.name, self.generation_of(plan), plan.commits)
-        if not accepted or self.rng.random() < 0.2:
-            self.brokers.end(self.name, commit=False)
-            self.settler.fail(plan)
-            return
-        yield
-        if self.rng.random() < 0.3:
-            self.in_flight.append(lambda: self.brokers.end(self.name, commit=True))
-            self.settler.lose_answer(plan)
-            return
-        self.brokers.end(self.name, commit=True)
-        yield
-        self.settler.succeed(plan)
-
-    def _resolve(self) -> Iterator[None]:
-        self._land()
-        self.brokers.end(self.name, commit=False)  # init_transactions
-        yield
-        assert self.settler.unknown is not None
-        self.settler.resolve({each: self.brokers.committed(each) for each in self.settler.unknown.commits})
-
-    def _land(self) -> None:
-        """Requests that were not answered arrive now, or never: a later one on the same connection comes after them."""
-        requests, self.in_flight = self.in_flight, []
-        for request in requests:
-            if self.rng.random() < 0.5:
-                request()
-
-    def land_late(self) -> bool:
-        if not self.in_flight:
-            return False
-        self.in_flight.pop(0)()
-        return True
+def _finish(doing: Doing) -> Any:
+    while True:
+        try:
+            next(doing)
+        except StopIteration as end:
+            return end.value
 
 
 def opened(ledger: Ledger) -> dict[int, tuple[int, int, int]]:

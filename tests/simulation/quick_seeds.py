@@ -23,7 +23,6 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
-from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed
 from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
 
@@ -42,7 +41,8 @@ Finds: TypeAlias = Callable[[int], bool]
 def queue_finds(rule: str, seed: int) -> bool:
     """Whether a simulated run of a queue finds a mutation."""
     try:
-        QueueSimulator(seed, queue_mutations.MUTATIONS[rule]).run()
+        with queue_mutations.MUTATIONS[rule].simulator(seed) as simulator:
+            simulator.run()
     except QueueViolation:
         return True
     return False

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.harness.queue_state import JOBS, SimClock, SimGuards, guarded, opened, receive
+from tests.harness.queue_state import JOBS, SimClock, SimGuards, confirm, guarded, opened, receive
 from timers.errors import LeaseLostError
 from timers.queue import AsyncMessage, AsyncQueue, aio
 from timers.queue.aio import MAX_THREADS, TaskRun, _handle
@@ -58,10 +58,10 @@ async def test_many_calls_that_wait_leave_the_threads_of_the_event_loop_to_the_p
     guards = SlowGuards()
     state = opened(50, guards=guards)
     messages = receive(state, 50, AsyncMessage)
-    set_guards = state.guard([JOBS])
-    while (plan := state.settler.plan()) is not None:
-        state.settler.succeed(plan)
-    state.settler.revoke([JOBS])
+    set_guards = state.member.protect([JOBS])
+    while (plan := state.member.settler.plan()) is not None:
+        state.member.settler.succeed(plan)
+    state.member.settler.revoke([JOBS])
     answers = [cast(AsyncMessage, message).ack() for message in messages]
     assert len(set_guards) == 50
     for _ in range(3):  # the calls begin
@@ -78,10 +78,10 @@ async def test_a_thousand_calls_that_wait_share_some_threads() -> None:
     guards = SlowGuards()
     state = opened(1000, guards=guards)
     messages = receive(state, 1000, AsyncMessage)
-    state.guard([JOBS])
-    while (plan := state.settler.plan()) is not None:
-        state.settler.succeed(plan)
-    state.settler.revoke([JOBS])
+    state.member.protect([JOBS])
+    while (plan := state.member.settler.plan()) is not None:
+        state.member.settler.succeed(plan)
+    state.member.settler.revoke([JOBS])
     before = set(threading.enumerate())  # those of another test may still be ending
     answers = [cast(AsyncMessage, message).ack() for message in messages]
     for _ in range(3):  # the calls begin
@@ -208,7 +208,7 @@ async def test_a_handler_that_returns_does_not_stop_the_event_loop(is_stopped: b
     guards.may_answer.set()
     async with asyncio.timeout(30):
         while not handling.done():
-            state.confirm(clock.now_s)
+            confirm(state, clock.now_s)
             await asyncio.sleep(0.01)
     assert state.counters().acked == 1
-    assert (JOBS in state.settler.ledgers) == is_stopped
+    assert (JOBS in state.member.settler.ledgers) == is_stopped

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.harness.constants import Constants
 from tests.harness.queue_thread import JOBS, LOG, MESSAGES, SESSION_S, Opened, failure
 from tests.harness.waiting import wait_until
-from timers.queue.metadata import decode
+from timers.queue.metadata import Partition, decode
+from timers.queue.port import Answer, Outcome, Plan
 from timers.queue.records import Kind
-from timers.queue.settling import Partition, Plan
-from timers.queue.transactions import Outcome
 
 
 def test_an_output_that_may_not_be_written_does_not_hold_up_others(queue: Opened) -> None:
@@ -22,31 +22,29 @@ def test_an_output_that_may_not_be_written_does_not_hold_up_others(queue: Opened
     denied.output("denied", b"")
     denied.ack()
     rejected.reject("bad")
-    waits = queue.state.wait_for_commit()
+    waits = queue.driver.wait_for_commit()
     assert waits.result(30) is None
     assert queue.transport.commits[JOBS].offset == 2
-    assert queue.state.totals.dead == {"rejected": 2}
+    assert queue.driver.member.settler.totals.dead == {"rejected": 2}
 
 
 def test_a_dead_letter_that_is_refused_itself_does_not_hold_up_others(
-    queue: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: Opened, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its message stays open, and the dead letter is tried again: the topic may be corrected."""
-    monkeypatch.setattr("timers.queue.receiver._HELD_S", 0.02)
-    monkeypatch.setattr("timers.queue.receiver._MAX_HELD_S", 0.05)
-    monkeypatch.setattr("timers.queue.receiver._MAX_PAUSE_S", 0.05)
+    constants("timers.queue.settling", _HELD_S=0.02)
+    constants("timers.queue.settling", _MAX_HELD_S=0.05)
+    constants("timers.queue.settling", _MAX_PAUSE_S=0.05)
     execute, refused, corrected = queue.transport.execute, [], threading.Event()
 
-    def refuse(plan: Plan) -> Outcome:
+    def refuse(plan: Plan) -> Answer:
         letters = [job for job in plan.jobs if job.records[0].kind is Kind.LETTER]
         if letters and not corrected.is_set():
             refused.append(letters[0].records[0].value)
             error = KafkaError(KafkaError.INVALID_TIMESTAMP)
-            monkeypatch.setattr(queue.transport.transactions, "take_refused", lambda: dict.fromkeys(letters, error))
-            return Outcome.REFUSED
-        monkeypatch.setattr(queue.transport.transactions, "take_refused", dict)
-        outcome: Outcome = execute(plan)
-        return outcome
+            return Answer(Outcome.REFUSED, refused=dict.fromkeys(letters, error))
+        answer: Answer = execute(plan)
+        return answer
 
     queue.transport.execute = refuse
     queue.call(queue.transport.assigned, [JOBS])
@@ -70,23 +68,23 @@ def test_a_dead_letter_that_is_refused_itself_does_not_hold_up_others(
 def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     queue.receive(MESSAGES)
-    wait_until(lambda: queue.state.settler.plan() is None, "all is committed")
+    wait_until(lambda: queue.driver.member.settler.plan() is None, "all is committed")
     plans = queue.transport.plans
     queue.stopped_s += SESSION_S / 2
     wait_until(lambda: queue.transport.plans > plans, "one more commit")
 
 
-def test_a_commit_that_meets_a_rebalance_is_repeated_soon(monkeypatch: pytest.MonkeyPatch, queue: Opened) -> None:
-    monkeypatch.setattr("timers.queue.receiver._RETRY_S", 600.0)
+def test_a_commit_that_meets_a_rebalance_is_repeated_soon(constants: Constants, queue: Opened) -> None:
+    constants("timers.queue.member", _RETRY_S=600.0)
     refused: list[Plan] = []
     execute = queue.transport.execute
 
-    def refuse_once(plan: Plan) -> Outcome:
+    def refuse_once(plan: Plan) -> Answer:
         if not refused:
             refused.append(plan)
-            return Outcome.REFUSED
-        outcome: Outcome = execute(plan)
-        return outcome
+            return Answer(Outcome.REFUSED)
+        answer: Answer = execute(plan)
+        return answer
 
     queue.transport.execute = refuse_once
     queue.call(queue.transport.assigned, [JOBS])
@@ -109,13 +107,13 @@ class SlowCommits:
         self._execute, self._stop = queue.transport.execute, queue.transport.stop
         queue.transport.execute, queue.transport.stop = self.execute, self.stop
 
-    def execute(self, plan: Plan) -> Outcome:
+    def execute(self, plan: Plan) -> Answer:
         self.events.append("begin")
         if "end" in self.events:
             assert self.released.wait(60)
-        outcome: Outcome = self._execute(plan)
+        answer: Answer = self._execute(plan)
         self.events.append("end")
-        return outcome
+        return answer
 
     def stop(self, partitions: set[Partition]) -> None:
         self.events.append("stop")
@@ -157,9 +155,9 @@ def test_a_commit_that_does_not_return_is_a_reason_to_start_the_process_again(qu
     message.ack()
     wait_until(lambda: slow.events.count("begin") == 2, "the commit")
     queue.stopped_s += 600
-    wait_until(queue.state.stuck, "it")
+    wait_until(queue.driver.stuck, "it")
     slow.released.set()
-    wait_until(lambda: queue.state.stuck() == [], "the next round")
+    wait_until(lambda: queue.driver.stuck() == [], "the next round")
 
 
 def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:
@@ -170,7 +168,7 @@ def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: 
     retried.retry()
     for message in others:
         message.ack()
-    settled = queue.state.wait_for_commit()
+    settled = queue.driver.wait_for_commit()
 
     def done() -> tuple[tuple[int, int], ...]:
         commit = queue.transport.commits[JOBS]

@@ -413,7 +413,7 @@ def test_handlers_that_run_may_return_before_the_queue_is_closed(monkeypatch: py
     closing = threading.Thread(target=queue.close)
     closing.start()
     wait_until(lambda: queue.stopping, "the stop")
-    assert closing.is_alive() and not queue.state.closing, "it waits for the handler"
+    assert closing.is_alive() and not queue.driver.closing, "it waits for the handler"
     may_return.set()
     running.join()
     closing.join()

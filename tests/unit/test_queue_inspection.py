@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from timers.errors import QueueError
 from timers.process.config.settings import Settings
 from timers.queue.inspection import Inspection
-from timers.queue.metadata import Saved, encode
-from timers.queue.settling import Commit, Partition
+from timers.queue.metadata import Commit, Partition, Saved, encode
 
 
 class SimInspection(Inspection):

@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from timers.queue import ledger_log
-from timers.queue.ledger_log import Kept, Record, decode, encode_copy, encode_key, read, signing
-from timers.queue.settling import Commit
+from timers.queue.ledger_log import read, signing
+from timers.queue.metadata import Commit
+from timers.queue.records import Kept, decode_kept, encode_copy, encode_key
 
 GROUP = "queue.jobs"
 COMMIT = Commit(7, "q1.log-name.7....")
@@ -41,7 +42,7 @@ class SimTopic:
     """A ledger topic. ``others``: what another process writes at the same time as this one, before it."""
 
     def __init__(
-        self, records: Iterable[tuple[bytes | None, bytes | None]] = (), others: Iterable[Record] = ()
+        self, records: Iterable[tuple[bytes | None, bytes | None]] = (), others: Iterable[tuple[bytes, bytes]] = ()
     ) -> None:
         self.records = list(records)
         self.others = list(others)
@@ -63,7 +64,7 @@ class SimTopic:
     def close(self) -> None:
         pass
 
-    def write(self, login: object, group: str, records: Iterable[Record]) -> None:
+    def write(self, login: object, group: str, records: Iterable[tuple[bytes, bytes]]) -> None:
         self.records += [*self.others, *records]
 
 
@@ -77,7 +78,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> SimTopic:
 
 def decoded(key: bytes, value: bytes, group: str = GROUP) -> Kept | None:
     kept = Kept({}, {})
-    return kept if decode(group, key, value, kept) else None
+    return kept if decode_kept(group, key, value, kept) else None
 
 
 def test_copies_and_keys_are_read() -> None:
@@ -87,7 +88,7 @@ def test_copies_and_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize("written", [encode_copy(GROUP, ("jobs", 3), COMMIT), encode_key(GROUP, 5, SECRET)])
-def test_a_record_that_is_damaged_or_of_another_queue_does_not_count(written: Record) -> None:
+def test_a_record_that_is_damaged_or_of_another_queue_does_not_count(written: tuple[bytes, bytes]) -> None:
     key, value = written
     assert decoded(key, value) is not None
     assert decoded(key, value, "queue.job") is None

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError
 
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.progress import cut_suffix
-from timers.queue.ledger import BrokersClock, Ledger
-from timers.queue.metadata import MAX_EPOCHS, NOTHING, Saved, Start, decode, encode
-from timers.queue.new_partitions import Loaded, Verification, epoch_end, passed
+from timers.queue.ledger import Ledger, passed
+from timers.queue.metadata import MAX_EPOCHS, NOTHING, Loaded, Saved, Start, decode, encode
+from timers.queue.verification import Verification, epoch_end
 
 SAME = ((2, 0), (4, 100), (5, 250))
 READ = Lineage(SAME, Batch(299, 299, 1000, 0), 300)
@@ -190,7 +190,7 @@ def test_only_an_event_of_a_truncation_has_the_end_of_an_epoch() -> None:
 def test_what_was_passed_above_the_last_record_is_read_again() -> None:
     """Markers above it may be lost, and messages may have their offsets."""
     saved = Saved(90, ((91, 305),), lineage=READ)
-    ledger = Loaded(saved, None, 0, 400).ledger(BrokersClock())
+    ledger = Ledger(Loaded(saved, None, 0, 400).known, log_end=400)
     assert ledger.read(90, "a") and not ledger.read(299, "b") and ledger.position == 300
     ledger.pass_record(passed(Record(300, 6)))
     ledger.pass_holes(310)
@@ -203,7 +203,7 @@ def test_what_was_passed_above_the_last_record_is_read_again() -> None:
 
 def test_a_new_leader_epoch_is_followed_after_the_log_was_verified() -> None:
     ledger = Ledger(Saved(300, lineage=READ))
-    assert ledger.follows(passed(Record(300, 5))) and ledger.follows(passed(Record(200, 6)))
+    assert ledger.follows(passed(Record(300, 5))) and not ledger.follows(passed(Record(200, 6)))
     assert not ledger.follows(passed(Record(300, 6)))
     ledger.verify()
     assert ledger.follows(passed(Record(300, 6)))
@@ -275,3 +275,19 @@ def test_sources_carry_the_number_of_the_last_cut_below_them() -> None:
     assert decode(encode(twice, "log") or "", "log", 150).cuts == twice.cuts
     later = twice._replace(offset=180)
     assert decode(encode(later, "log") or "", "log", 180).cuts == ((180, 2),)
+
+
+def test_a_record_that_is_read_again_in_another_epoch_is_verified_first() -> None:
+    """The log may lose its end after it was loaded, and grow again: the record is another one."""
+    ledger = Ledger(Saved(200, lineage=READ))
+    assert ledger.follows(passed(Record(240, 4))) and ledger.follows(passed(Record(299, 5)))
+    assert not ledger.follows(passed(Record(240, 6)))
+    ledger.verify()
+    assert ledger.follows(passed(Record(240, 6)))
+    newest = Ledger(Saved(200, lineage=READ._replace(epochs=SAME[2:])))
+    assert newest.follows(passed(Record(240, 4))), "older epochs are not kept"
+
+
+def test_what_cannot_be_compared_is_not_verified() -> None:
+    """No question is left, so it would not end: the partition would never be delivered."""
+    assert Verification.of(Loaded(Saved(9, lineage=Lineage(((1, 8),))), None, 0, 20)) is None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import logging
+from contextlib import suppress
 
 import pytest
 
 from timers.errors import QueueError
-from timers.queue.ledger import BrokersClock, Ledger
-from timers.queue.metadata import Saved, encode
-from timers.queue.new_partitions import load
-from timers.queue.settling import Commit, Partition
+from timers.queue.ledger import Ledger
+from timers.queue.metadata import Commit, Saved, encode
+from timers.queue.port import Stored
+from timers.queue.settling import NewPartitions, Settler
 
 JOBS = ("jobs", 0)
 LOG = "this-log"
@@ -22,29 +22,27 @@ class SimLog:
     """A partition whose log has the offsets from ``low`` to before ``high``."""
 
     def __init__(self, commit: Commit | None, copy: Commit | None = None, low: int = 0, high: int = 20) -> None:
-        self.commit = commit
-        self.copy = copy
+        self.stored = Stored({JOBS: commit}, {} if copy is None else {JOBS: copy}, {JOBS: (low, high)}, {"jobs": LOG})
         self.low, self.high = low, high
-
-    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
-        return dict.fromkeys(partitions, self.commit)
-
-    def copies(self) -> dict[Partition, Commit]:
-        return {JOBS: self.copy} if self.copy is not None else {}
-
-    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
-        return dict.fromkeys(partitions, (self.low, self.high))
-
-    def log_tag(self, topic: str) -> str:
-        return LOG
 
 
 def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
     return Commit(saved.offset, encode(saved, log) or "")
 
 
-def loaded(log: Any, *, accept_loss: bool = False) -> Ledger:
-    return load(log, [JOBS], accept_loss=accept_loss)[JOBS].ledger(BrokersClock())
+def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
+    """The ledger of a partition that was loaded. What is said is in the log of this test."""
+    settler = Settler()
+    new = NewPartitions(settler, "jobs", accept_loss=accept_loss)
+    new.add([JOBS])
+    steps = new.work()
+    with suppress(StopIteration):
+        command = next(steps)
+        while True:
+            if command.name == "complain":
+                logging.getLogger(__name__).error(*command.arguments)
+            command = steps.send(log.stored if command.name == "load" else None)
+    return settler.ledgers[JOBS]
 
 
 def delivered(ledger: Ledger, log: SimLog) -> list[int]:

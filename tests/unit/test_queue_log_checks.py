@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.constants import Constants
 from tests.harness.queue_thread import JOBS, MESSAGES, Opened
 from tests.harness.waiting import wait_until
 from timers.errors import QueueError
@@ -11,9 +12,9 @@ from timers.queue import Message
 
 
 @pytest.fixture
-def copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def copies_at_once(constants: Constants) -> None:
     """Each commit writes copies and checks the logs. Use it before a queue: its first commit sets the next time."""
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
+    constants("timers.queue.member", _COPY_S=0.0)
 
 
 def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
@@ -21,12 +22,12 @@ def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
     queue.transport.is_recreated = True
     with pytest.raises(QueueError, match="created again"):
         # Messages may be received before the topics are checked.
-        wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1) is None, "the error")
+        wait_until(lambda: queue.driver.receive(Message, 1, 0.1) is None, "the error")
 
 
 @pytest.mark.usefixtures("copies_at_once")
 def test_an_ordered_queue_says_that_added_partitions_end_the_order(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = Opened(ordered=True)
     try:

@@ -19,9 +19,8 @@ from timers.process.config.settings import Settings
 from timers.queue import Queue, monitoring
 from timers.queue.inspection import PartitionStats, partition_stats
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved, Start, encode
+from timers.queue.metadata import Commit, Saved, Start, encode
 from timers.queue.monitoring import METRICS, Monitor
-from timers.queue.settling import Commit
 
 JOBS = ("jobs", 0)
 
@@ -46,8 +45,8 @@ def get(monitor: Monitor, path: str) -> tuple[int, str]:
 
 
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any, monitor: Monitor) -> None:
-    queue.state.totals.acked = 7
-    queue.state.totals.dead["rejected"] = 2
+    queue.driver.member.settler.totals.acked = 7
+    queue.driver.member.settler.totals.dead["rejected"] = 2
     status, page = get(monitor, "/metrics")
     assert status == 200
     missing = {"timers_queue_delayed", "timers_queue_group_taken"}
@@ -60,26 +59,28 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any,
 
 
 def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor: Monitor) -> None:
-    state = queue.state
+    driver = queue.driver
+    member = driver.member
     assert get(monitor, "/health/live") == (200, '{"live": true, "reasons": []}')
     status, page = get(monitor, "/health/ready")
     assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]
-    state.joined, state.round_began_s, state.settled_s = True, monotonic(), monotonic()
+    member.joined, driver._round_began_s, member.settled_s = True, monotonic(), monotonic()
     assert get(monitor, "/health/ready") == (200, '{"ready": true, "reasons": []}')
-    state.loading = 2
+    member.new.add([JOBS, ("jobs", 1)])
     assert "partitions are being loaded: 2 to go" in get(monitor, "/health/ready")[1]
-    state.load_error = "transaction"
+    member.new.load_error = "transaction"
     assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
-    state.strangers = "another program is in the group"
+    driver.strangers = "another program is in the group"
     assert get(monitor, "/health/ready")[1] == '{"ready": false, "reasons": ["another program is in the group"]}'
     assert 'timers_queue_group_taken{queue="invoices"} 1.0' in get(monitor, "/metrics")[1]
-    state.strangers = ""
+    driver.strangers = ""
     assert 'timers_queue_group_taken{queue="invoices"} 0.0' in get(monitor, "/metrics")[1]
-    state.load_error, state.loading, state.settled_s = "", 0, monotonic() - 30
+    member.leave()
+    member.settled_s = monotonic() - 30
     assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
-    state.round_began_s = monotonic() - 100
+    driver._round_began_s = monotonic() - 100
     assert get(monitor, "/health/live")[0] == 503
-    state.failure = QueueError("messages were lost")
+    driver.failure = QueueError("messages were lost")
     assert "messages were lost" in get(monitor, "/health/live")[1]
 
 

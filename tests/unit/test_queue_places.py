@@ -13,10 +13,11 @@ from confluent_kafka.admin import AclOperation
 from tests.harness.sim_admin import LOST, SimAdmin
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
-from timers.queue.ledger import Entry, Ledger
+from timers.queue.ledger import BIND, Entry, Ledger
 from timers.queue.metadata import Saved
+from timers.queue.port import Job
 from timers.queue.records import Kind, Record
-from timers.queue.settling import Job, Settler
+from timers.queue.settling import Settler
 from timers.queue.transactions import Places
 from timers.wire.key_partition import partitions_of
 
@@ -143,7 +144,7 @@ def test_jobs_that_wait_are_not_in_the_plan() -> None:
     for _ in range(2):
         entry = ledger.take(1.0)
         assert entry is not None
-        ledger.bind(entry, entry.delivery)
+        ledger.settle(entry, entry.delivery, BIND)
         entries.append(entry)
         settler.jobs.append(Job(("jobs", 0), ledger, entry, [LATER]))
     waits, goes = settler.jobs

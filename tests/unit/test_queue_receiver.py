@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -15,10 +14,8 @@ from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import Message
-from timers.queue.ledger import Ledger
-from timers.queue.metadata import NOTHING, Saved, decode, encode
+from timers.queue.metadata import NOTHING, Commit, Saved, decode, encode
 from timers.queue.sending import Guard
-from timers.queue.settling import Commit, Partition
 
 
 @pytest.fixture
@@ -43,10 +40,10 @@ def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     for message in queue.receive(MESSAGES):
         message.ack()
-    assert (queue.state.load_error, queue.state.loading) == ("no leader of jobs/1 answers", 1)
+    assert (queue.driver.member.new.load_error, len(queue.driver.member.new)) == ("no leader of jobs/1 answers", 1)
     queue.transport.leaderless = set()
     assert {message.source.rpartition("/")[0] for message in queue.receive(MESSAGES)} == {"jobs/1"}
-    assert (queue.state.load_error, queue.state.loading) == ("", 0)
+    assert (queue.driver.member.new.load_error, len(queue.driver.member.new)) == ("", 0)
 
 
 def test_partitions_count_as_loading_before_the_brokers_have_answered(
@@ -55,7 +52,7 @@ def test_partitions_count_as_loading_before_the_brokers_have_answered(
     committed, seen = queue.transport.committed, []
 
     def asked(partitions: Any) -> Any:
-        seen.append(queue.state.loading)
+        seen.append(len(queue.driver.member.new))
         return committed(partitions)
 
     monkeypatch.setattr(queue.transport, "committed", asked)
@@ -72,7 +69,7 @@ def test_a_partition_that_is_lost_before_it_was_loaded_is_not_stopped(queue: Ope
     queue.call(queue.transport.assigned, [OTHER])
     queue.receive(MESSAGES)
     assert queue.transport.stopped == [set()]
-    assert queue.state.counters().partitions == 1
+    assert queue.driver.counters().partitions == 1
 
 
 def test_a_partition_is_given_up_with_what_was_settled(queue: Opened) -> None:
@@ -86,7 +83,7 @@ def test_a_partition_is_given_up_with_what_was_settled(queue: Opened) -> None:
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
     assert (saved.offset, saved.done, saved.start) == (0, ((1, MESSAGES),), NOTHING)
-    assert queue.state.counters().leases_lost == 1
+    assert queue.driver.counters().leases_lost == 1
 
 
 def test_a_lost_partition_is_not_committed(queue: Opened) -> None:
@@ -102,9 +99,8 @@ def test_a_lost_partition_is_not_committed(queue: Opened) -> None:
     assert queue.transport.commits[JOBS] == before
 
 
-def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(
-    queue: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge() -> None:
+    queue = Opened(lease_s=100.0)
     queue.call(queue.transport.assigned, [JOBS])
     message, *_ = queue.receive(MESSAGES)
     before = dict(queue.transport.commits)
@@ -113,21 +109,16 @@ def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(
         queue.transport.is_expelled = True
         queue.stopped_s += 60
 
-    waits, wait = threading.Event(), queue.state.wait_until_confirmed
-
-    def note(partition: Partition, ledger: Ledger) -> bool:
-        waits.set()
-        return wait(partition, ledger)
-
-    monkeypatch.setattr(queue.state, "wait_until_confirmed", note)
     queue.call(stop)
+    until_s = message._entry.until_s
     with ThreadPoolExecutor(1) as pool:
         ack = pool.submit(message.ack)
-        assert waits.wait(30)
+        wait_until(lambda: message._entry.until_s > until_s, "the call, which keeps the lease while it waits")
         queue.call(queue.transport.revoked, [JOBS], lost=True)
         with pytest.raises(LeaseLostError):
             ack.result(60)
     assert queue.transport.commits == before
+    queue.close()
 
 
 def test_a_process_that_was_stopped_and_is_still_a_member_can_acknowledge(queue: Opened) -> None:
@@ -164,7 +155,7 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
         assert saying in caplog.text
     else:
         with pytest.raises(QueueError, match=error):
-            wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1), "the error")
+            wait_until(lambda: queue.driver.receive(Message, 1, 0.1), "the error")
     queue.close()
 
 
@@ -182,7 +173,7 @@ def test_a_log_that_lost_its_end_is_delivered_from_where_it_parts(accept_loss: b
         assert [each.source for each in queue.receive(2)] == ["jobs/0/3~1", "jobs/0/4~1"]
     else:
         with pytest.raises(QueueError, match="from 3 on, the log is not the one of before, which was read to 4"):
-            wait_until(lambda: queue.state.receive(Message.deliver, 1, 0.1), "the error")
+            wait_until(lambda: queue.driver.receive(Message, 1, 0.1), "the error")
     queue.close()
 
 
@@ -190,7 +181,7 @@ def test_where_a_leader_epoch_began_is_noted(queue: Opened) -> None:
     """Not only the last record of a poll: a log that parts at the beginning would seem to part there."""
     queue.call(queue.transport.assigned, [JOBS])
     queue.receive(MESSAGES)
-    lineage = queue.state.settler.ledgers[JOBS].lineage
+    lineage = queue.driver.member.settler.ledgers[JOBS].lineage
     assert (lineage.epochs, lineage.end) == (((3, 0),), MESSAGES)
 
 
@@ -200,7 +191,7 @@ def test_a_log_that_loses_its_end_while_it_is_read() -> None:
     first, *_ = queue.receive(MESSAGES)
     queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
     wait_until(lambda: queue.transport.stopped == [{JOBS}, {JOBS}], "the last record is read again, and is the same")
-    assert queue.state.counters().leases_lost == 0
+    assert queue.driver.counters().leases_lost == 0
     queue.transport.epoch_ends, queue.transport.time_ms = {3: (2, 3)}, 1
     queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
     sources = [f"jobs/0/{offset}{'~1' if offset >= 2 else ''}" for offset in range(MESSAGES)]
@@ -212,7 +203,9 @@ def test_a_log_that_loses_its_end_while_it_is_read() -> None:
 
 def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
     queue = Opened(ordered=True)
-    wait_until(lambda: queue.receiver._next_copy > 0, "the first commit, which has no partitions")
+    wait_until(
+        lambda: queue.driver.member._next_copy > queue.driver.now_s(), "the first commit, which has no partitions"
+    )
     queue.call(queue.transport.assigned, [JOBS])
     (message,) = queue.receive(1)
     message.retry(after=3600)
@@ -222,13 +215,13 @@ def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
     assert (saved.attempts, list(saved.waits)) == ({0: 2}, [0])
     assert saved.waits[0] >= queue.transport.transactions.append_ms / 1000 + 3600 - SESSION_S
     queue.call(queue.transport.assigned, [JOBS])
-    wait_until(lambda: queue.state.counters().depth, "the partition is read again")
-    assert message.source not in {each.source for each in queue.state.receive(Message.deliver, MESSAGES, 0.3)}
+    wait_until(lambda: queue.driver.counters().depth, "the partition is read again")
+    assert message.source not in {each.source for each in queue.driver.receive(Message, MESSAGES, 0.3)}
     queue.stopped_s += 3600 + SESSION_S
     received: list[Message] = []
 
     def is_back() -> bool:
-        received.extend(queue.state.receive(Message.deliver, MESSAGES, 0.1))
+        received.extend(queue.driver.receive(Message, MESSAGES, 0.1))
         return (message.source, 2) in {(each.source, each.attempt) for each in received}
 
     wait_until(is_back, "the retry")
@@ -237,8 +230,8 @@ def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
 
 def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened) -> None:
     queue.transport.transactions.places.are_complete = False
-    queue.state.guards.are_possible = True
-    queue.state.guards.new = lambda source: Guard(cast(Any, None), source)  # type: ignore[method-assign]
+    queue.guards.are_possible = True
+    queue.guards.new = lambda source: Guard(cast(Any, None), source)  # type: ignore[method-assign]
     queue.call(queue.transport.assigned, [JOBS])
     message, *_ = queue.receive(MESSAGES)
     queue.call(queue.transport.revoked, [JOBS], lost=False)
@@ -256,12 +249,12 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
         raise QueueError("retention deleted messages")
 
     queue.transport.calls.append(fail)
-    queue.receiver.join(60)
+    queue.driver.join(60)
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
     assert (saved.offset, saved.start, saved.suspects_end) == (1, NOTHING, 0)
     with pytest.raises(QueueError, match="retention deleted messages"):
-        queue.state.receive(Message.deliver, 1, 0)
+        queue.driver.receive(Message, 1, 0)
 
 
 def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
@@ -274,7 +267,7 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
     assert "gives its partitions to other processes" in caplog.text
     with pytest.raises(LeaseLostError):
         hung[0].ack()
-    assert impatient.state.wait_for_commit().result(30) is None, "nothing is left to commit"
+    assert impatient.driver.wait_for_commit().result(30) is None, "nothing is left to commit"
     again = impatient.receive(MESSAGES)
     assert {message.source for message in again} == {message.source for message in hung}
     assert impatient.transport.opens == 2
@@ -286,13 +279,13 @@ def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     for message in queue.receive(MESSAGES):
         message.ack()
-    assert "could not be read" not in str(queue.state.unready())
+    assert "could not be read" not in str(queue.driver.unready())
     said = f"jobs/0 could not be read from {MESSAGES} on"
 
     def is_said() -> bool:
         queue.stopped_s += 1
-        return said in str(queue.state.unready())
+        return said in str(queue.driver.unready())
 
     wait_until(is_said, "it")
     queue.transport.high = MESSAGES
-    wait_until(lambda: "could not be read" not in str(queue.state.unready()), "the end of the transaction")
+    wait_until(lambda: "could not be read" not in str(queue.driver.unready()), "the end of the transaction")

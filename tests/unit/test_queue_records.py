@@ -18,6 +18,7 @@ from timers.errors import InvalidTimerError, PublishError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
 from timers.queue import Message, records
+from timers.queue.member import size_of
 from timers.queue.metadata import Start
 from timers.queue.records import (
     ERROR,
@@ -31,6 +32,7 @@ from timers.queue.records import (
     returned_value,
 )
 from timers.queue.sending import Sender
+from timers.queue.transactions import due_key
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
@@ -320,9 +322,9 @@ def test_an_output_keeps_its_headers() -> None:
 
 
 def test_delays_are_rounded_up_from_the_brokers_time() -> None:
-    assert records.due_key(1_000_000, 0) == b"1000"
-    assert records.due_key(1_000_001, 0) == b"1001"
-    assert records.due_key(999_999, 1) == b"1000"
+    assert due_key(1_000_000, 0) == b"1000"
+    assert due_key(1_000_001, 0) == b"1001"
+    assert due_key(999_999, 1) == b"1000"
     assert records.later(content(), SIGNING, 0.0001, "", MAX_BYTES).after_ms == 1
 
 
@@ -362,7 +364,7 @@ def test_the_size_of_a_record_counts_its_key_and_headers(key: bytes | None, head
         def __len__(self) -> int:
             return 7
 
-    assert 1007 <= records.size_of(Sized("jobs", headers)) <= 2007
+    assert 1007 <= size_of(Sized("jobs", headers)) <= 2007
 
 
 def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiver() -> None:
@@ -379,11 +381,12 @@ def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiv
     copied = [*real[:-1], ("retry-attempt", b"0"), real[-1]]
     for offset, headers in enumerate([forged, (), real, copied, real]):
         record = queue_state.Record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
-        ledger.read(offset, record, attempt=records.identity(record, SIGNING).attempt)
-    assert [(each.source, each.attempt, each.id) for each in state.receive(Message.deliver, 9, 0)] == [
+        found = records.identity(record, SIGNING)
+        ledger.read(offset, record, attempt=found.attempt, returned=found)
+    assert [(each.source, each.attempt, each.id) for each in state.receive(Message, 9, 0)] == [
         ("jobs/0/7", 3, "jobs jobs/0/7 1600000000000")
     ]
-    plan = state.settler.plan()
+    plan = state.member.settler.plan()
     assert plan is not None and [job.entry.offset for job in plan.jobs] == [0, 1, 3, 4]
     for job, at in zip(plan.jobs, (0, 2, 6, 8), strict=True):
         (letter,) = job.records

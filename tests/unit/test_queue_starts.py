@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.queue.ledger import MAX_CRASHES, Ledger, plan_starts, wants_commit
+from timers.queue.ledger import DONE, MAX_CRASHES, Ledger, plan_starts, wants_commit
 from timers.queue.metadata import NOTHING, Saved, Start, decode, encode
 from timers.queue.settling import Settler
 
@@ -46,7 +46,7 @@ class SimProcess:
                 dead.append(entry.offset)
             elif entry.offset == poison:
                 break
-            assert self.ledger.ack(entry, entry.delivery)
+            assert self.ledger.settle(entry, entry.delivery, DONE)
         return dead
 
 
@@ -120,7 +120,7 @@ def test_suspects_run_when_no_message_of_another_partition_does() -> None:
         assert not wants_commit(ledgers)
     other.read(1, None)
     assert other.take(10) is None, "nothing starts while suspects wait"
-    assert other.ack(entry, entry.delivery)
+    assert other.settle(entry, entry.delivery, DONE)
     assert plan_starts(ledgers) == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
 
 

@@ -18,6 +18,8 @@ from tests.harness.queue_state import (
     SimClock,
     SimGuards,
     add,
+    answer,
+    confirm,
     guarded,
     opened,
     receive,
@@ -25,9 +27,9 @@ from tests.harness.queue_state import (
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
 from timers.queue import Message
+from timers.queue.driver import Driver
 from timers.queue.records import Kind, Record
 from timers.queue.sending import Guards
-from timers.queue.state import State
 
 
 def test_each_call_is_counted_once() -> None:
@@ -52,7 +54,7 @@ def test_each_call_is_counted_once() -> None:
 
 
 def test_a_lease_ends_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State(opened().terms, SimGuards())
+    state = Driver(opened().terms, SimGuards(), cast(Any, None))
     awake_s = time.monotonic()
     monkeypatch.setattr(time, "clock_gettime", lambda _: awake_s + 3600)
     assert state.is_unconfirmed, "the time-out of its session is over"
@@ -61,21 +63,21 @@ def test_a_lease_ends_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) 
 def test_deliveries_that_a_rebalance_ends_are_counted() -> None:
     state = opened()
     receive(state, 3)
-    state.totals.leases_lost += state.settler.revoke([JOBS])
+    state.member.settler.totals.leases_lost += state.member.settler.revoke([JOBS])
     assert state.counters().leases_lost == 3
 
 
 def test_a_message_after_its_last_attempt_is_a_dead_letter_and_is_not_delivered() -> None:
     state = opened(messages=0, attempts=1)
     add(state, OTHER, 2, attempt=3)
-    assert state.receive(Message.deliver, 5, 0) == []
+    assert state.receive(Message, 5, 0) == []
     assert state.counters().dead == {"attempts-exhausted": 2}
 
 
 def test_calls_that_wait_for_a_commit_end_with_the_queue() -> None:
     state = opened()
     first = state.wait_for_commit()
-    state.committed(state.waiting())
+    answer(state)
     assert first.result(0) is None
     second = state.wait_for_commit()
     state.end()
@@ -94,20 +96,20 @@ def test_a_call_that_waits_after_the_end_knows_that_earlier_calls_were_dropped()
             each.result(0)
 
 
-def commit_all(state: State) -> None:
-    while (plan := state.settler.plan()) is not None:
-        state.settler.succeed(plan)
+def commit_all(state: Driver) -> None:
+    while (plan := state.member.settler.plan()) is not None:
+        state.member.settler.succeed(plan)
 
 
-def settled(state: State) -> BaseException | None:
+def settled(state: Driver) -> BaseException | None:
     """The error of a call that waits until all calls before it are committed."""
     commit_all(state)
     future = state.wait_for_commit()
-    state.committed(state.waiting())
+    answer(state)
     return future.exception(0)
 
 
-def settle_one(state: State, call: str, *, has_output: bool = False) -> None:
+def settle_one(state: Driver, call: str, *, has_output: bool = False) -> None:
     (message,) = receive(state, 1)
     if has_output:
         message.output("results", b"")
@@ -130,16 +132,16 @@ def test_a_call_whose_partition_is_lost_before_its_commit_is_an_error_of_settle(
     state = opened(**more)
     settle_one(state, call, has_output=has_output)
     assert settled(state) is None
-    state.settler.revoke([JOBS])
+    state.member.settler.revoke([JOBS])
     assert settled(state) is None, "all was committed"
     state = opened(**more)
     settle_one(state, call, has_output=has_output)
     add(state, OTHER, 3)
     waits = state.wait_for_commit()
-    state.settler.revoke([JOBS])
+    state.member.settler.revoke([JOBS])
     settle_one(state, "ack")
     commit_all(state)
-    state.committed(state.waiting())
+    answer(state)
     assert isinstance(waits.exception(0), QueueError)
     assert settled(state) is None, "it is said once"
 
@@ -161,9 +163,9 @@ def test_after_the_end_of_a_queue_its_lost_calls_are_an_error_of_settle(how: str
 def test_what_no_receiver_called_is_no_error_of_settle() -> None:
     state = opened()
     receive(state, 2)
-    state.guard([JOBS])
-    state.settler.ledgers[JOBS].pass_holes(50)
-    state.settler.revoke([JOBS])
+    state.member.protect([JOBS])
+    state.member.settler.ledgers[JOBS].pass_holes(50)
+    state.member.settler.revoke([JOBS])
     assert settled(state) is None
 
 
@@ -230,25 +232,25 @@ def test_messages_with_outputs_and_ordered_ones_have_no_guard() -> None:
     with_output, without, *_ = receive(state, 3)
     with_output.output("results", b"")
     without.ack()
-    assert len(state.guard([JOBS])) == 1
-    assert len(state.settler.jobs) == 1
+    assert len(state.member.protect([JOBS])) == 1
+    assert len(state.member.settler.jobs) == 1
     ordered = opened(ordered=True)
     receive(ordered, 3)
-    assert state.guard([JOBS]) == ordered.guard([JOBS]) == []
+    assert state.member.protect([JOBS]) == ordered.member.protect([JOBS]) == []
 
 
 def test_each_commit_is_copied_also_if_nothing_changed_since() -> None:
     state = opened(messages=1)
     (message,) = receive(state, 1)
     message.ack()
-    plain = state.settler.plan()
+    plain = state.member.settler.plan()
     assert plain is not None and not plain.in_transaction
-    state.settler.succeed(plain)
-    copy = state.settler.plan(in_transaction=True)
+    state.member.settler.succeed(plain)
+    copy = state.member.settler.plan(in_transaction=True)
     assert copy is not None and copy.commits == plain.commits
-    state.settler.succeed(copy)
-    assert state.settler.plan(in_transaction=True) is None
-    assert state.settler.copied == plain.commits
+    state.member.settler.succeed(copy)
+    assert state.member.settler.plan(in_transaction=True) is None
+    assert state.member.settler.copied == plain.commits
 
 
 def test_a_guard_whose_commit_is_known_too_late_does_not_hold() -> None:
@@ -265,8 +267,8 @@ def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_u
     (second,) = receive(state, 1)
     assert (second.source, second.attempt) == (first.source, 1)
     second.crashed("was ended by SIGKILL")
-    assert state.receive(Message.deliver, 1, 0) == []
-    assert (state.totals.crashes, dict(state.totals.dead)) == (2, {"crashed": 1})
+    assert state.receive(Message, 1, 0) == []
+    assert (state.member.settler.totals.crashes, dict(state.member.settler.totals.dead)) == (2, {"crashed": 1})
 
 
 CALLS = [
@@ -307,8 +309,8 @@ def test_a_call_that_raises_an_error_does_not_count_later(
     assert message.is_settled
     with pytest.raises(LeaseLostError):
         message.ack()
-    state.confirm(clock.now_s)
-    plan = state.settler.plan()
+    confirm(state, clock.now_s)
+    plan = state.member.settler.plan()
     assert plan is None or (plan.jobs, plan.commits[JOBS].offset) == ([], 0)
     (again,) = receive(state, 1)
     assert (again.source, again.attempt) == (message.source, 1)
@@ -326,13 +328,13 @@ def test_the_next_commit_tells_whether_a_call_counts(call: str, arguments: tuple
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(getattr(message, call), *arguments)
         wait_until(lambda: message._entry.until_s > lease_s, "the call, which keeps the lease while it waits")
-        state.confirm(planned_before_s)
+        confirm(state, planned_before_s)
         with state.lock:
             assert not called.done(), "that commit does not contain the call"
-            state.settler.revoke([] if is_member else [JOBS])
+            state.member.settler.revoke([] if is_member else [JOBS])
             state.lock.notify_all()
         if is_member:
-            state.confirm(clock.now_s)
+            confirm(state, clock.now_s)
             called.result(60)
         else:
             with pytest.raises(LeaseLostError):
@@ -368,7 +370,7 @@ def test_after_the_lease_a_message_takes_no_output() -> None:
     state = opened(clock=clock)
     (message,) = receive(state, 1)
     clock.now_s += state.terms.lease_s
-    state.settler.ledgers[JOBS].expire(clock.now_s)
+    state.member.settler.ledgers[JOBS].expire(clock.now_s)
     with pytest.raises(LeaseLostError):
         message.output("results", b"too late")
 
@@ -377,6 +379,6 @@ def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() ->
     clock = SimClock()
     state = opened(clock=clock)
     clock.now_s += SESSION_S + 1
-    assert state.receive(Message.deliver, 1, 0) == []
-    state.confirm(clock.now_s)
+    assert state.receive(Message, 1, 0) == []
+    confirm(state, clock.now_s)
     receive(state, 1)

@@ -15,10 +15,10 @@ from tests.harness.waiting import wait_until
 from timers.process.config.settings import Settings
 from timers.queue import transactions as module
 from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import Saved
+from timers.queue.metadata import Commit, Saved
+from timers.queue.port import Job, Outcome, Plan
 from timers.queue.records import Kind, Record
-from timers.queue.settling import Commit, Job, Plan
-from timers.queue.transactions import Outcome, Places, Transactions
+from timers.queue.transactions import Places, Transactions
 
 
 class SimProducer:
@@ -118,7 +118,7 @@ def test_a_transaction_whose_offsets_are_not_sent_in_time_is_repeated_by_a_new_p
 ) -> None:
     producer = SimProducer("send_offsets_to_transaction", released)
     transactions = Opened(producer)
-    assert transactions.execute(PLAN) is Outcome.REFUSED
+    assert transactions.execute(PLAN).outcome is Outcome.REFUSED
     assert not transactions.has_producer
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction"], "no commit after it"
 
@@ -126,7 +126,7 @@ def test_a_transaction_whose_offsets_are_not_sent_in_time_is_repeated_by_a_new_p
 def test_a_commit_that_does_not_return_in_time_has_an_unknown_outcome(released: threading.Event) -> None:
     producer = SimProducer("commit_transaction", released)
     transactions = Opened(producer)
-    assert transactions.execute(PLAN) is Outcome.UNKNOWN
+    assert transactions.execute(PLAN).outcome is Outcome.UNKNOWN
     assert not transactions.has_producer
     assert producer.calls.count("commit_transaction") == 1
 
@@ -159,8 +159,8 @@ def test_a_process_whose_name_another_one_has_goes_on_under_its_own(
     monkeypatch.setattr(module, "max_message_bytes", lambda settings: 1_000_000)
     monkeypatch.setattr(fenced, method, fail)
     transactions = Opened(fenced)
-    assert transactions.execute(PLAN) is outcome
-    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert transactions.execute(PLAN).outcome is outcome
+    assert transactions.execute(PLAN).outcome is Outcome.COMMITTED
     (config,) = configs
     assert config["transactional.id"].startswith("queue.jobs-a-")
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
@@ -181,14 +181,14 @@ def test_a_fatal_error_behind_several_reports_is_known() -> None:
 
 def test_calls_that_return_commit_the_transaction() -> None:
     transactions = Opened(SimProducer("", threading.Event()))
-    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert transactions.execute(PLAN).outcome is Outcome.COMMITTED
     assert transactions.has_producer
 
 
 def test_the_first_transaction_uses_the_producer_that_was_connected_before(made: SimProducer) -> None:
     transactions = Opened(None)
     transactions.open()
-    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert transactions.execute(PLAN).outcome is Outcome.COMMITTED
     assert made.calls.count("init_transactions") == 1
 
 
@@ -197,7 +197,7 @@ def test_a_producer_that_could_not_connect_is_replaced_when_a_transaction_begins
     transactions = Opened(None)
     transactions.open()
     wait_until(lambda: made.failures == [], "the failure")
-    wait_until(lambda: transactions.execute(PLAN) is Outcome.COMMITTED, "a transaction")
+    wait_until(lambda: transactions.execute(PLAN).outcome is Outcome.COMMITTED, "a transaction")
     assert made.calls.count("init_transactions") == 2
 
 
@@ -212,7 +212,7 @@ def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
     assert made.calls == ["init_transactions"]
     assert not transactions.has_producer
     transactions.open()
-    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert transactions.execute(PLAN).outcome is Outcome.COMMITTED
     assert made.calls.count("init_transactions") == 2
 
 
@@ -245,7 +245,7 @@ def test_a_fenced_producer_is_replaced(error: Exception, failing: int, outcome: 
 
     producer._call = fail  # type: ignore[method-assign]
     transactions = Opened(producer)
-    assert transactions.execute(PLAN) is outcome
+    assert transactions.execute(PLAN).outcome is outcome
     assert not transactions.has_producer
 
 
@@ -271,7 +271,7 @@ def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
     producer = RefusingProducer("ids", KafkaError.NO_ERROR)
     producer.flush_failure = hidden(FENCED)
     transactions = opened_with(producer)
-    assert transactions.execute(cast(Any, SimpleNamespace(commits={}, jobs=[], member=None))) is Outcome.REFUSED
+    assert transactions.execute(cast(Any, SimpleNamespace(commits={}, jobs=[], member=None))).outcome is Outcome.REFUSED
     assert producer.calls == ["begin_transaction"], "what was open is aborted already"
     assert transactions._opened is None
 
@@ -300,9 +300,9 @@ def plan_of(*written: Any) -> tuple[Any, Job]:
 def test_a_guard_that_the_brokers_refuse_does_not_hold_up_the_next_transaction(code: int) -> None:
     transactions, producer = refusing("ids", code)
     plan, job = plan_of(Record(Kind.GUARD, b"", [], "jobs/0/1", 1000, b"guard"))
-    assert transactions.execute(plan) is Outcome.REFUSED
+    answer = transactions.execute(plan)
     assert "abort_transaction" in producer.calls
-    assert [*transactions.take_refused()] == [job]
+    assert (answer.outcome, [*answer.refused]) == (Outcome.REFUSED, [job])
 
 
 def test_what_may_not_be_written_is_asked_for_again_after_a_failed_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,8 +310,8 @@ def test_what_may_not_be_written_is_asked_for_again_after_a_failed_transaction(m
     forgotten: list[bool] = []
     monkeypatch.setattr(ACCESS, "forget", lambda: forgotten.append(True))
     plan, _ = plan_of(Record(Kind.OUTPUT, b"", [], "jobs/0/1", topic="results"))
-    assert transactions.execute(plan) is Outcome.REFUSED
-    assert transactions.take_refused() == {}, "brokers do not say which topic they refuse"
+    answer = transactions.execute(plan)
+    assert (answer.outcome, answer.refused) == (Outcome.REFUSED, {}), "brokers do not say which topic they refuse"
     assert forgotten == [True]
 
 
@@ -319,9 +319,8 @@ def test_a_job_is_refused_once_though_several_of_its_records_are() -> None:
     """The second time, its dead letter would be taken for a record that is refused, and lose the message's value."""
     transactions, _ = refusing("results", KafkaError._UNKNOWN_TOPIC)
     plan, job = plan_of(*(Record(Kind.OUTPUT, value, [], "jobs/0/1", topic="results") for value in (b"1", b"2")))
-    assert transactions.execute(plan) is Outcome.REFUSED
-    assert [*transactions.take_refused()] == [job]
-    assert transactions.take_refused() == {}
+    answer = transactions.execute(plan)
+    assert (answer.outcome, [*answer.refused]) == (Outcome.REFUSED, [job])
 
 
 def test_a_fatal_error_that_confluent_kafka_has_lost_is_an_error_of_the_brokers() -> None:

@@ -13,9 +13,8 @@ from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
 from timers.queue import transport
-from timers.queue.metadata import ForeignMetadataError, decode
-from timers.queue.settling import Commit
-from timers.queue.transactions import Outcome
+from timers.queue.metadata import Commit, ForeignMetadataError, decode
+from timers.queue.port import Outcome
 from timers.queue.transport import PlainCommits, Transport
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
@@ -73,7 +72,7 @@ class ClosingConsumer:
 
     def _note(self, partitions: list[tuple[str, int]]) -> None:
         self.revoked.append(partitions)
-        self.outcomes.append(self._opened._plain.commit({JOBS: Commit(7, "")}))
+        self.outcomes.append(self._opened._plain.commit({JOBS: Commit(7, "")}).outcome)
 
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition] | None:
         assert not asynchronous

@@ -332,76 +332,76 @@ spark/engine/query.py                               start.run
 machine's progress, and its store is on the disk of the executor."""
 
 QUEUE = """
-queue/receiver.py                                   Receiver._work
-  queue/new_partitions.py                           NewPartitions.work
-    queue/new_partitions.py                         NewPartitions._load
-      queue/new_partitions.py                       load
-        queue/transport.py                          Transport.committed
-        queue/transport.py                          Transport.bounds
-        queue/new_partitions.py                     saved_by
-          queue/metadata.py                         decode
-      queue/new_partitions.py                       NewPartitions._own
-        queue/new_partitions.py                     Loaded.ledger
-          queue/ledger.py                           Ledger.__init__ by kind
-        queue/settling.py                           Settler.assign
-        queue/transport.py                          Transport.start
+queue/driver.py                                     Driver._work
+  queue/member.py                                   Member.work
+    queue/settling.py                               NewPartitions.work
+      queue/settling.py                             NewPartitions._load
+        queue/transport.py                          Transport.load
+          queue/transport.py                        Transport.committed
+          queue/transport.py                        Transport.bounds
+        queue/settling.py                           NewPartitions._loaded
+          queue/metadata.py                         loaded_from
+            queue/metadata.py                       saved_by
+              queue/metadata.py                     decode
+        queue/settling.py                           NewPartitions._own
+          queue/ledger.py                           Ledger.__init__
+          queue/settling.py                         Settler.assign
+          queue/transport.py                        Transport.start
   queue/transport.py                                Transport.poll
-    queue/transport.py                              PlainCommits.send
-  queue/receiver.py                                 Receiver._feed
-    queue/records.py                                identity
-    queue/records.py                                size_of
-    queue/ledger.py                                 Ledger.read
-    queue/new_partitions.py                         passed
-    queue/ledger.py                                 Ledger.pass_record
+  queue/driver.py                                   Driver._read
+    queue/member.py                                 Member.read
+      queue/records.py                              identity
+      queue/member.py                               size_of
+      queue/ledger.py                               Ledger.read
+      queue/ledger.py                               Ledger.pass_record
 queue/queue.py                                      Queue._work
   queue/queue.py                                    Queue.receive
-    queue/state.py                                  State.receive
-      queue/state.py                                State._take
+    queue/driver.py                                 Driver.receive
+      queue/member.py                               Member.take
         queue/ledger.py                             Ledger.take
-        queue/message.py                            Message.deliver
-          queue/records.py                          identity
+        queue/member.py                             Delivery.__post_init__ by make
   queue/running.py                                  handle
     queue/running.py                                call
     queue/running.py                                finish
       queue/message.py                              Message.ack
-        queue/ledger.py                             Ledger.ack
-        queue/message.py                            Message._settle
-          queue/message.py                          Message._confirm
-            queue/state.py                          State.wait_until_confirmed
-queue/receiver.py                                   Receiver._work
-  queue/receiver.py                                 Receiver._wants_commit
-    queue/settling.py                               Settler.wants_commit
+        queue/driver.py                             Driver.ack
+          queue/ledger.py                           Ledger.settle
+queue/driver.py                                     Driver._work
+  queue/member.py                                   Member.due_round
+    queue/member.py                                 Member.wants_commit
       queue/ledger.py                               wants_commit
-  queue/receiver.py                                 Receiver._begin_settling
-    process/threads.py                              call_in_thread
-queue/receiver.py                                   Receiver._commit
-  queue/state.py                                    State.waiting
-  queue/receiver.py                                 Committer.commit_all
-    queue/receiver.py                               Committer._ask_leaders
-      queue/transactions.py                         Places.ask_leaders
-    queue/settling.py                               Settler.plan
-      queue/ledger.py                               plan_starts
-      queue/ledger.py                               Ledger.saved
-      queue/metadata.py                             encode
-    queue/receiver.py                               Committer._execute
-      queue/transport.py                            Transport.execute
-        queue/transactions.py                       Transactions.execute
-          queue/transactions.py                     Transactions._write
-            queue/ledger_log.py                     encode_copy
-            queue/transactions.py                   Transactions._write_job
-              queue/records.py                      due_key
-        queue/transport.py                          PlainCommits.commit
-          queue/transactions.py                     offsets
-      queue/settling.py                             Settler.succeed
-        queue/ledger.py                             Ledger.finish
-        queue/settling.py                           Settler._allow
-          queue/ledger.py                           Starts.allow
-    queue/state.py                                  State.confirm
-  queue/state.py                                    State.committed
+    queue/member.py                                 Member.round
+      queue/settling.py                             Settler.commit
+        queue/settling.py                           Settler.plan
+          queue/ledger.py                           plan_starts
+          queue/ledger.py                           Ledger.saved
+          queue/metadata.py                         encode
+        queue/settling.py                           Settler._execute
+          queue/settling.py                         Settler.succeed
+            queue/settling.py                       Settler._allow
+              queue/ledger.py                       Ledger.commit
+                queue/ledger.py                     Ledger.finish
+                queue/ledger.py                     Starts.allow
+  queue/driver.py                                   Driver._begin_round
+    queue/driver.py                                 Driver._go_on
+      queue/driver.py                               Driver._begin
+        queue/transport.py                          Transport.begin_commit
+        queue/driver.py                             Driver._serve by _calls
+          queue/driver.py                           Driver._do
+            queue/driver.py                         Driver.ask_leaders by command
+              queue/transactions.py                 Transactions.ask_leaders
+                queue/transactions.py               Places.ask_leaders
+            queue/driver.py                         Driver.execute by command
+              queue/transactions.py                 Transactions.execute
+                queue/transactions.py               Transactions._execute
+                  queue/transactions.py             Transactions._write
+                    queue/records.py                encode_copy
+                    queue/transactions.py           Transactions._write_job
+                      queue/transactions.py         due_key
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 29, 43), "queue": (QUEUE, 14, 30)}
+WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 29, 43), "queue": (QUEUE, 11, 21)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

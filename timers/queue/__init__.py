@@ -17,8 +17,8 @@ from timers.client.tokens import SqlInbox
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.aio import AsyncMessage, AsyncQueue
 from timers.queue.message import Message
+from timers.queue.port import Counters
 from timers.queue.queue import Queue
-from timers.queue.state import Counters
 
 __all__ = [
     "AsyncMessage",

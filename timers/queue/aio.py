@@ -194,7 +194,7 @@ class AsyncMessage(Message):
         return self._call(super().extend, lease_s)
 
     def _call(self, call: Callable[..., None], *arguments: Any) -> Awaitable[None]:
-        with self._state.lock:
+        with self._driver.lock:
             if not (self.may_wait and asyncio._get_running_loop()):
                 call(*arguments)
                 return _Nothing()

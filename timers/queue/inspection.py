@@ -26,9 +26,8 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ask
 from timers.queue import ledger_log
-from timers.queue.metadata import Saved, encode
-from timers.queue.new_partitions import saved_by
-from timers.queue.settling import Commit, Partition
+from timers.queue.metadata import Commit, Partition, Saved, encode, saved_by
+from timers.queue.records import encode_copy
 from timers.queue.transactions import commit_of
 from timers.queue.transport import tag_of
 from timers.wire import query, topics
@@ -215,7 +214,7 @@ class Inspection:
                 raise self._reports.user_error(KafkaException(each.error), failed, QueueError)
         ledger_topic = topics.queue_ledger(group)
         if self._offsets.existing([ledger_topic]):  # the copies count when the group has lost its offsets
-            copied = [ledger_log.encode_copy(group, *each) for each in commits.items()]
+            copied = [encode_copy(group, *each) for each in commits.items()]
             with self._reports.explained(f"topic {ledger_topic!r} cannot be written", QueueError):
                 ledger_log.write(self._login, group, copied)
 

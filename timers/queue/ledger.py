@@ -4,11 +4,12 @@ A message is *open* from the moment it is read until it is done. All other offse
 some of them never held a message, because offsets have holes. So the ledger keeps the open messages, and computes what
 is done only when it is committed (:meth:`Ledger.saved`). An acknowledgement costs one deletion from a dict.
 
-    ready ──take──► held ──ack──► done
-      ▲               │ └─bind──► bound ──finish──► done
-      └───────────────┘ expire, put_back, wait
+    ready ──take──► held ──DONE──► done
+      ▲               │ └──BIND──► bound ──finish──► done
+      └───────────────┘ EXPIRED, BACK, and LATER after it has waited
 
-A bound message is done when a certain transaction commits, and open until then.
+A bound message is done when a certain transaction commits, and open until then. :class:`Settlement` says how a delivery
+may end.
 """
 
 from __future__ import annotations
@@ -18,10 +19,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from timers.core.lineage import PassedBatch
+from timers.core.lineage import Batch, PassedBatch
 from timers.queue.metadata import MAX_BYTES, NOTHING, OFFSETS_A_CHARACTER, RESERVE_BYTES, Saved, Start, read_limit
+
+
+def passed(record: Any) -> PassedBatch:
+    """Return what is kept of a record that was read."""
+    offset, epoch = record.offset(), record.leader_epoch()
+    return -1 if epoch is None else epoch, Batch(offset, offset, record.timestamp()[1], 0)
+
 
 _RESOLUTION_S = 0.001
 """Append times are whole milliseconds, rounded down."""
@@ -271,6 +279,30 @@ def _are_busy(ledgers: Iterable[Ledger]) -> bool:
 
 READY, HELD, BOUND, WAITING, OVER = range(5)
 
+
+class Settlement(NamedTuple):
+    """What becomes of a message that a receiver holds.
+
+    Attributes:
+        state: its next state.
+        has_run: whether the delivery has ended while its process lives, so that the message is no suspect any more.
+        changes: 1 if a commit must say so, and no transaction does; else 0.
+        attempts: 1 if the next delivery is another attempt.
+    """
+
+    state: int
+    has_run: bool
+    changes: int = 0
+    attempts: int = 0
+
+
+DONE = Settlement(OVER, has_run=True, changes=1)
+BIND = Settlement(BOUND, has_run=True)
+LATER = Settlement(WAITING, has_run=True, changes=1, attempts=1)
+EXPIRED = Settlement(READY, has_run=True, attempts=1)
+BACK = Settlement(READY, has_run=False)
+LONGER = Settlement(HELD, has_run=False)
+
 _NEVER = float("inf")
 
 _ENOUGH = 2048
@@ -287,6 +319,7 @@ class Entry:
     Attributes:
         item: the message, which the ledger does not read.
         size: its bytes.
+        returned: what it is if it came back, which the ledger does not read; None: a message of its own topic.
         lane: messages of one lane are delivered one after the other; None: in no order.
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, so that a former receiver's calls are refused.
@@ -303,6 +336,7 @@ class Entry:
     attempt: int
     first_attempt: int
     size: int = 0
+    returned: Any = None
     is_suspect: bool = False
     crashes: int = 0
     holder: Any = None
@@ -372,12 +406,21 @@ class Ledger:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1, size: int = 0) -> bool:
+    def read(
+        self,
+        offset: int,
+        item: Any,
+        lane: bytes | None = None,
+        attempt: int = 1,
+        size: int = 0,
+        returned: Any = None,
+    ) -> bool:
         """Add the message at ``offset``; False if it is done, or was added before.
 
         Args:
             attempt: number of its first delivery from this record.
             size: its bytes.
+            returned: what it is, if it came back.
         """
         if offset < self.position:
             return False
@@ -388,7 +431,7 @@ class Ledger:
             self.pass_holes(offset + 1)
         else:
             self.position = offset + 1
-        entry = Entry(offset, item, lane, attempt, attempt, size)
+        entry = Entry(offset, item, lane, attempt, attempt, size, returned)
         self.open_bytes += size
         if offset < self.starts.suspects_end or self._attempts or self._crashes or self._waits:
             self._restore(entry)
@@ -459,10 +502,13 @@ class Ledger:
 
     def follows(self, passed: PassedBatch) -> bool:
         """Return whether the log is known to be that of before up to a record that was passed. Else it must be verified
-        first, because a leader epoch begins."""
+        first, because its leader epoch is another one than before: also if the record is read again, because the log
+        may have lost its end since it was loaded."""
         epoch, batch = passed
-        begins = batch.last_offset >= self.lineage.end and epoch != self.lineage.epoch_before(self.lineage.end)
-        if not begins or epoch == self._verified or not self.lineage.epochs:
+        end = min(batch.last_offset + 1, self.lineage.end)
+        before = self.lineage.epoch_before(end)
+        is_same = epoch == before or (before < 0 and end < self.lineage.end)  # the oldest epochs are not kept
+        if is_same or epoch == self._verified or not self.lineage.epochs:
             return True
         self._unverified = epoch
         return False
@@ -493,22 +539,32 @@ class Ledger:
         entry.delivery += 1
         return entry
 
-    def ack(self, entry: Entry, delivery: int) -> bool:
-        """Note that the message is done. Returns False if this delivery of it is over."""
-        if entry.state != HELD or entry.delivery != delivery:
-            return False
-        self._end_delivery(entry)
-        self._remove(entry)
-        self.changes += 1
-        return True
+    def settle(self, entry: Entry, delivery: int, how: Settlement, until_s: float = 0.0) -> bool:
+        """Settle a delivery. Returns False if it is over.
 
-    def bind(self, entry: Entry, delivery: int) -> bool:
-        """Note that the message is done when a transaction commits; then call :meth:`finish`. Returns False if the
-        delivery is over."""
+        Args:
+            until_s: end of its longer lease, or of the time that the message waits.
+        """
         if entry.state != HELD or entry.delivery != delivery:
             return False
-        self._end_delivery(entry)
-        entry.state = BOUND
+        entry.state, has_run, changes, attempts = how
+        if entry.state == HELD:
+            entry.until_s = until_s
+            return True
+        self.held_count -= 1
+        entry.holder = None
+        if has_run and entry.is_suspect:
+            entry.is_suspect = False
+            self._suspect_count -= 1
+        self.changes += changes
+        entry.attempt += attempts
+        if entry.state == OVER:
+            self._remove(entry)
+        elif entry.state == WAITING:
+            entry.until_s = until_s
+            self._undated.append(entry)
+        elif entry.state == READY:
+            self.starts.add(entry, first=not has_run)
         return True
 
     def finish(self, entry: Entry) -> None:
@@ -516,58 +572,25 @@ class Ledger:
         if entry.state == BOUND:
             self._remove(entry)
 
-    def extend(self, entry: Entry, delivery: int, until_s: float) -> bool:
-        """Let the lease end at ``until_s``. Returns False if the delivery is over."""
-        if entry.state != HELD or entry.delivery != delivery:
-            return False
-        entry.until_s = until_s
-        return True
+    def commit(self, start: Start, finished: Iterable[Entry]) -> None:
+        """Note that a commit allowed starts, and that bound messages are done with it."""
+        for entry in finished:
+            self.finish(entry)
+        self.starts.allow(start)
 
-    def wait(self, entry: Entry, delivery: int, until_s: float) -> bool:
-        """Deliver the message again at ``until_s``, as the next attempt; its lane waits. False if the delivery is
-        over."""
-        if entry.state != HELD or entry.delivery != delivery:
-            return False
-        self._end_delivery(entry)
-        self.changes += 1
-        entry.state = WAITING
-        entry.attempt += 1
-        entry.until_s = until_s
-        self._undated.append(entry)
-        return True
-
-    def put_back(self, entry: Entry, delivery: int) -> bool:
-        """Deliver the message again at once, with the same number of attempts; False if the delivery is over."""
-        if entry.state != HELD or entry.delivery != delivery:
-            return False
-        self.held_count -= 1
-        entry.holder = None
-        entry.state = READY
-        self.starts.add(entry, first=True)
-        return True
-
-    def expire(self, now_s: float) -> list[Entry]:
-        """Make the messages ready whose lease or waiting time is over, and return those whose lease was."""
-        expired = []
+    def expire(self, now_s: float) -> int:
+        """Make the messages ready whose lease or waiting time is over, and return how many leases were."""
+        expired = 0
         self._date()
         for entry in self._open.values():
             if entry.until_s <= now_s and entry.state in (HELD, WAITING):
                 if entry.state == HELD:
-                    self._end_delivery(entry)
-                    entry.attempt += 1
-                    expired.append(entry)
-                entry.state = READY
+                    expired += self.settle(entry, entry.delivery, EXPIRED)
+                else:
+                    entry.state = READY
+                    self.starts.add(entry)
                 entry.due_s = 0
-                self.starts.add(entry)
         return expired
-
-    def _end_delivery(self, entry: Entry) -> None:
-        """Note that a delivery has ended and the process lives: the message is no suspect any more."""
-        self.held_count -= 1
-        entry.holder = None
-        if entry.is_suspect:
-            entry.is_suspect = False
-            self._suspect_count -= 1
 
     def _remove(self, entry: Entry) -> None:
         entry.state = OVER

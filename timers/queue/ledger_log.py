@@ -1,16 +1,5 @@
 """The ledger topic of a queue: copies of what its group has committed, and the keys that sign what comes back.
-
-Each record names its queue and has a checksum, so that a record which another program wrote by accident does not count.
-A program with Write on the topic can forge records: only ACLs protect it.
-
-========================  ==========================================================  =================================
-record key                value                                                       meaning
-========================  ==========================================================  =================================
-``copy/jobs/3``           ``queue.jobs 17 q3.Ab12.17... 5a0c81d2``                    the commit of partition jobs/3
-``key/8172635445362718``  ``queue.jobs <64 hexadecimal digits> 1f00ab12``             a key with its number
-========================  ==========================================================  =================================
-
-The last word is the CRC-32 of the record key, a space and the words before, in hexadecimal.
+:mod:`timers.queue.records` has the form of its records.
 
 What reads or writes raises KafkaException if the brokers do not answer, or refuse.
 """
@@ -18,71 +7,21 @@ What reads or writes raises KafkaException if the brokers do not answer, or refu
 from __future__ import annotations
 
 import logging
-import re
 import secrets
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
 from timers.kafka.records import write as write_records
-from timers.queue.records import KEY_BYTES, Signing
-from timers.queue.settling import Commit, Partition
+from timers.queue.records import KEY_BYTES, Kept, Signing, decode_kept, encode_key
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0
-_KEY = re.compile(rb"key/([0-9]{1,19})")
-_COPY = re.compile(rb"copy/([a-zA-Z0-9._-]+)/([0-9]{1,9})")
-_COPIED = re.compile(rb"([0-9]{1,18}) ([ -~]*)")
-_SECRET = re.compile(rb"[0-9a-f]{64}")
 _log = logging.getLogger("timers.queue")
-
-Record = tuple[bytes, bytes]
-"""Key and value."""
-
-
-class Kept(NamedTuple):
-    """What is in a ledger topic."""
-
-    copies: dict[Partition, Commit]
-    """The newest copy of each partition's commit."""
-    keys: dict[int, bytes]
-    """Number of a key -> key, in the order of the log."""
-
-
-def encode_copy(group: str, partition: Partition, commit: Commit) -> Record:
-    """Return the copy of a commit. Inverse: :func:`decode`."""
-    return _encode(group, f"copy/{topics.partition_name(*partition)}", f"{commit.offset} {commit.metadata}")
-
-
-def encode_key(group: str, number: int, secret: bytes) -> Record:
-    """Return the record of a key. Inverse: :func:`decode`."""
-    return _encode(group, f"key/{number}", secret.hex())
-
-
-def _encode(group: str, key: str, body: str) -> Record:
-    words = f"{group} {body}".encode()
-    return key.encode(), b"%b %08x" % (words, zlib.crc32(b"%b %b" % (key.encode(), words)))
-
-
-def decode(group: str, key: bytes, value: bytes, kept: Kept) -> bool:
-    """Add what a record says to ``kept``; False if it is not of this queue, or damaged."""
-    words, _, checksum = value.rpartition(b" ")
-    name, _, body = words.partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(b"%b %b" % (key, words)) or name != group.encode():
-        return False
-    of_key, of_copy, copied = _KEY.fullmatch(key), _COPY.fullmatch(key), _COPIED.fullmatch(body)
-    if of_key is not None and _SECRET.fullmatch(body):
-        kept.keys.setdefault(int(of_key[1]), bytes.fromhex(body.decode()))
-    elif of_copy is not None and copied is not None:
-        kept.copies[of_copy[1].decode(), int(of_copy[2])] = Commit(int(copied[1]), copied[2].decode())
-    else:
-        return False
-    return True
 
 
 def read(login: Mapping[str, Any], group: str) -> Kept:
@@ -107,12 +46,12 @@ def read(login: Mapping[str, Any], group: str) -> Kept:
                         *(topic, len(foreign), foreign[0]),
                     )
                 return kept
-            if not decode(group, key or b"", value or b"", kept):
+            if not decode_kept(group, key or b"", value or b"", kept):
                 foreign.append(record.offset())
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
-def write(login: Mapping[str, Any], group: str, records: Iterable[Record]) -> None:
+def write(login: Mapping[str, Any], group: str, records: Iterable[tuple[bytes, bytes]]) -> None:
     """Write records to the ledger topic of a group, and return when the brokers have them."""
     write_records(login, topics.queue_ledger(group), 0, records, _TIMEOUT_S)
 

@@ -31,10 +31,11 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
+from timers.errors import QueueError
 
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
@@ -54,6 +55,17 @@ _REVERSED = bytes.maketrans(_BASE64, bytes(ord(_DIGITS[int(f"{value:06b}"[::-1],
 _MORE = 32
 _MAX_NUMBER_CHARACTERS = 13
 """Enough for 64 bits."""
+
+
+Partition: TypeAlias = tuple[str, int]
+"""A topic, and the number of one of its partitions."""
+
+
+class Commit(NamedTuple):
+    """The committed offset of a partition, and its metadata."""
+
+    offset: int
+    metadata: str
 
 
 class ForeignMetadataError(ValueError):
@@ -417,3 +429,83 @@ def worst_parts(opened: Sequence[int], position: int) -> list[tuple[int, int]]:
         parts.append((end - first + (gap.bit_length() + 4) // 5, next_open - opened[first]))
         first = end
     return parts
+
+
+class Loaded(NamedTuple):
+    """What is committed for a partition, and the offsets that its log has: from ``low`` to before ``high``."""
+
+    saved: Saved
+    commit: Commit | None
+    low: int
+    high: int
+
+    @property
+    def known(self) -> Saved:
+        """What counts. What is committed above the last record that was read is not known to be in this log."""
+        return self.saved if self.saved.lineage.batch is None else self.saved.below(self.saved.lineage.end)
+
+    def cut(self, found: tuple[int, int] | None, own: tuple[int, int] | None) -> Loaded:
+        """Return what counts if the log parted, by what is committed or by what this process itself has read: perhaps
+        that is not committed. What ran in it has not ended a process."""
+        known = [each for each in (found, own) if each is not None]
+        if not known:
+            return self
+        saved = self.saved.cut(*min(known, key=lambda each: (each[0], -each[1])))
+        return self._replace(saved=saved if own is None else saved._replace(start=NOTHING))
+
+
+def loaded_from(
+    name: str, commit: Commit | None, copy: Commit | None, bounds: tuple[int, int], log: str, *, accept_loss: bool
+) -> tuple[Loaded, list[str]]:
+    """Return what counts for a partition, and in sentences what is lost.
+
+    A partition without a committed offset begins where its newest copy says, or with its first message.
+
+    Raises:
+        QueueError: messages that are not done are not in the log, or another version wrote the metadata.
+    """
+    low, high = bounds
+    saved, lost = saved_by(name, commit, copy, log)
+    sentences = [lost] if lost else []
+    if saved is None:
+        saved = Saved(low)
+    is_cut = saved.offset > high and not saved.lineage.epochs  # else it is asked where the log parts
+    if saved.offset < low or is_cut:
+        gone = (
+            f"the messages from {saved.offset} on are not done, and the log has {low} to {high}: retention deleted "
+            "messages, or the topic was recreated"
+        )
+        if not accept_loss:
+            raise QueueError(f"{name}: {gone}. Queue(accept_loss=True) goes on without them")
+        sentences.append(f"{gone}. The queue goes on with the messages from {low} on")
+        saved = saved if saved.offset < low else saved.cut(low, -1)
+    return Loaded(saved, commit, low, high), sentences
+
+
+def saved_by(name: str, commit: Commit | None, copy: Commit | None, log: str) -> tuple[Saved | None, str]:
+    """Return what a commit or else its copy says, None if the first message of the log is the next one; and in a
+    sentence what was lost, if anything was.
+
+    Raises:
+        QueueError: another version wrote the metadata.
+    """
+    found = commit or copy
+    if found is None:
+        return None, ""
+    try:
+        saved = decode(found.metadata, log, found.offset)
+    except OtherVersionError as error:
+        raise QueueError(f"{name}: {error}") from error
+    except DeletedLogError:
+        return None, "the topic was deleted and created again, so all its messages are delivered"
+    except ForeignMetadataError as error:
+        if commit is None:
+            return None, ""
+        return Saved(commit.offset), (
+            f"the metadata of the committed offset is not this queue's ({error}). A tool or another program of the "
+            f"group committed it. Messages below {commit.offset} count as done; those from there on that were done are "
+            "delivered again"
+        )
+    if commit is None:
+        return saved, "the group has no offset, so the copy of its last commits counts, up to a minute old"
+    return saved, ""

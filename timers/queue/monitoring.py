@@ -13,8 +13,8 @@ from timers.process.clock import Clock
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, registry
 from timers.queue.inspection import count_delayed
+from timers.queue.port import Counters
 from timers.queue.queue import Queue
-from timers.queue.state import Counters
 from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
 
@@ -150,7 +150,7 @@ class Monitor:
 
     def _read(self) -> Reading:
         queue = self._queue
-        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready(), queue.state.strangers)
+        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready(), queue.driver.strangers)
 
     def _count_delayed(self) -> None:
         settings = self._queue.settings

@@ -21,12 +21,12 @@ from timers.errors import QueueError, SettingsError
 from timers.kafka import login_tokens
 from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.process.threads import call_in_thread, tell_of_forks
+from timers.queue.driver import Driver
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
-from timers.queue.receiver import Receiver
+from timers.queue.port import Counters, Terms
 from timers.queue.running import Child, Handlers, check_count, check_handler, handle
 from timers.queue.sending import Guards, Sendable, Sender
-from timers.queue.state import Counters, State, Terms
 from timers.queue.transport import Transport
 from timers.wire import topics
 
@@ -121,14 +121,13 @@ class Queue:
         self._timers = TimersClient(kafka.settings.brokers, timeout_s=timeout_s)
         self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
-        self.state = State(terms, guards)
-        self._receiver = Receiver(self.state, transport)
+        self.driver = Driver(terms, guards, transport)
         tell_of_forks(self)
 
     def after_fork(self) -> None:
         """Let calls of a process that was forked say so: it has none of the queue's threads and connections."""
         self.handlers.after_fork()
-        self.state.after_fork()
+        self.driver.after_fork()
 
     def __enter__(self) -> Self:
         return self
@@ -180,8 +179,8 @@ class Queue:
         Raises:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
-        self._receiver.start()
-        return self.state.receive(self.message.deliver, limit, wait_s)
+        self.driver.start()
+        return self.driver.receive(self.message, limit, wait_s)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until :meth:`stop` or :meth:`close` is called: ``for message in queue``.
@@ -194,7 +193,7 @@ class Queue:
 
     def counters(self) -> Counters:
         """Return what this process counted since the queue was opened."""
-        return self.state.counters()
+        return self.driver.counters()
 
     def stats(self) -> QueueStats:
         """Ask the brokers for the state of the queue, over all its processes. Takes some milliseconds.
@@ -214,11 +213,11 @@ class Queue:
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""
-        return [*login_tokens.troubles(self.settings), *self.state.unready()]
+        return [*login_tokens.troubles(self.settings), *self.driver.unready()]
 
     def stuck(self) -> list[str]:
         """Return why this process should be started again: sentences, or nothing."""
-        return self.state.stuck()
+        return self.driver.stuck()
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
@@ -286,7 +285,7 @@ class Queue:
     @property
     def stopping(self) -> bool:
         """Whether :meth:`stop` or :meth:`close` was called."""
-        return self.handlers.stopping or self.state.closing
+        return self.handlers.stopping or self.driver.closing
 
     def settle(self) -> None:
         """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.
@@ -295,9 +294,9 @@ class Queue:
             QueueError: they are not committed within ``timeout_s``, or the process lost a partition before those on
                 its messages were.
         """
-        if not self._receiver.is_started:
+        if not self.driver.is_started:
             return
-        future = self.state.wait_for_commit()
+        future = self.driver.wait_for_commit()
         try:
             future.result(self.timeout_s)
         except TimeoutError:
@@ -309,10 +308,10 @@ class Queue:
         Handlers of :meth:`run` may return first, as long as their leases last. Then it takes up to ``timeout_s``.
         """
         self.stop()
-        if not self.handlers.wait(self.state.terms.lease_s):
+        if not self.handlers.wait(self.driver.terms.lease_s):
             _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
         deadline = monotonic() + self.timeout_s
-        self.state.close()
-        self._receiver.join(self.timeout_s)
+        self.driver.close()
+        self.driver.join(self.timeout_s)
         self._sender.close(deadline)
         self._timers.close(left_s(deadline))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from timers.core.progress import Cuts
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.kafka.records import headers_of
+from timers.queue.metadata import Commit, Partition
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.cold import framed
@@ -131,10 +134,6 @@ def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | No
 _MAX_ERROR_CHARACTERS = 1000
 _AT_ONCE_S = 10**9
 _MAX_SECONDS = 10**9
-
-_RECORD_BYTES = 500
-_HEADER_BYTES = 200
-"""Memory of a message and of a header without their contents, about."""
 
 
 class Kind(Enum):
@@ -277,15 +276,61 @@ def as_bytes(data: object) -> bytes:
         raise InvalidTimerError(f"{quoted(data):.80} cannot be read as bytes: {error}") from None
 
 
-def due_key(append_ms: int, after_ms: int) -> bytes:
-    """Return the record key of a request that is due ``after_ms`` after an append time, rounded up to whole seconds."""
-    return b"%d" % -(-(append_ms + after_ms) // 1000)
+# ---- the ledger topic ------------------------------------------------------------------------------------------------
+#
+# Each record names its queue and has a checksum, so that a record which another program wrote by accident does not
+# count. A program with Write on the topic can forge records: only ACLs protect it.
+#
+# ========================  ==========================================================  ===============================
+# record key                value                                                       meaning
+# ========================  ==========================================================  ===============================
+# ``copy/jobs/3``           ``queue.jobs 17 q3.Ab12.17... 5a0c81d2``                    the commit of partition jobs/3
+# ``key/8172635445362718``  ``queue.jobs <64 hexadecimal digits> 1f00ab12``             a key with its number
+# ========================  ==========================================================  ===============================
+#
+# The last word is the CRC-32 of the record key, a space and the words before, in hexadecimal.
+
+_KEY = re.compile(rb"key/([0-9]{1,19})")
+_COPY = re.compile(rb"copy/([a-zA-Z0-9._-]+)/([0-9]{1,9})")
+_COPIED = re.compile(rb"([0-9]{1,18}) ([ -~]*)")
+_SECRET = re.compile(rb"[0-9a-f]{64}")
 
 
-def size_of(record: Any) -> int:
-    """Return the bytes of a record that is kept: key, value and headers, and what Python adds to each of them."""
-    key, headers = record.key(), headers_of(record)
-    size: int = _RECORD_BYTES + len(record) + (len(key) if key else 0)
-    if headers:
-        size += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
-    return size
+class Kept(NamedTuple):
+    """What is in a ledger topic."""
+
+    copies: dict[Partition, Commit]
+    """The newest copy of each partition's commit."""
+    keys: dict[int, bytes]
+    """Number of a key -> key, in the order of the log."""
+
+
+def encode_copy(group: str, partition: Partition, commit: Commit) -> tuple[bytes, bytes]:
+    """Return the copy of a commit. Inverse: :func:`decode_kept`."""
+    return _encode(group, f"copy/{topics.partition_name(*partition)}", f"{commit.offset} {commit.metadata}")
+
+
+def encode_key(group: str, number: int, secret: bytes) -> tuple[bytes, bytes]:
+    """Return the record of a key. Inverse: :func:`decode_kept`."""
+    return _encode(group, f"key/{number}", secret.hex())
+
+
+def _encode(group: str, key: str, body: str) -> tuple[bytes, bytes]:
+    words = f"{group} {body}".encode()
+    return key.encode(), b"%b %08x" % (words, zlib.crc32(b"%b %b" % (key.encode(), words)))
+
+
+def decode_kept(group: str, key: bytes, value: bytes, kept: Kept) -> bool:
+    """Add what a record says to ``kept``; False if it is not of this queue, or damaged."""
+    words, _, checksum = value.rpartition(b" ")
+    name, _, body = words.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(b"%b %b" % (key, words)) or name != group.encode():
+        return False
+    of_key, of_copy, copied = _KEY.fullmatch(key), _COPY.fullmatch(key), _COPIED.fullmatch(body)
+    if of_key is not None and _SECRET.fullmatch(body):
+        kept.keys.setdefault(int(of_key[1]), bytes.fromhex(body.decode()))
+    elif of_copy is not None and copied is not None:
+        kept.copies[of_copy[1].decode(), int(of_copy[2])] = Commit(int(copied[1]), copied[2].decode())
+    else:
+        return False
+    return True

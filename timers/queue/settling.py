@@ -1,4 +1,5 @@
-"""Decides what a process commits next for its partitions, and what the outcome of each commit means. Pure: no I/O.
+"""Decides which partitions a process has, what it commits next for them, and what the outcome of a commit means. Pure:
+no I/O, no clock and no lock.
 
 Acknowledgements need only a plain commit. What must happen together with a commit, such as the retry of a message or
 its dead letter, is a :class:`Job`: its records, the offsets and the metadata go into one transaction. Rules, each with
@@ -19,63 +20,32 @@ the steps that break a promise without it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-from timers.queue.ledger import Entry, Ledger, plan_starts, wants_commit
-from timers.queue.metadata import Start, encode
+from confluent_kafka import KafkaError, KafkaException
 
-Partition: TypeAlias = tuple[str, int]
+from timers.core.lineage import Lineage
+from timers.errors import QueueError, TimersError
+from timers.queue import records
+from timers.queue.ledger import BrokersClock, Entry, Ledger, plan_starts
+from timers.queue.metadata import Commit, Loaded, Partition, encode, loaded_from
+from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Stored, do
+from timers.queue.verification import Verification
+from timers.wire import topics
+from timers.wire.dead_letter import REJECTED
+
+_PAUSE_S = 0.5
+_MAX_PAUSE_S = 10.0
+_REFUSED = "its retry, its dead letter or an output is refused by the brokers"
+_TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
+_DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_HELD_S, _MAX_HELD_S = 30.0, 600.0
+"""A dead letter that the brokers refuse waits so long until it is tried again."""
 
 MAX_JOBS = 2000
 """Largest number of jobs in a transaction, so that it ends long before its time-out."""
-
-
-class Commit(NamedTuple):
-    """The committed offset of a partition, and its metadata."""
-
-    offset: int
-    metadata: str
-
-
-@dataclass(eq=False)
-class Job:
-    """Records that are written in the transaction in which a message is done.
-
-    Attributes:
-        on_commit: called when the transaction is committed.
-        letter: returns the dead letter of the message with a code and a reason, for records that the brokers refuse.
-    """
-
-    partition: Partition
-    ledger: Ledger
-    entry: Entry
-    records: Sequence[Any]
-    on_commit: Callable[[], None] | None = None
-    letter: Callable[[str, str], Any] | None = None
-
-
-@dataclass
-class Plan:
-    """One commit: in a transaction if there are jobs or the caller wants one, else a plain one.
-
-    Attributes:
-        in_transaction: whether it is a transaction.
-        member: the group metadata to commit with.
-        ledgers: the ledgers whose state it commits.
-        starts: the messages that may be started when it is committed.
-        changes: how many calls of receivers its ledgers had noted.
-    """
-
-    in_transaction: bool
-    member: Any
-    ledgers: dict[Partition, Ledger]
-    commits: dict[Partition, Commit]
-    jobs: list[Job]
-    starts: dict[Partition, Start]
-    changes: dict[Partition, int]
 
 
 class _Owned:
@@ -93,7 +63,17 @@ class _Owned:
 class Settler:
     """The partitions of one process, its jobs, and the commit under way.
 
+    Args:
+        group: name in sentences.
+        now_s: time of the first event.
+
     Attributes:
+        now_s: time of the present event, by the clock of leases.
+        totals: what the process has counted.
+        clock: the brokers' time, as of the last transaction.
+        confirmed_s: when the last accepted commit was planned. The brokers accept commits only from members of the
+            group, so the process owned its partitions then.
+        ledger_is_lost: the topic of the copies was deleted.
         member: the group metadata to commit with. Set it in each rebalance, after :meth:`revoke`.
         jobs: those that are not committed. A message whose job is taken from here stays open.
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
@@ -101,7 +81,17 @@ class Settler:
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: str = "", now_s: float = 0.0) -> None:
+        self.now_s = self.confirmed_s = now_s
+        self.totals = Counters()
+        self.clock = BrokersClock()
+        self.ledger_is_lost = False
+        self._group = group
+        self._next_transaction = now_s
+        self._pause_s = _PAUSE_S
+        self._held: dict[Job, tuple[float, float]] = {}
+        """Job whose dead letter is refused -> until when it waits, and for how many seconds."""
+        self._places: Places
         self.unknown: Plan | None = None
         self.ledgers: dict[Partition, Ledger] = {}
         self.has_dropped = False
@@ -168,11 +158,6 @@ class Settler:
             if partition in self.ledgers:
                 self.ledgers[partition].starts.stop()
 
-    @property
-    def wants_commit(self) -> bool:
-        """Whether ready messages wait for a commit."""
-        return wants_commit(self.ledgers)
-
     # ---- commits -------------------------------------------------------------------------------------------------
 
     def repeat(self) -> None:
@@ -224,10 +209,14 @@ class Settler:
         self._allow(plan)
         return None
 
-    def _allow(self, plan: Plan) -> None:
+    def _allow(self, plan: Plan, jobs: Iterable[Job] = ()) -> None:
+        """Allow the starts of a plan that is committed, and finish the messages of its jobs."""
+        finished: dict[Partition, list[Entry]] = {}
+        for job in jobs:
+            finished.setdefault(job.partition, []).append(job.entry)
         for partition, start in plan.starts.items():
             if self.owns(partition, plan.ledgers[partition]):
-                plan.ledgers[partition].starts.allow(start)
+                plan.ledgers[partition].commit(start, finished.get(partition, ()))
 
     def succeed(self, plan: Plan) -> None:
         """Note that a plan was committed: only now the messages of its jobs are done."""
@@ -238,12 +227,11 @@ class Settler:
                 if plan.in_transaction:
                     self._owned[partition].copied = commit
         for job in plan.jobs:
-            job.ledger.finish(job.entry)
             if job.on_commit is not None:
                 job.on_commit()
         finished = set(plan.jobs)
         self.jobs = [job for job in self.jobs if job not in finished]
-        self._allow(plan)
+        self._allow(plan, plan.jobs)
         if not plan.in_transaction:
             self._plain_unanswered = False
 
@@ -284,3 +272,316 @@ class Settler:
             self.succeed(plan)
         else:
             self._forget(plan)
+
+    # ---- rounds --------------------------------------------------------------------------------------------------
+
+    def commit(self, *, with_copy: bool = False, only_plain: bool = False) -> Steps[bool]:
+        """Commit all that is to be committed now, in one commit or more; False if something of it was not.
+
+        After a refused transaction there are only plain commits for a growing pause, so that a request topic without a
+        leader does not delay acknowledgements.
+
+        Args:
+            with_copy: commit in a transaction, which also writes copies of the commits.
+            only_plain: commit acknowledgements only.
+        """
+        if self.ledger_is_lost and not only_plain:
+            yield from self._restore_ledger()
+        while True:
+            if self.unknown is not None and not (yield from self._decide(self.unknown)):
+                return False
+            may_transact = not only_plain and (yield from self._ask_leaders(with_copy))
+            planned_s = self.now_s
+            waiting = self._postpone() if may_transact else set()
+            jobs = len(self.jobs)
+            plan = self.plan(in_transaction=with_copy and may_transact, with_jobs=may_transact, waiting=waiting)
+            is_full = self.is_full
+            if plan is None:
+                return not jobs and not is_full
+            if (yield from self._execute(plan)) is not Outcome.COMMITTED:
+                return False
+            self.confirmed_s = planned_s
+            if len(plan.jobs) == jobs - len(waiting) or not may_transact:
+                return len(plan.jobs) == jobs and not is_full
+
+    def _restore_ledger(self) -> Steps[None]:
+        try:
+            yield do(Port.restore_ledger)
+        except (KafkaException, TimersError) as error:
+            text = "topic %s is not made anew yet: %s"
+            yield do(Port.warn, text, topics.queue_ledger(self._group), error)
+            return
+        self.ledger_is_lost = False
+        self.forget_copies()
+        self._next_transaction, self._pause_s = self.now_s, _PAUSE_S
+
+    def _decide(self, plan: Plan) -> Steps[bool]:
+        try:
+            committed = yield do(Port.decide, plan)
+        except KafkaException as error:
+            text = "%s waits for the outcome of a transaction: %s"
+            yield do(Port.warn, text, self._group, error.args[0])
+            return False
+        self.resolve(committed)
+        return True
+
+    def _ask_leaders(self, with_copy: bool) -> Steps[bool]:
+        """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""
+        if self.now_s < self._next_transaction:
+            return False
+        jobs = list(self.jobs)
+        if jobs or (with_copy and self.ledgers):
+            try:
+                self._places = yield do(Port.ask_leaders, jobs)
+            except KafkaException as error:
+                yield do(Port.warn, "a transaction of %s waits: %s", self._group, error.args[0])
+                self._pause()
+                return False
+            yield from self._replace_refused(dict.fromkeys(self._places.denied(jobs), _DENIED))
+        return True
+
+    def _postpone(self) -> set[Job]:
+        """Return the jobs that wait for a leader. Guards do not wait: their partition has a new owner soon."""
+        are_complete = not self.jobs or self._places.are_complete
+        waiting = set() if are_complete else {job for job in self.jobs if not self._places.has_place(job)}
+        for job in [job for job in waiting if job.records[0].kind is records.Kind.GUARD]:
+            self.jobs.remove(job)
+            waiting.discard(job)
+        self._held = {job: self._held[job] for job in self.jobs if job in self._held}
+        return waiting | {job for job, (until_s, _) in self._held.items() if self.now_s < until_s}
+
+    def _pause(self) -> None:
+        """Begin no transaction for a growing time."""
+        self._next_transaction = self.now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+
+    def _execute(self, plan: Plan) -> Steps[Outcome]:
+        began_s = self.now_s
+        answer: Answer = yield do(Port.execute, plan)
+        if answer.append_ms:
+            self.clock.note(answer.append_ms / 1000, began_s, self.now_s)
+        if answer.outcome is Outcome.COMMITTED:
+            self.succeed(plan)
+        elif answer.outcome is Outcome.REFUSED:
+            self.fail(plan)
+        else:
+            self.lose_answer(plan)
+        if answer.outcome is not Outcome.COMMITTED and plan.in_transaction:
+            self._pause()
+        elif plan.in_transaction:
+            self._next_transaction, self._pause_s = self.now_s, _PAUSE_S
+        yield from self._replace_refused(answer.refused)
+        return answer.outcome
+
+    def _replace_refused(self, refused: Mapping[Job, KafkaError]) -> Steps[None]:
+        """Give up records that the brokers refuse: a dead letter of their message takes their place, without its value
+        if it is too large. If it is refused for another reason, its message stays open, and no other one waits for
+        it."""
+        for job, error in refused.items():
+            record, reason = job.records[0], f"{_REFUSED}: {error.str()}"
+            if record.kind is records.Kind.GUARD:
+                self.jobs.remove(job)
+            elif record.kind is records.Kind.LETTER and (record.value is None or error.code() != _TOO_LARGE):
+                yield self._hold(job, record, error)
+            elif record.kind is records.Kind.LETTER or job.letter is None:
+                job.records = [records.truncated_letter(record, reason)]
+            else:
+                self.totals.dead[REJECTED] += 1
+                job.records = [job.letter(REJECTED, reason)]
+
+    def _hold(self, job: Job, record: records.Record, error: KafkaError) -> Command:
+        _, waited_s = self._held.get(job, (0.0, _HELD_S / 2))
+        held_s = min(2 * waited_s, _MAX_HELD_S)
+        self._held[job] = self.now_s + held_s, held_s
+        text = (
+            "the brokers refuse the dead letter of %s on topic %r (%s): the message stays open, and the dead letter is "
+            "tried again in %g s. Look at the configuration of the topic: message.timestamp.type=LogAppendTime and "
+            "cleanup.policy=delete are right"
+        )
+        return do(Port.complain, text, record.source, self._places.topic_of(record), error.str(), held_s)
+
+
+_LOAD_AGAIN_S = 0.5
+_MAX_LOAD_AGAIN_S = 5.0
+
+
+class NewPartitions:
+    """Takes what is loaded of new partitions, and verifies that their logs are those of before. Then it lets the
+    settler own them. In callbacks of rebalances there are only :meth:`add` and :meth:`forget`, because a failed request
+    must be repeated.
+
+    Attributes:
+        load_error: why ledgers cannot be loaded; empty if they can.
+    """
+
+    def __init__(self, settler: Settler, name: str, *, accept_loss: bool) -> None:
+        self._settler = settler
+        self._name = name
+        self._accept_loss = accept_loss
+        self.load_error = ""
+        self._waiting: set[Partition] = set()
+        self._verifying: dict[Partition, Verification] = {}
+        self._noted: set[Partition] = set()
+        self._unasked: set[Partition] = set()
+        self._parted: dict[Partition, tuple[int, int]] = {}
+        self._logs: Mapping[str, str] = {}
+        self._next_load, self._pause_s = settler.now_s, _LOAD_AGAIN_S
+
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether what is read of a partition verifies its log."""
+        return partition in self._verifying
+
+    def __len__(self) -> int:
+        """How many partitions have no ledger yet, or are verified."""
+        return len(self._waiting) + len(self._verifying)
+
+    def add(self, partitions: Iterable[Partition]) -> None:
+        """Load these partitions soon."""
+        self._waiting |= set(partitions)
+        self._next_load, self._pause_s = self._settler.now_s, _LOAD_AGAIN_S
+
+    def forget(self, partitions: Collection[Partition]) -> set[Partition]:
+        """Forget partitions that have another owner; return those of them that are read."""
+        read = set(partitions) - self._waiting
+        self._waiting -= set(partitions)
+        for partition in partitions:
+            self._verifying.pop(partition, None)
+            self._parted.pop(partition, None)
+        return read
+
+    def note(self, partition: Partition, record: Any) -> None:
+        """Note a record or an event of a partition whose log is verified."""
+        if partition not in self._noted and self._verifying[partition].note(record):
+            self._noted.add(partition)
+        elif record.error() is None or record.error().code() == KafkaError._PARTITION_EOF:
+            self._unasked.add(partition)  # only now it is known that the former position is not read any more
+
+    def verify(self, partition: Partition, ledger: Ledger, end: int) -> bool:
+        """Verify the log of a partition that is read, because a leader epoch began or its leader says that it lost
+        records. Returns False if no epoch is known.
+
+        Args:
+            end: the log is known to have records below it.
+        """
+        verification = Verification.of(Loaded(ledger.saved(), None, 0, end))
+        if verification is None:
+            return False
+        self._verifying[partition] = verification
+        self._noted.add(partition)
+        return True
+
+    def work(self) -> Steps[set[Partition]]:
+        """Do what is to be done now. Returns the partitions that are read from another position on.
+
+        Raises:
+            QueueError: messages are lost, or a log is another one, and this is not accepted; or another version wrote
+                the metadata.
+        """
+        noted, self._noted = self._noted, set()
+        noted &= self._verifying.keys()
+        for partition in sorted(noted):
+            yield from self._end_verification(partition)
+        yield from self._ask()
+        if self._waiting and self._settler.now_s >= self._next_load:
+            yield from self._load()
+        return noted
+
+    def _end_verification(self, partition: Partition) -> Steps[None]:
+        verification = self._verifying[partition]
+        yield do(Port.stop, [partition])
+        if not verification.is_over:
+            yield from self._begin(partition, verification)
+            return
+        del self._verifying[partition]
+        ledger, parted = self._settler.ledgers.get(partition), verification.parted
+        if ledger is not None and parted is None:
+            ledger.verify()
+            yield do(Port.start, {partition: ledger.place})
+        elif ledger is not None and parted is not None:
+            yield from self._part(partition, ledger, parted)
+        else:
+            if parted is not None and partition not in self._parted:
+                yield self._loss(partition, verification.loaded.saved.lineage, parted[0])
+            yield from self._own(partition, verification.loaded, parted)
+
+    def _begin(self, partition: Partition, verification: Verification) -> Steps[None]:
+        """Begin the next step of a verification."""
+        self._verifying[partition] = verification
+        yield do(Port.start, {partition: verification.position})
+        self._unasked.discard(partition)
+
+    def _part(self, partition: Partition, ledger: Ledger, parted: tuple[int, int]) -> Steps[None]:
+        """End all deliveries of a partition, and load it again."""
+        yield self._loss(partition, ledger.lineage, parted[0])
+        self._settler.totals.leases_lost += self._settler.revoke([partition])
+        yield do(Port.end_round)  # else it is loaded without what this process has committed
+        self._parted[partition] = parted
+        self.add([partition])
+
+    def _loss(self, partition: Partition, lineage: Lineage, at: int) -> Command:
+        """Say that a log parts at an offset from the one that was read.
+
+        Raises:
+            QueueError: that is not accepted.
+        """
+        name = topics.partition_name(*partition)
+        read = "" if lineage.batch is None else f", which was read to {lineage.batch.last_offset}"
+        parted = (
+            f"from {at} on, the log is not the one of before{read}: a leader without its newest records was elected, "
+            f"or a disk has lost them. The messages of before that were not done from {at} on are gone"
+        )
+        delivers = f"delivers all messages that are there from {at} on"
+        if not self._accept_loss:
+            raise QueueError(f"{name}: {parted}. Queue(accept_loss=True) {delivers}")
+        return do(Port.complain, "%s: %s. The queue %s", name, parted, delivers)
+
+    def _ask(self) -> Steps[None]:
+        """Ask where leader epochs end, for the partitions that are read by now."""
+        for partition in sorted(self._unasked & self._verifying.keys()):
+            epoch = self._verifying[partition].question
+            if epoch is None or (yield do(Port.ask, partition, epoch)):
+                self._unasked.discard(partition)
+        self._unasked &= self._verifying.keys()
+
+    def _load(self) -> Steps[None]:
+        """Load the waiting partitions, except those whose leaders do not answer."""
+        try:
+            stored: Stored = yield do(Port.load, sorted(self._waiting))
+        except KafkaException as error:
+            yield self._load_later(error.args[0].str())
+            return
+        self._logs = stored.logs
+        found = {each: self._loaded(stored, each) for each in stored.bounds}
+        for partition, (loaded, lost) in found.items():
+            for sentence in lost:
+                yield do(Port.complain, "%s: %s", topics.partition_name(*partition), sentence)
+            self._waiting.discard(partition)
+            verification = Verification.of(loaded)
+            if verification is None:
+                yield from self._own(partition, loaded)
+            else:
+                yield from self._begin(partition, verification)
+        self.load_error = ""
+        if self._waiting:
+            names = ", ".join(topics.partition_name(*each) for each in sorted(self._waiting))
+            yield self._load_later(f"no leader of {names} answers")
+
+    def _loaded(self, stored: Stored, partition: Partition) -> tuple[Loaded, list[str]]:
+        name, log = topics.partition_name(*partition), stored.logs[partition[0]]
+        commit, copy = stored.commits[partition], stored.copies.get(partition)
+        return loaded_from(name, commit, copy, stored.bounds[partition], log, accept_loss=self._accept_loss)
+
+    def _own(self, partition: Partition, loaded: Loaded, parted: tuple[int, int] | None = None) -> Steps[None]:
+        """Deliver the messages of a partition from now on. ``parted``: where its log parts from the one of before."""
+        loaded = loaded.cut(parted, self._parted.pop(partition, None))
+        ledger = Ledger(loaded.known, log_end=loaded.high, clock=self._settler.clock)
+        ledger.pass_holes(loaded.low)
+        self._settler.totals.crashes += ledger.crash_count
+        self._settler.assign(partition, ledger, self._logs[partition[0]], loaded.commit)
+        yield do(Port.start, {partition: ledger.place})
+
+    def _load_later(self, reason: str) -> Command:
+        self.load_error = reason
+        self._next_load = self._settler.now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MAX_LOAD_AGAIN_S)
+        return do(Port.warn, "the queue %s loads its partitions later: %s", self._name, reason)

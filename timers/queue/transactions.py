@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
-from enum import Enum
 from functools import partial
 from itertools import compress, count
 from typing import Any
@@ -24,9 +23,9 @@ from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
-from timers.queue import ledger_log
-from timers.queue.records import Kind, Record, due_key
-from timers.queue.settling import Commit, Job, Partition, Plan
+from timers.queue.metadata import Commit, Partition
+from timers.queue.port import Answer, Job, Outcome, Plan
+from timers.queue.records import Kind, Record, encode_copy
 from timers.wire.formats import future_by_id
 from timers.wire.key_partition import partition_of
 
@@ -137,20 +136,11 @@ _WRITE_TIMEOUT_S = 4.0
 _CLOSE_S = 2.0
 
 
-class Outcome(Enum):
-    """What became of a plan."""
-
-    COMMITTED = 1
-    REFUSED = 2
-    UNKNOWN = 3
-
-
 class Transactions:
     """The transactional producer of one process. One thread at a time uses it.
 
     Attributes:
         places: the partitions of its records; known when it is open.
-        append_ms: the brokers' time of a record of the last transaction, in epoch milliseconds; 0 if it wrote none.
 
     Args:
         member: part of the transactional id: unique among the processes of the group, and stable over restarts.
@@ -170,7 +160,7 @@ class Transactions:
         self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
         self._refused: dict[Job, KafkaError] = {}
         self.places: Places
-        self.append_ms = 0
+        self._append_ms = 0
 
     def open(self) -> None:
         """Begin to connect. librdkafka needs about half a second for it. Without this call the first transaction would
@@ -188,9 +178,18 @@ class Transactions:
         with contextlib.suppress(AttributeError):  # it was never opened
             del self.places  # and the connections with which it asks
 
-    def execute(self, plan: Plan) -> Outcome:
-        """Carry out a plan in a transaction."""
-        self.append_ms = 0
+    def ask_leaders(self, jobs: Iterable[Job]) -> Places:
+        """As :meth:`timers.queue.port.Port.ask_leaders`."""
+        self.places.ask_leaders(jobs)
+        return self.places
+
+    def execute(self, plan: Plan) -> Answer:
+        """Carry out a plan in a transaction. Blocks for milliseconds, and for seconds if the brokers do not answer."""
+        self._append_ms, self._refused = 0, {}
+        outcome = self._execute(plan)
+        return Answer(outcome, self._append_ms, self._refused)
+
+    def _execute(self, plan: Plan) -> Outcome:
         try:
             producer = self.connect()
             with _fatal_errors():
@@ -259,11 +258,6 @@ class Transactions:
             self._opened = None
         return self._opened is None
 
-    def take_refused(self) -> dict[Job, KafkaError]:
-        """Return the jobs with records that the brokers refuse, and why they refuse one of them."""
-        refused, self._refused = self._refused, {}
-        return refused
-
     def connect(self) -> Producer:
         """Return the producer when it is connected: a new one if the last one was given up, or could not connect. Then
         no transaction of the last one is undecided.
@@ -309,13 +303,13 @@ class Transactions:
         """
         written = _Deliveries(self._refused)
         for partition, commit in plan.commits.items():
-            key, value = ledger_log.encode_copy(self._group, partition, commit)
+            key, value = encode_copy(self._group, partition, commit)
             producer.produce(self._ledger_topic, value, key, 0, on_delivery=written)
         written.wait(producer)
         kind, now_ms = written.timestamp
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             raise QueueError(f"topic {self._ledger_topic!r} needs message.timestamp.type=LogAppendTime")
-        self.append_ms = now_ms
+        self._append_ms = now_ms
         for job in plan.jobs:
             self._write_job(producer, job, now_ms, written)
         written.wait(producer)
@@ -341,6 +335,11 @@ class Transactions:
                 except KafkaException as error:
                     note(error.args[0], None)
                     break
+
+
+def due_key(append_ms: int, after_ms: int) -> bytes:
+    """Return the record key of a request that is due ``after_ms`` after an append time, rounded up to whole seconds."""
+    return b"%d" % -(-(append_ms + after_ms) // 1000)
 
 
 class _Deliveries:

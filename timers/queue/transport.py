@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from queue import SimpleQueue
-from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -34,14 +32,13 @@ from timers.kafka.own_topics import (
 from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
 from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
-from timers.queue.records import Signing
-from timers.queue.settling import Commit, Partition, Plan
+from timers.queue.metadata import Commit, Partition
+from timers.queue.port import Answer, Outcome, Plan, Stored
+from timers.queue.records import Signing, encode_key
 from timers.queue.strangers import Strangers
-from timers.queue.transactions import Outcome, Transactions, commit_of, login, offsets
+from timers.queue.transactions import Transactions, commit_of, login, offsets
+from timers.queue.verification import NO_OFFSET
 from timers.wire import topics
-
-NO_OFFSET = 2**62
-"""No log has this offset."""
 
 ANSWER_S = 15.0
 """An answer that takes longer counts as lost. The brokers answer a member that joins when all others have joined."""
@@ -50,59 +47,42 @@ _log = logging.getLogger("timers.queue")
 
 
 class _Request(NamedTuple):
-    """What to commit, and what became of it."""
+    """What to commit, what became of it, and when its answer counts as lost."""
 
     offsets: list[TopicPartition]
-    outcome: Future[Outcome]
+    outcome: Future[Answer]
+    give_up: float
 
 
 class PlainCommits:
-    """The plain commits of one consumer: threads ask for them, and the thread of the consumer makes them.
-
-    confluent-kafka lets one thread at a time use a consumer: others wait. ``consume`` runs the callbacks of rebalances,
-    and these wait for the commit under way. So if a thread called ``commit`` itself, each of the two could wait for the
-    other; and reading would pause until the brokers have answered.
+    """The plain commits of one consumer, all made by the thread that uses it: confluent-kafka lets other threads wait.
 
     Args:
         group: name in messages.
-
-    Attributes:
-        thread: the one that uses the consumer, at first the one that makes this object.
     """
 
     def __init__(self, consumer: Consumer, group: str) -> None:
         self._consumer = consumer
         self._group = group
-        self.thread = get_ident()
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._sent: list[_Request] = []
 
-    def commit(self, commits: Mapping[Partition, Commit]) -> Outcome:
-        """Commit, and return the outcome. In another thread than the consumer's: when that one has served it."""
-        if get_ident() == self.thread:
-            return self._commit(offsets(commits))
-        request = _Request(offsets(commits), Future())
-        self._requests.put(request)
+    def commit(self, commits: Mapping[Partition, Commit]) -> Answer:
+        """Commit, and wait for the outcome. A callback in ``consume`` must do so, because no answers come meanwhile."""
         try:
-            return request.outcome.result(ANSWER_S)
-        except TimeoutError:
-            _log.warning("a commit of %s is not answered within %g s", self._group, ANSWER_S)
-            return Outcome.REFUSED if request.outcome.cancel() else Outcome.UNKNOWN
+            return self._answer(None, self._consumer.commit(offsets=offsets(commits), asynchronous=False))
+        except KafkaException as error:
+            return self._failed(error.args[0])
 
-    # ---- in the thread of the consumer ---------------------------------------------------------------------------
-
-    def send(self) -> None:
-        """Send the commits that other threads asked for. Call it before ``consume``, which gets the answers."""
-        while not self._requests.empty():
-            request = self._requests.get()
-            if request is None or not request.outcome.set_running_or_notify_cancel():
-                continue  # it is given up
-            try:
-                self._consumer.commit(offsets=request.offsets, asynchronous=True)
-            except KafkaException as error:
-                request.outcome.set_result(self._failed(error.args[0]))
-            else:
-                self._sent.append(request)
+    def begin(self, commits: Mapping[Partition, Commit]) -> Future[Answer]:
+        """Send a commit. The answer comes in ``consume``."""
+        request = _Request(offsets(commits), Future(), monotonic() + ANSWER_S)
+        try:
+            self._consumer.commit(offsets=request.offsets, asynchronous=True)
+        except KafkaException as error:
+            request.outcome.set_result(self._failed(error.args[0]))
+        else:
+            self._sent.append(request)
+        return request.outcome
 
     def answer(self, error: KafkaError | None, committed: Sequence[TopicPartition]) -> None:
         """Note an answer. It is the callback ``on_commit`` of the consumer."""
@@ -111,46 +91,33 @@ class PlainCommits:
             if _places(request.offsets) == places:
                 self._sent.remove(request)
                 if not request.outcome.done():
-                    request.outcome.set_result(self._outcome(error, committed))
+                    request.outcome.set_result(self._answer(error, committed))
                 return
 
-    def wait_for(self, call: Future[Any], *, is_over: bool = False) -> None:
-        """Wait for a call of another thread that may ask for commits. ``consume`` may be running: then the answers to
-        earlier commits cannot come, and count as lost.
-
-        Args:
-            is_over: refuse the commits. They may take long if the brokers are away.
-        """
-        self.lose_answers()
-        call.add_done_callback(lambda _: self._requests.put(None))
-        while not call.done():
-            request = self._requests.get()
-            if request is not None and request.outcome.set_running_or_notify_cancel():
-                request.outcome.set_result(Outcome.REFUSED if is_over else self._commit(request.offsets))
+    def check(self) -> None:
+        """Wait no longer for answers that do not come."""
+        for request in self._sent:
+            if not request.outcome.done() and monotonic() > request.give_up:
+                _log.warning("a commit of %s is not answered within %g s", self._group, ANSWER_S)
+                request.outcome.set_result(Answer(Outcome.UNKNOWN))
 
     def lose_answers(self) -> None:
         """Wait for no answer any more."""
         for request in self._sent:
             if not request.outcome.done():
-                request.outcome.set_result(Outcome.UNKNOWN)
+                request.outcome.set_result(Answer(Outcome.UNKNOWN))
 
-    def _commit(self, asked: list[TopicPartition]) -> Outcome:
-        try:
-            return self._outcome(None, self._consumer.commit(offsets=asked, asynchronous=False))
-        except KafkaException as error:
-            return self._failed(error.args[0])
-
-    def _outcome(self, error: KafkaError | None, committed: Iterable[TopicPartition]) -> Outcome:
+    def _answer(self, error: KafkaError | None, committed: Iterable[TopicPartition]) -> Answer:
         if error is not None:
             return self._failed(error)
         errors = [each.error for each in committed if each.error is not None]
         for each in errors[:1]:
             _log.warning("a commit of %s was refused: %s", self._group, each)
-        return Outcome.REFUSED if errors else Outcome.COMMITTED
+        return Answer(Outcome.REFUSED if errors else Outcome.COMMITTED)
 
-    def _failed(self, error: KafkaError) -> Outcome:
+    def _failed(self, error: KafkaError) -> Answer:
         _log.warning("a commit of %s failed: %s", self._group, error)
-        return Outcome.REFUSED if error.code() in _REFUSALS else Outcome.UNKNOWN
+        return Answer(Outcome.REFUSED if error.code() in _REFUSALS else Outcome.UNKNOWN)
 
 
 def _places(listed: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]]:
@@ -228,9 +195,10 @@ the next question."""
 
 
 class Transport:
-    """The clients of one process for one queue. After :meth:`open` only the thread of the queue uses it, and for
-    :meth:`execute` and :meth:`committed` the thread of a commit. No thread but that of the queue uses the consumer:
-    :class:`PlainCommits` says why. :meth:`committed` has a client of its own, which joins no group.
+    """The clients of one process for one queue. After :meth:`open` only the thread of the queue uses it, and its second
+    thread for what may take long: the transactions, :meth:`decide` and :meth:`restore_ledger`. :meth:`committed` has a
+    client of its own, which joins no group. Commands of the queue's member are methods of it:
+    :class:`timers.queue.port.Port` says what they do.
 
     Attributes:
         transactions: for commits with records.
@@ -352,7 +320,7 @@ class Transport:
             KafkaException, TimersError: the brokers do not answer, or refuse.
         """
         self._make_ledger()
-        keys = [ledger_log.encode_key(self.group, *each) for each in signing.keys.items()]
+        keys = [encode_key(self.group, *each) for each in signing.keys.items()]
         ledger_log.write(self._login, self.group, keys)
         self._logs[self.ledger_topic] = self._topic_tags()[self.ledger_topic]
         self._described, self.ledger_is_lost = {}, False
@@ -448,12 +416,7 @@ class Transport:
         return self._consumer
 
     def member(self) -> Any:
-        """Return the metadata of this process as a member of the group. Call it in callbacks of rebalances only."""
         return self.consumer.consumer_group_metadata()
-
-    def log_tag(self, topic: str) -> str:
-        """Return the text that marks the metadata of partitions of this topic as that of the present log."""
-        return self._logs[topic]
 
     def close(self) -> None:
         """Leave the group. Callbacks of rebalances run in this call, in another thread."""
@@ -467,7 +430,7 @@ class Transport:
 
     def _leave(self, consumer: Consumer) -> None:
         self._plain.lose_answers()
-        closing = call_in_thread("queue-close", _close, consumer, self._asking, self._plain)
+        closing = call_in_thread("queue-close", _close, consumer, self._asking)
         wait([closing], _CLOSE_S)
         if closing.done():
             closing.result()
@@ -482,22 +445,18 @@ class Transport:
 
     def poll(self, limit: int, wait_s: float) -> list[Any]:
         """Return up to ``limit`` records and ends of partitions. Callbacks of rebalances run in this call."""
-        self._plain.send()
+        self._plain.check()
         records: list[Any] = self.consumer.consume(limit, wait_s)
         return records
 
     def start(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
-        """Read new partitions from these offsets on, each with the leader epoch before it, or -1.
-
-        If the leader changes, librdkafka asks where this epoch ends.
-        """
+        # If the leader changes, librdkafka asks where the leader epoch ends.
         self.consumer.incremental_assign(
             [TopicPartition(*each, offset, leader_epoch=epoch) for each, (offset, epoch) in positions.items()]
         )
 
     def ask(self, partition: Partition, epoch: int) -> bool:
-        """Ask where a leader epoch ends, for a partition that is read. An event holds the answer, because no log has
-        the offset that is sought. Returns False if the partition is not read yet."""
+        # An event holds the answer, because no log has the offset that is sought.
         try:
             self.consumer.seek(TopicPartition(*partition, NO_OFFSET, leader_epoch=epoch))
         except KafkaException:
@@ -505,7 +464,6 @@ class Transport:
         return True
 
     def stop(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no more. Call it in the callback that revokes them, also for none."""
         self.consumer.incremental_unassign([TopicPartition(*each) for each in partitions])
 
     def pause(self, partitions: Collection[Partition]) -> None:
@@ -517,7 +475,6 @@ class Transport:
             self.consumer.resume([TopicPartition(*each) for each in partitions])
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Continue to read at an offset. If this fails, the records before it are read and skipped."""
         with contextlib.suppress(KafkaException):
             self.consumer.seek(TopicPartition(*partition, offset))
 
@@ -536,7 +493,6 @@ class Transport:
         return found
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return the first offset and the end of logs; those whose leaders do not answer soon are left out."""
         asked = list(partitions)
         firsts, ends = _list_offsets(self._admin, asked, _FIRST), _list_offsets(self._admin, asked, _END)
         wait([*firsts.values(), *ends.values()], _LEADERS_S + _GRACE_S)
@@ -544,10 +500,7 @@ class Transport:
         return {each: (low[each], high[each]) for each in low.keys() & high.keys()}
 
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Ask for the first offsets of logs, without waiting, and return the answers to the call before.
-
-        One request for each partition would block the thread of the queue as long as their leaders are away.
-        """
+        # One request for each partition would block the thread of the queue as long as their leaders are away.
         found = _offsets(self._firsts)
         self._firsts = _list_offsets(self._admin, partitions, _FIRST)
         return found
@@ -585,32 +538,37 @@ class Transport:
         return added
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
-        """Ask the brokers to delete the records below these offsets, without waiting. They may refuse."""
         if offsets:
             self._admin.delete_records([TopicPartition(*each, offset) for each, offset in offsets.items()])
 
-    def end(self, partition: Partition) -> int:
-        """Return the end of a partition's log, as of the last fetch; a negative number if it is not known."""
-        _, high = self.consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-        return high
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {each: self.consumer.get_watermark_offsets(TopicPartition(*each), cached=True)[1] for each in partitions}
 
-    def copies(self) -> dict[Partition, Commit]:
-        """Return the newest copy of each partition's commit."""
-        return ledger_log.read(self._login, self.group).copies
+    def note_kept_out(self) -> None:
+        self.strangers.note_kept_out()
+
+    def load(self, partitions: Iterable[Partition]) -> Stored:
+        commits = self.committed(partitions)
+        copies = ledger_log.read(self._login, self.group).copies if None in commits.values() else {}
+        return Stored(commits, copies, self.bounds(commits), self._logs)
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
-    def execute(self, plan: Plan) -> Outcome:
-        """Carry out a plan. Blocks for milliseconds, and for seconds if the brokers do not answer."""
-        return self.transactions.execute(plan) if plan.in_transaction else self._plain.commit(plan.commits)
+    def begin_commit(self, plan: Plan) -> Future[Answer]:
+        """Begin a plain commit. The answer comes in :meth:`poll`."""
+        return self._plain.begin(plan.commits)
 
-    def wait_for(self, call: Future[Any], *, is_over: bool) -> None:
-        """Wait for a call in another thread that executes plans. A callback of :meth:`poll` may wait so.
+    def lose_answers(self) -> None:
+        """Let the answers to plain commits count as lost, in a callback of :meth:`poll`: they cannot come there."""
+        self._plain.lose_answers()
 
-        Args:
-            is_over: refuse plain commits that it asks for.
-        """
-        self._plain.wait_for(call, is_over=is_over)
+    def commit(self, plan: Plan) -> Answer:
+        """Make a plain commit, in a callback of :meth:`poll`."""
+        return self._plain.commit(plan.commits)
+
+    def decide(self, plan: Plan) -> dict[Partition, Commit | None]:
+        self.transactions.connect()
+        return self.committed(plan.commits)
 
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
@@ -622,9 +580,8 @@ def tag_of(described: Any) -> str:
     return str(described.topic_id)[:_TAG_CHARACTERS]
 
 
-def _close(consumer: Consumer, asking: Consumer, plain: PlainCommits) -> None:
+def _close(consumer: Consumer, asking: Consumer) -> None:
     """Close the clients of one opening. It may end after the next opening has begun, so it knows only its own."""
-    plain.thread = get_ident()
     try:
         consumer.close()
     finally:

@@ -29,14 +29,15 @@ from confluent_kafka import Message as SimMessage
 from timers.client import Backoff
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.queue import records
+from timers.queue.driver import Driver
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
-from timers.queue.metadata import Saved
+from timers.queue.metadata import Commit, Saved
+from timers.queue.port import Terms
 from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.running import check_handler, handle
 from timers.queue.sending import Guards, Sendable, record_of
-from timers.queue.settling import Commit
-from timers.queue.state import State, Terms
+from timers.queue.transactions import due_key
 from timers.testing.sim_timers import DeadLetter, SimTimers
 from timers.wire import dead_letter, topics
 from timers.wire.headers import Header
@@ -84,12 +85,13 @@ class SimQueue:
             session_timeout_s=math.inf,
         )
         no_guards = Guards(cast(Any, None), cast(Any, None), "", "", 0.0)  # no partition moves here
-        self._state = State(terms, no_guards, lambda: self.timers.clock.now_ms / 1000)
-        self._state.signing = Signing(topic, {1: bytes(KEY_BYTES)})
+        self._driver = Driver(terms, no_guards, cast(Any, None), lambda: self.timers.clock.now_ms / 1000)
+        self._member = self._driver.member
+        self._member.signing = Signing(topic, {1: bytes(KEY_BYTES)})
         self._ledgers = {name: Ledger(Saved(0)) for name in (topic, returns)}
         self._ends = dict.fromkeys(self._ledgers, 0)
         for name, ledger in self._ledgers.items():
-            self._state.settler.assign((name, 0), ledger, "simulated", Commit(0, ""))
+            self._member.settler.assign((name, 0), ledger, "simulated", Commit(0, ""))
         self._read_fired = len(self.timers.fired)
 
     def send(
@@ -118,7 +120,7 @@ class SimQueue:
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
         self.settle()
-        return self._state.receive(Message.deliver, limit, 0.0)
+        return self._driver.receive(Message, limit, 0.0)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until none is ready."""
@@ -137,9 +139,9 @@ class SimQueue:
     def settle(self) -> None:
         """Commit what handlers have settled: retries become timers, and dead letters appear in :attr:`dead`."""
         self._read_callbacks()
-        settler = self._state.settler
+        settler = self._member.settler
         for ledger in self._ledgers.values():
-            ledger.expire(self._state.now_s())
+            ledger.expire(self._driver.now_s())
         while (plan := settler.plan()) is not None:
             for job in plan.jobs:
                 for record in job.records:
@@ -156,7 +158,7 @@ class SimQueue:
     def _write(self, record: records.Record) -> None:
         now_ms = self.timers.clock.now_ms
         if record.kind is records.Kind.RETRY:
-            self.timers.produce(records.due_key(now_ms, record.after_ms or 0), record.value, record.headers)
+            self.timers.produce(due_key(now_ms, record.after_ms or 0), record.value, record.headers)
         elif record.kind is records.Kind.OUTPUT:
             self.outputs.append(record)
         else:
@@ -174,12 +176,7 @@ class SimQueue:
     def _append(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[Header], append_ms: int
     ) -> None:
-        offset, state = self._ends[topic], self._state
+        offset = self._ends[topic]
         self._ends[topic] += 1
         record = SimMessage(topic, 0, offset, key, value, [*headers], timestamp=(TIMESTAMP_LOG_APPEND_TIME, append_ms))
-        lane, attempt = None, 1
-        if topic != self.topic:
-            attempt = records.identity(record, state.signing).attempt
-        elif state.terms.ordered:
-            lane = key
-        self._ledgers[topic].read(offset, record, lane, attempt, len(record))
+        list(self._member.read([record]))  # it asks nothing of the brokers

@@ -1,0 +1,80 @@
+"""What a member of a queue asks its driver to do. Pure: no brokers and no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.harness.queue_state import JOBS, RETURNS, SIGNING, SimGuards
+from tests.harness.queue_thread import LOG, ErrorRecord, Record, SimPlaces
+from timers.client import Backoff
+from timers.errors import QueueError
+from timers.queue.ledger import DONE
+from timers.queue.member import Delivery, Member
+from timers.queue.metadata import decode
+from timers.queue.port import Answer, Outcome, Plan, Steps, Stored, Terms
+
+STORED = Stored({JOBS: None}, {}, {JOBS: (0, 9)}, {"jobs": LOG})
+ANSWERS = {"member": "second", "execute": Answer(Outcome.COMMITTED), "ask_leaders": SimPlaces(), "first_offsets": {}}
+LOST = ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET, "broker end offset is 9 (offset leader epoch 3).")
+
+
+def asked(steps: Steps[Any], answers: Mapping[str, Any] = {}) -> list[tuple[str, tuple[Any, ...]]]:
+    """The commands of a member, whose driver has these answers."""
+    commands = []
+    command = next(steps, None)
+    while command is not None:
+        commands.append((command.name, command.arguments))
+        try:
+            command = steps.send(answers.get(command.name))
+        except StopIteration:
+            break
+    return commands
+
+
+@pytest.fixture
+def member() -> Member:
+    """A member with a partition of which five messages are read."""
+    terms = Terms("jobs", "jobs", RETURNS[0], Backoff(), 30.0, False, True, 1_000_000, 10.0)
+    member = Member(terms, SimGuards(), 0.0)
+    member.signing = SIGNING
+    assert asked(member.assigned([JOBS]), {"member": "first"}) == [("member", ())]
+    assert asked(member.work(), {"load": STORED}) == [("load", ([JOBS],)), ("start", ({JOBS: (0, -1)},))]
+    assert asked(member.read([Record(JOBS, offset, 0) for offset in range(5)])) == []
+    return member
+
+
+def test_a_partition_that_is_taken_away_is_handed_over_before_it_is_left(member: Member) -> None:
+    asked(member.round(), ANSWERS)
+    taken = member.take(Delivery, 2)
+    member.settle(taken[0], DONE)
+    commands = asked(member.revoked([JOBS], lost=False), ANSWERS)
+    assert [name for name, _ in commands] == ["member", "execute", "ask_leaders", "execute", "member", "stop"]
+    plan: Plan = commands[1][1][0]
+    guarded: Plan = commands[3][1][0]
+    assert [job.entry.offset for job in guarded.jobs] == [1], "the other one that a receiver holds"
+    assert taken[1]._guard is not None and taken[1]._guard.leave(0)
+    saved = decode(plan.commits[JOBS].metadata, LOG, plan.commits[JOBS].offset)
+    assert (plan.member, plan.in_transaction, saved.offset, saved.start.end) == ("second", False, 1, 0)
+    assert commands[-1] == ("stop", ({JOBS},)) and member.counters().partitions == 0
+
+
+def test_what_another_member_may_own_is_only_left(member: Member) -> None:
+    assert asked(member.revoked([JOBS], lost=True)) == [("member", ()), ("stop", ({JOBS},))]
+
+
+def test_a_loss_that_is_not_accepted_ends_the_member(member: Member) -> None:
+    member.terms = replace(member.terms, accept_loss=False)
+    with pytest.raises(QueueError, match="cannot be read at its position"):
+        asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]))
+
+
+def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:
+    """The verification would read from another position than it has asked for, and take the log for another one."""
+    asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET), LOST]))
+    commands = asked(member.work(), {"bounds": {JOBS: (7, 9)}})
+    assert commands == [("stop", ([JOBS],)), ("start", ({JOBS: (4, -1)},)), ("bounds", ([JOBS],))]

@@ -374,7 +374,7 @@ class Driver:
         with self.lock:
             if not self.member.needs_messages:
                 self._reader_waits = True
-                self.lock.wait_for(has_work, _POLL_S)
+                self.lock.wait_for(has_work, _POLL_S if self._round is None else _ROUND_POLL_S)
                 self._reader_waits = False
             return self.member.needs_messages
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness import class_archive, compiled, kafka_version
 from tests.harness.constants import Constants
-from timers.cli.broker import EmbeddedBroker
+from timers.cli.broker import EmbeddedBroker, embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
             kafka_version.choose(version)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
+    if (xdist := getattr(config, "workerinput", None)) is not None:
+        # A port is chosen some time before a process binds it: each worker of xdist has ports of its own.
+        number, count = int(xdist["workerid"].removeprefix("gw")), xdist["workercount"]
+        embedded._FREE_PORTS = embedded._FREE_PORTS[number::count]
     os.environ.setdefault("KAFKA_OPTS", class_archive.options())
 
 

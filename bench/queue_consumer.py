@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from timers.queue import Queue
-from timers.queue.member import SETTLE_S
+from timers.queue.member import COMMIT_INTERVAL_S
 
 BATCH = 500
 
@@ -141,7 +141,7 @@ def plain_latency(topic: str, brokers: str, count: int) -> dict[str, Any]:
         progress.add(len(records))
         if records and time.monotonic() >= commit_s:
             consumer.commit(asynchronous=False)
-            commit_s = time.monotonic() + SETTLE_S
+            commit_s = time.monotonic() + COMMIT_INTERVAL_S
     consumer.close()
     return {**progress.figures(), "waited_ms": waited_ms}
 

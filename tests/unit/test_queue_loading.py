@@ -32,7 +32,7 @@ def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
 
 def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
     """The ledger of a partition that was loaded. What is said is in the log of this test."""
-    settler = Settler()
+    settler = Settler("queue.jobs", 0.0)
     new = NewPartitions(settler, "jobs", accept_loss=accept_loss)
     new.add([JOBS])
     steps = new.work()

@@ -134,7 +134,7 @@ def test_without_the_leader_of_the_copies_no_transaction_begins() -> None:
 
 
 def test_jobs_that_wait_are_not_in_the_plan() -> None:
-    settler = Settler()
+    settler = Settler("queue.jobs", 0.0)
     ledger = Ledger(Saved(0))
     settler.assign(("jobs", 0), ledger, "log", None)
     entries = []

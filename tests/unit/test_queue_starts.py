@@ -126,7 +126,7 @@ def test_suspects_run_when_no_message_of_another_partition_does() -> None:
 
 @pytest.mark.parametrize("answer", ["refused", "none"])
 def test_what_may_be_started_is_committed_again_after_a_commit_that_may_have_failed(answer: str) -> None:
-    settler = Settler()
+    settler = Settler("queue.jobs", 0.0)
     suspects, other = Ledger(Saved(0, start=Start(0, 1))), Ledger(Saved(0))
     settler.assign(("jobs", 1), other, LOG, None)
     first = settler.plan()

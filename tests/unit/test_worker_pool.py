@@ -87,6 +87,11 @@ class SimConsumer:
         self.forgotten += partitions
 
 
+async def owns(tp: TopicPartition) -> bool | None:
+    """The answer of a group that has dealt the partition to this worker."""
+    return True
+
+
 def pool_of(
     settings: Settings, cluster: Cluster, owns: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
 ) -> Pool:
@@ -116,9 +121,6 @@ def settings_for(tmp_path: Path, port: int = 1) -> Settings:
 
 async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_path: Path) -> None:
     """An alert compares them with the owned partitions: a missing topic would hide partitions without an owner."""
-
-    async def owns(tp: TopicPartition) -> bool:
-        return True
 
     settings = settings_for(tmp_path)
     expected = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
@@ -152,9 +154,6 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(tmp_path: 
 
 async def test_the_end_does_not_wait_for_a_client_that_does_not_close(tmp_path: Path, constants: Constants) -> None:
     constants(sessions, END_S=0.05)
-
-    async def owns(tp: TopicPartition) -> bool:
-        return True
 
     may_end = asyncio.Event()
 
@@ -214,9 +213,6 @@ class SimOpened:
 async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def owns(tp: TopicPartition) -> bool | None:
-        return True
-
     failures: list[BaseException] = []
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
     errors = [KeyError("offset"), Lost("no leader"), Fenced("another worker"), LogMismatch("it has lost 3 records")]
@@ -239,9 +235,6 @@ async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
 async def test_an_error_that_must_end_the_worker_opens_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def owns(tp: TopicPartition) -> bool | None:
-        return True
-
     failures: list[BaseException] = []
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
     pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
@@ -258,9 +251,6 @@ async def test_an_error_that_must_end_the_worker_opens_nothing_more(
 async def test_a_partition_that_is_revoked_when_its_opening_has_just_ended_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
-    async def owns(tp: TopicPartition) -> bool | None:
-        return True
-
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
     pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
     results: list[asyncio.Future[Any]] = []
@@ -315,9 +305,6 @@ async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened
 
 async def test_machines_learn_whether_their_topic_is_compacted(tmp_path: Path) -> None:
     """One that reads its log again is closed, and what was refused is tried again after a change."""
-
-    async def owns(tp: TopicPartition) -> bool | None:
-        return True
 
     class SimMachineRunner(SimRunner):
         def __init__(self, name: str, recovering: bool) -> None:

@@ -203,7 +203,9 @@ class Driver:
     @property
     def is_unconfirmed(self) -> bool:
         """Whether a call that settles a message must wait for a commit."""
-        return self.now_s() - self.member.settler.confirmed_s > self.terms.session_timeout_s
+        with self.lock:
+            self._at()
+            return self.member.is_unconfirmed
 
     def wait_for_commit(self) -> Future[None]:
         """Return a future that is done when all earlier calls on messages are committed.

@@ -57,7 +57,7 @@ MAX_OPEN_BYTES = 256 * 1024 * 1024
 drops what it has fetched of them, and the brokers send it again, so this is for receivers that are slow or have ended.
 Each partition has an equal part of the bytes, so that one of large messages does not stop the others."""
 
-SETTLE_S = 0.1
+COMMIT_INTERVAL_S = 0.1
 """Time between two commits: after a crash, what was acknowledged in this time is delivered again."""
 
 _CONTROL_BYTES = 8 * 1024 * 1024
@@ -211,7 +211,7 @@ class Member:
         self._turn = 0
         self._fed_bytes = 0
         self._next_settle = self._next_copy = self._next_control = self._next_skip = now_s
-        self._settle_pause_s = SETTLE_S
+        self._settle_pause_s = COMMIT_INTERVAL_S
         self._did_settle = True
         self._ends: Mapping[Partition, int] = {}
         self._stalls: dict[Partition, tuple[int, float]] = {}
@@ -555,7 +555,7 @@ class Member:
         """End leases, and pause partitions whose ledger has no room or whose messages are too large together, and all
         if too many messages wait for receivers."""
         now_s, ledgers = self.settler.now_s, self.settler.ledgers
-        self._fed_bytes, self._next_control = 0, now_s + SETTLE_S
+        self._fed_bytes, self._next_control = 0, now_s + COMMIT_INTERVAL_S
         for ledger in ledgers.values():
             self.settler.totals.leases_lost += ledger.expire(now_s)
             ledger.measure()
@@ -606,7 +606,9 @@ class Member:
         callers = list(self.waiting)
         done = yield from settler.commit(with_copy=with_copy)
         # The first failure is repeated soon: a commit that meets a rebalance is refused once.
-        self._settle_pause_s = SETTLE_S if done or self._did_settle else min(2 * self._settle_pause_s, _RETRY_S)
+        self._settle_pause_s = (
+            COMMIT_INTERVAL_S if done or self._did_settle else min(2 * self._settle_pause_s, _RETRY_S)
+        )
         self._next_settle = settler.now_s + self._settle_pause_s
         self._did_settle = done
         if done:

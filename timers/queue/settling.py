@@ -81,7 +81,7 @@ class Settler:
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
     """
 
-    def __init__(self, group: str = "", now_s: float = 0.0) -> None:
+    def __init__(self, group: str, now_s: float) -> None:
         self.now_s = self.confirmed_s = now_s
         self.totals = Counters()
         self.clock = BrokersClock()

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
+from timers.core.fired import reached
 from timers.core.index import is_over
 from timers.core.keys import OrderKey
 from timers.core.levels import FIRST, READABLE_LATE
@@ -34,7 +35,7 @@ from timers.core.operation import (
     request_of,
     version_of,
 )
-from timers.core.progress import FEATURE_LEVEL, VERDICT_RETENTION, Progress, reached
+from timers.core.progress import FEATURE_LEVEL, VERDICT_RETENTION, Progress
 from timers.core.timer import Row
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage

@@ -16,9 +16,10 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
+from timers.core.fired import reached
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
-from timers.core.progress import LOG_CUT, Progress, reached
+from timers.core.progress import LOG_CUT, Progress
 from timers.core.timer import TopicPartition, id_bytes
 from timers.process.config.settings import Settings
 from timers.v1.future_pb2 import Future

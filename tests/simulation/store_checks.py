@@ -13,11 +13,12 @@ from tests.simulation.kit.outbox import RefusingOutbox
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.schedules import ScheduleLog
+from timers.core.fired import reached
 from timers.core.index import is_over
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
 from timers.core.operation import key_of, offset_of
-from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange, reached
+from timers.core.progress import HOT_HORIZON, VERDICT_RETENTION, Progress, SettingChange
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.machines.partition import PartitionSpec
 from timers.machines.store.layout import packer

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
+from timers.core.fired import Hole
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import ALREADY_FIRED, UNKNOWN
-from timers.core.progress import Hole, Progress
+from timers.core.progress import Progress
 from timers.core.store_validity import catch_up
 from timers.core.timer import RowsByDue
 from timers.machines.store.memory import MemoryStore

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from timers.core.fired import Hole, reached
 from timers.core.keys import OrderKey
 from timers.core.operation import (
     ALREADY_FIRED,
@@ -39,7 +40,7 @@ from timers.core.operation import (
     version_of,
 )
 from timers.core.ports import Store
-from timers.core.progress import Hole, NamedSnapshot, Progress, reached
+from timers.core.progress import NamedSnapshot, Progress
 from timers.core.timer import Decoded, DueRows, Origin, Row, RowsByDue, id_bytes, id_text
 
 MIN_SWEEP_ENTRIES = 500

@@ -19,13 +19,14 @@ from typing import Any
 
 from timers.core.counters import Accepted, Counters
 from timers.core.doubts import Doubts, noted
+from timers.core.fired import reached
 from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
-from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress, reached
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress
 from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
 from timers.core.sums import bytes_of

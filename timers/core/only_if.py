@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from timers.core.fired import Hole
 from timers.core.index import Index, latest, nothing_is_cold
 from timers.core.keys import OrderKey
 from timers.core.levels import READABLE_LATE
@@ -53,7 +54,7 @@ from timers.core.operation import (
     version_of,
 )
 from timers.core.ports import Store
-from timers.core.progress import MOST_LATE_CHANGES, VERDICT_RETENTION, Cuts, Hole, Progress, cut_suffix
+from timers.core.progress import MOST_LATE_CHANGES, VERDICT_RETENTION, Cuts, Progress, cut_suffix
 from timers.core.timer import Decoded, RowsByDue
 
 TIME_ID = b""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.core.fired import MOVED_S, Hole, reached
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import FIRST, says_trimmed
 from timers.core.lineage import Lineage
@@ -33,9 +34,6 @@ HOLE_DUE_S = "hole-due-s"
 HOLE_OFFSET = "hole-offset"
 """Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
 
-MOVED_S = 2**56 - 1
-"""Second in the key of a hole whose requests were moved to another app; above every due second."""
-
 LOG_CUT = "log-cut"
 """Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
 
@@ -45,27 +43,6 @@ accepted that they are passed over: no replay accepts one of them, also if a lat
 
 MAX_PASSED_OVER = 100
 """Largest number of such ranges in one history, which each transaction commits: 30 bytes each."""
-
-
-class Hole(NamedTuple):
-    """Requests that do not fire any more although the present ``fired_through`` is below their keys [I24].
-
-    A wrong clock set ``fired_through`` too far ahead, and an operator took it back. If it were only lowered, a replay
-    would fire again what has fired. Or all that was pending was moved to another app.
-    """
-
-    before_offset: int
-    """The requests below this offset,"""
-    through: OrderKey
-    """with a key up to this one."""
-
-
-def reached(fired_through: OrderKey, holes: Sequence[Hole], offset: int) -> OrderKey:
-    """Returns the key up to which an accepted request at ``offset`` has fired."""
-    for hole in holes:
-        if offset < hole.before_offset:
-            fired_through = max(fired_through, hole.through)
-    return fired_through
 
 
 Cuts: TypeAlias = tuple[tuple[int, int], ...]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from timers.core.fired import Hole, reached
 from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
 from timers.core.operation import offset_of
 from timers.core.ports import Store
-from timers.core.progress import Hole, Progress, Rescue, reached
+from timers.core.progress import Progress, Rescue
 from timers.core.timer import Row, id_bytes
 
 _CANCELS = b"\xfe"

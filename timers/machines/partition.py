@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from timers.core.counters import Counters
+from timers.core.fired import Hole
 from timers.core.horizon import Horizon, needs_horizon
 from timers.core.index import Index, MarkerIndex, ScheduleIndex, nothing_is_cold
 from timers.core.levels import RAISED_TO, READABLE_LATE
@@ -26,7 +27,6 @@ from timers.core.progress import (
     PARTITIONS,
     REJECT_OVERDUE,
     VERDICT_RETENTION,
-    Hole,
     Progress,
 )
 from timers.core.reading import RecordDecoder

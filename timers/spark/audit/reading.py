@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from timers.core.progress import MOVED_S, Progress
+from timers.core.fired import MOVED_S
+from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
 from timers.kafka.clients import admin_client

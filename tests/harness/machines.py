@@ -11,8 +11,8 @@ from tests.harness.list_outbox import ListOutbox
 from tests.simulation.kit import SimClock, SimLog
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
-from timers.core.machine import Machine, ReadAgain
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.machine import Machine
+from timers.core.ports import NOTHING, Lost, Output, ReadAgain
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS

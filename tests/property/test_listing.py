@@ -18,6 +18,7 @@ from tests.property.unicode_text import TEXT
 from timers.core.keys import NEVER
 from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.core.machine import Machine
+from timers.core.progress import Progress
 from timers.core.timer import Key, Origin, Row, RowsByDue, id_text
 from timers.machines.queries import reading
 from timers.machines.queries.reading import Place
@@ -175,9 +176,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
         store = RocksStore.open(Path(directory) / "store", "here", MEMORY)
         try:
             store.write(rows, len(given_rows))
-            machine: Any = SimpleNamespace(
-                _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
-            )
+            machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, PLACE._replace(hidden_topic=""), wire.Query(), 100)
             found = _ids(machine, PLACE, wire.Query(topic, prefix=prefix, key=key), limit)

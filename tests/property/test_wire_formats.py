@@ -24,7 +24,7 @@ from tests.property.wire_records import (
 )
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
-from timers.core.progress import History, Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, HOLE_OFFSET, History, Progress, SettingChange
 from timers.core.timer import Decoded, Key, Origin, Rejected
 from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
 from timers.wire.formats import RequestRecord, countdown
@@ -126,6 +126,10 @@ def test_a_countdown_is_exact_and_its_message_as_given(
     assert row == (5, topic, key, as_given, sent or None, None)
 
 
+SETTING_NAMES = TEXT.filter(lambda name: name not in (FEATURE_LEVEL, HOLE_DUE_S, HOLE_OFFSET))
+"""Hypothesis draws also the texts that it finds in the code. Not every number is a feature level or half of a hole."""
+
+
 @given(
     st.builds(
         Progress,
@@ -134,7 +138,7 @@ def test_a_countdown_is_exact_and_its_message_as_given(
             st.just(NEVER), st.tuples(st.integers(0, 2**64 - 1), st.one_of(st.just(MAX_OFFSET), st.integers(0, 2**63)))
         ),
         st.lists(
-            st.builds(SettingChange, TEXT, st.integers(0, 2**63 - 1), st.integers(-(2**70), 2**70)), max_size=4
+            st.builds(SettingChange, SETTING_NAMES, st.integers(0, 2**63 - 1), st.integers(-(2**70), 2**70)), max_size=4
         ).map(History),
     ),
     st.binary(min_size=16, max_size=16),

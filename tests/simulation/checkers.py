@@ -367,7 +367,7 @@ class Checkers:
             if not self._has_own_outcome(log, request):
                 continue
             rejected = request.key is None or log.cold.is_refused(request, log.progress)
-            finished = offset < next_offset and (rejected or progress.has_fired(request.key or NEVER))
+            finished = offset < next_offset and (rejected or progress.is_past(request.key or NEVER))
             finished = has_fired_verdict(request, next_offset) or (finished and not is_ended(request, next_offset))
             finished = finished and not request.refused
             outcomes = self._outcomes(request)

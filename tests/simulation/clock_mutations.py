@@ -33,8 +33,8 @@ class LeapsAddUp(ClockGuard):
 
 
 HAS_FIRED = (
-    "key <= (reached(fired_through, self._holes, key[1]) if self._holes else fired_through)",
-    "key <= fired_through",
+    "not progress.is_past(key)",
+    "not key <= progress.fired_through",
 )
 
 CHANGED = {
@@ -58,7 +58,7 @@ CHANGED = {
     ),
     "[I20] a held tick never counts": changed(("abs(time_s - tick.time_s) <= self._max_leap_s", "False")),
     "[I24] a replay stores what a wrong clock has fired": changed(
-        ("(due_s, row[0]) > reached(NEVER, self._holes, row[0])", "True"),
+        ("not has_fired((due_s, row[0]), row[1])", "True"),
     ),
     "[I24] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED, worker=WithoutConditions),
     "[I27] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.simulation.edits import changed
 from timers.core.index import Index, latest
-from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, OperationResults
+from timers.core.progress import Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Decoded, DueRows
 
@@ -21,17 +21,17 @@ class FiresReplacedRows(Index):
 class JudgesWithoutEarlierRecords(Index):
     """Each record of a batch is judged by the store, without the earlier records of the batch."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
         judge = super().judge
-        judged = [judge(Decoded(operations=[each]), fired_through, committed) for each in decoded.operations]
+        judged = [judge(Decoded(operations=[each]), progress, committed) for each in decoded.operations]
         return OperationResults(latest(decoded.operations), [verdict for each in judged for verdict in each.verdicts])
 
 
 class IgnoresLateCancels(Index):
     """A cancel that comes too late does not change the entry of the timer."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        judged = super().judge(decoded, fired_through, committed)
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
+        judged = super().judge(decoded, progress, committed)
         late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
         last = {id: offset for id, offset, _, _ in decoded.operations}
         kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}

@@ -197,8 +197,8 @@ class IdOracle:
             return False
         copy = self.copy_of(request, below)
         if copy is None:
-            return not self.is_cold(request, self._progress) and self._progress.has_fired(request.key)
-        return copy.key is not None and self._progress.has_fired(copy.key)
+            return not self.is_cold(request, self._progress) and self._progress.is_past(request.key)
+        return copy.key is not None and self._progress.is_past(copy.key)
 
     def has_late_changes(self, offset: int) -> bool:
         """Whether records at an offset are refused if the version that they name has fired."""

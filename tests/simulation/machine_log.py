@@ -69,7 +69,7 @@ class MachineLog:
             for offset, request in self.requests.items()
             if offset < next_offset
             and request.key is not None
-            and not progress.has_fired(request.key)
+            and not progress.is_past(request.key)
             and not request.refused
             and (request.original.end is None or request.original.end.offset >= next_offset)
             and self.cold.is_timer(request, progress, next_offset)

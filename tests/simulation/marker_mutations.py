@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.worker import Parts
 from timers.core.index import Index, MarkerIndex
-from timers.core.keys import OrderKey
 from timers.core.operation import Entries, OperationResults
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, RowsByDue
@@ -17,7 +16,7 @@ class ReplaysTheLastMarker(MarkerIndex):
     def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
         return Index.replay(self, decoded, progress)
 
-    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: Progress) -> tuple[RowsByDue, OperationResults]:
         rows, entries = MarkerIndex.replay(self, decoded, progress)
         return rows, OperationResults(entries)
 

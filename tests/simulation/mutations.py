@@ -15,7 +15,7 @@ from tests.simulation.life_mutations import GOES_ON
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Row, Tick
+from timers.core.timer import DueRows, Fetched, Row, Tick
 
 # ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
@@ -48,7 +48,7 @@ class DeletesTheWholeSecond(Machine):
 class StoreWithoutDeleteCheck(SimStore):
     """A store that does not check how many rows it deletes, so that it does not find ``DeletesBeforeCommit``."""
 
-    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         self.drop_through(through, MAX_OFFSET)
 
 
@@ -128,7 +128,7 @@ except Lost:
     producer.open()
     sent = producer.transact(batches, copy)
 """
-CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset)"
+CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset, is_held)"
 
 CHANGED = {
     "[I8] a store with another history is read on": changed(("store = self.stores.emptied(self.tp, store)", "pass")),
@@ -169,8 +169,8 @@ CHANGED = {
             f"replace(self.progress, fired_through=(second, {MAX_OFFSET}))",
         ),
         (
-            "self._store.delete(after.fired_through, count, rest)",
-            "self._store.delete(max(start, through), count, rest)",
+            "self._store.delete(after.fired_through, ..., rest, kept)",
+            "self._store.delete(max(start, through), ..., rest, kept)",
         ),
     ),
     "[I3] deleted before the commit": changed(

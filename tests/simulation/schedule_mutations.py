@@ -6,22 +6,23 @@ from dataclasses import replace
 
 from tests.simulation.edits import changed
 from timers.core.index import ScheduleIndex, latest
-from timers.core.keys import OrderKey
+from timers.core.keys import NEVER
 from timers.core.operation import OperationResults, offset_of
+from timers.core.progress import Progress
 from timers.core.timer import Decoded
 
 
 class TombstonesEndAnyVersion(ScheduleIndex):
     """A tombstone of the engine ends any version, and superseded versions are not republished."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        return super().judge(decoded, fired_through, committed)._replace(superseded=())
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
+        return super().judge(decoded, progress, committed)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
     """A tombstone of another version is ignored, although compaction erases the latest version too."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
         kept = []
         known = self._store.entries({id for id, *_ in decoded.operations})
         for operation in decoded.operations:
@@ -31,14 +32,14 @@ class IgnoresTombstonesOfOthers(ScheduleIndex):
                 continue
             kept.append(operation)
             known.update(latest([operation]))
-        return super().judge(replace(decoded, operations=kept), fired_through, committed)
+        return super().judge(replace(decoded, operations=kept), progress, committed)
 
 
 class KeepsRepublishedVersions(ScheduleIndex):
     """A republished version is kept beside its copy."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        judged = super().judge(decoded, fired_through, committed)
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
+        judged = super().judge(decoded, progress, committed)
         offsets = {offset for _, offset in judged.superseded}
         known = self._store.entries(judged.entries.keys())
         kept = {id: entry for id, entry in known.items() if entry is not None and offset_of(entry) in offsets}
@@ -48,8 +49,8 @@ class KeepsRepublishedVersions(ScheduleIndex):
 class RepublishesFiredVersions(ScheduleIndex):
     """A version that has fired is republished."""
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
-        return super().judge(decoded, (-1, 0), committed)
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
+        return super().judge(decoded, replace(progress, fired_through=NEVER), committed)
 
 
 CHANGED = {

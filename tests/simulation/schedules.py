@@ -83,7 +83,7 @@ class ScheduleLog:
                     )
                 continue
             end = request.end if request.end is not None and request.end.offset < next_offset else None
-            due = offset < next_offset and progress.has_fired(request.key)
+            due = offset < next_offset and progress.is_past(request.key)
             if count != self._tombstones[offset]:
                 raise Violation(f"{request.name} has {count} outcomes and {self._tombstones[offset]} tombstones")
             unread = request.record.compacted  # if it did not fire, compaction removed it before a worker read it
@@ -102,7 +102,7 @@ class ScheduleLog:
             for offset, request in self.requests.items()
             if offset < applied
             and request.key is not None
-            and not progress.has_fired(request.key)
+            and not progress.is_past(request.key)
             and (request.end is None or request.end.offset >= applied)
         )
 

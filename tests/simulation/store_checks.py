@@ -95,7 +95,7 @@ class StoreChecks:
         store, progress = runner.store, runner.machine.progress
         expected, keys = log.pending(store.applied, progress), [(due_s, row[0]) for due_s, row in _alive(runner)]
         missing = [key for key in expected if key not in keys and not log.is_compacted(key)]
-        surplus = [key for key in keys if key not in expected and not progress.has_fired(key)]
+        surplus = [key for key in keys if key not in expected and not progress.is_past(key)]
         known, wanted = dict(store.entries_after(b"", 10**6).entries), log.entries(store.applied)
         for key in list(surplus):  # compaction removed the version that replaced it
             if log.is_compacted(key):
@@ -105,7 +105,7 @@ class StoreChecks:
         for id in known.keys() | wanted.keys():
             held, entry = known.get(id), wanted.get(id)
             if held != entry and not any(
-                each is not None and (progress.has_fired(each[:2]) or log.is_compacted(each[:2]))
+                each is not None and (progress.is_past(each[:2]) or log.is_compacted(each[:2]))
                 for each in (held, entry)
             ):
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
@@ -119,7 +119,7 @@ class StoreChecks:
         if runner.indexed:
             through_s = -1 if machine.released_s is None else min(through_s, machine.released_s)
         keys = [(due_s, row[0]) for due_s, row in _alive(runner) if due_s <= through_s]
-        due = [key for key in keys if not machine.progress.has_fired(key)]
+        due = [key for key in keys if not machine.progress.is_past(key)]
         if due:
             raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
 
@@ -150,7 +150,7 @@ class StoreChecks:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
-        index = spec.index(store, machine.is_cold, progress.holes)
+        index = spec.index(store, machine.is_cold)
         scanned = [*store.scan((-1, 0), 10**12)]
         rows = [row for _, rows in (scanned if index is None else index.alive(scanned)) for row in rows]
         live = [row for _, row in _alive(runner)]

@@ -49,7 +49,7 @@ def test_a_value_equal_to_a_bound_is_in_the_bucket_below() -> None:
 def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     """Fill a transaction: 5 + 2 firings, a retry and a dead letter."""
     counters.transaction = TransactionCounters()
-    counters.transaction.late = late
+    counters.transaction.kind = LATE if late else WAITED
     row: Row = (0, "t", None, b"", None, None)
     counters.transaction.fire("t", [(10, [row] * 3), (10, [row] * 2)])
     counters.transaction.fire_again("t", 4)

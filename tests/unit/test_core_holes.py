@@ -58,7 +58,7 @@ def test_a_second_repair_keeps_the_first_hole() -> None:
     first = Progress(7, (900, MAX_OFFSET)).without_time()
     second = Progress(9, (300, 8), first.settings).without_time()
     assert second.holes == (Hole(7, (900, MAX_OFFSET)), Hole(9, (300, 8)))
-    assert [key for key in [(900, 6), (900, 7), (300, 8), (301, 8), (1, 9)] if second.has_fired(key)] == [
+    assert [key for key in [(900, 6), (900, 7), (300, 8), (301, 8), (1, 9)] if second.is_past(key)] == [
         (900, 6),
         (300, 8),
     ]

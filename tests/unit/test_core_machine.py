@@ -10,8 +10,7 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
-from timers.core.machine import ReadAgain
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.ports import NOTHING, Lost, Output, ReadAgain
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 

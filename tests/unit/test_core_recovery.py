@@ -10,7 +10,7 @@ from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
 from timers.core.lineage import Lineage, RecordCount
-from timers.core.machine import ReadAgain
+from timers.core.ports import ReadAgain
 from timers.core.progress import MAX_REQUEST_BYTES, Doubt, History, Progress, SettingChange
 from timers.core.store_validity import catch_up
 from timers.errors import LogMismatch

@@ -45,9 +45,10 @@ MAX_TOPICS = 100
 OTHER_TOPICS = "(other)"
 """Counts all topics above the maximum. No topic has this name."""
 
-WAITED, LATE, RETRIED = "waited", "late", "retried"
+WAITED, LATE, RETRIED, HELD = "waited", "late", "retried", "held"
 """Kinds of firings: the timer waited for its second; it was accepted after its second had fired; it came from the retry
-topic, because its target failed or a backlog was spread. Only the first kind shows the lag of the engine."""
+topic, because its target failed or a backlog was spread; it was held, because its target was paused or noisy. Only the
+first kind shows the lag of the engine."""
 
 
 class Histogram:
@@ -97,8 +98,8 @@ class TopicCounters:
 class TransactionCounters:
     """What one transaction adds to the totals when it is committed. The outbox fills it."""
 
-    late: bool = False
-    """Its firings are late requests, accepted in the same transaction."""
+    kind: str = WAITED
+    """Kind of its firings, without those that come from the retry topic."""
     fired: Fired = field(default_factory=dict)
     """Callbacks sent."""
     fired_after_retry: Fired = field(default_factory=dict)
@@ -202,7 +203,7 @@ class Counters:
         self.promoted = 0
         self.promoted_duplicates = 0
         self.replayed = 0
-        self.lag = {kind: Histogram(LAG_BOUNDS_S) for kind in (WAITED, LATE, RETRIED)}
+        self.lag = {kind: Histogram(LAG_BOUNDS_S) for kind in (WAITED, LATE, RETRIED, HELD)}
         self.topics: dict[str, TopicCounters] = {}
         self.transaction = TransactionCounters()
         self._committed: Progress | None = None
@@ -236,7 +237,7 @@ class Counters:
         self.unlisted += transaction.unlisted
         self.dead_lettered.update(transaction.dead_lettered)
         self.verdicts.update(transaction.verdicts)
-        self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)
+        self._count_fired(transaction.kind, transaction.fired, transaction.ended_ms)
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
     def _count_fired(self, kind: str, fired: Fired, ended_ms: int | None) -> None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from timers.core.fired import Hole, reached
-from timers.core.keys import OrderKey
+from timers.core.fired import reached
+from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import (
     ALREADY_FIRED,
     CANCELLED,
@@ -141,7 +141,6 @@ class Index:
         store: holds the entries, written in the same batch as the rows.
         retention_s: seconds for which an id is remembered after its timer has fired.
         is_cold: whether a version is cold (:mod:`timers.core.horizon`): then it has not fired, even with a low key.
-        holes: of the progress.
 
     Attributes:
         sweeper: removes the ids that are forgotten.
@@ -155,12 +154,10 @@ class Index:
         store: Store,
         retention_s: int,
         is_cold: Callable[[Entry], bool] = nothing_is_cold,
-        holes: Sequence[Hole] = (),
     ) -> None:
         self._store = store
         self._retention_s = retention_s
         self._is_cold = is_cold
-        self._holes = holes
         self.sweeper = Sweeper(store)
 
     @property
@@ -171,20 +168,19 @@ class Index:
     def enter(self, progress: Progress) -> None:
         """Note the settings history, when the machine opens. This index does not use it."""
 
-    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: Progress) -> tuple[RowsByDue, OperationResults]:
         """Returns the rows of new records, and what :meth:`judge` says of their operations."""
-        return decoded.rows, self.judge(decoded, progress.fired_through, committed)
+        return decoded.rows, self.judge(decoded, progress, committed)
 
     def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
         """Returns rows and entries of records that are read again: the same as at the first time."""
         return decoded.rows, latest(decoded.operations)
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
         """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.
 
-        A timer at or below ``fired_through`` counts as fired. A timer of this batch fires together with the verdicts.
-        Whether an id is forgotten follows from ``committed``, the newest key that a commit has fired: another worker
-        that starts from the committed progress must judge alike.
+        A timer of this batch that is late fires together with the verdicts. Whether an id is forgotten follows from
+        ``committed``: another worker that starts from the committed progress must judge alike.
         """
         operations = decoded.operations
         known = self._store.entries(set(map(id_of, operations)))
@@ -197,7 +193,7 @@ class Index:
             if entry is None:
                 if due_s is None:
                     verdicts.append(Verdict(id, offset, UNKNOWN, None))
-            elif self._has_fired(entry, fired_through) and not self._is_cold(entry):
+            elif self._has_fired(entry, progress, decoded) and not self._is_cold(entry):
                 verdicts.append(Verdict(id, offset, ALREADY_FIRED, due_s_of(entry)))
             else:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, due_s_of(entry)))
@@ -205,9 +201,9 @@ class Index:
         self.sweeper.note_written(len(operations))
         return OperationResults(entries, verdicts)
 
-    def remembers(self, entry: Entry, fired_through: OrderKey) -> bool:
+    def remembers(self, entry: Entry, progress: Progress) -> bool:
         """Whether the latest version of an id is pending, cold, or fired and remembered."""
-        return not self._is_over(entry, fired_through)
+        return not self._is_over(entry, progress)
 
     def alive(self, due: list[DueRows]) -> list[DueRows]:
         """Returns those rows that are the latest version of their id, or have no id."""
@@ -227,15 +223,46 @@ class Index:
         Args:
             committed: a crash does not undo what it has fired.
         """
-        self.sweeper.sweep(lambda entry: self._is_over(entry, committed.fired_through), committed.snapshot)
+        self.sweeper.sweep(lambda entry: self._is_over(entry, committed), committed.snapshot)
 
-    def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
+    def _has_fired(self, entry: Entry, progress: Progress, new: Decoded | None = None) -> bool:
+        """Whether the timer of an entry has fired.
+
+        Args:
+            new: records that are being accepted, whose rows are not in the store yet.
+        """
         key = key_of(entry)
-        return key <= (reached(fired_through, self._holes, key[1]) if self._holes else fired_through)
+        if not progress.is_past(key):
+            return False
+        if not progress.holds.may_hold(key, progress.holes):
+            return True
+        row = row_at(key, {} if new is None else new.rows, self._store)
+        return row is None or progress.hold_of(key, row[1]) is None
 
-    def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
-        through = reached(fired_through, self._holes, offset_of(entry)) if self._holes else fired_through
-        return is_over(entry, through, self._retention_s) and not self._is_cold(entry)
+    def _is_over(self, entry: Entry, progress: Progress) -> bool:
+        key = key_of(entry)
+        through = reached(progress.fired_through, progress.holes, key[1]) if progress.holes else progress.fired_through
+        if not is_over(entry, through, self._retention_s) or self._is_cold(entry):
+            return False
+        # An entry does not say what its target is.
+        return not (progress.holds and progress.holds.may_hold(key, progress.holes))
+
+
+def row_at(key: OrderKey, new: RowsByDue, store: Store) -> Row | None:
+    """Returns the row with a key, from new rows that are not stored yet or from the store; None: there is none."""
+    due_s, offset = key
+    for row in new.get(due_s, ()):
+        if row[0] == offset:
+            return row
+    _, rows = next(store.waiting((due_s, offset - 1)), (NEVER, ()))
+    return rows[0] if rows and rows[0][0] == offset else None
+
+
+def known_row(key: OrderKey, new: RowsByDue, store: Store) -> Row:
+    """Returns the row of a key that the index holds."""
+    row = row_at(key, new, store)
+    assert row is not None, f"the index holds {key}, the store does not"
+    return row
 
 
 class ScheduleIndex(Index):
@@ -258,10 +285,10 @@ class ScheduleIndex(Index):
 
     fires_first = True
 
-    def __init__(self, store: Store, holes: Sequence[Hole] = ()) -> None:
-        super().__init__(store, retention_s=0, holes=holes)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, retention_s=0)
 
-    def judge(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
         """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
         entries: Entries = {}
         named_versions: list[tuple[bytes, int]] = []
@@ -273,21 +300,21 @@ class ScheduleIndex(Index):
             version = decoded.fired_versions.get(offset)
             if version is not None:
                 if id in entries:
-                    self._note_if_superseded(entries[id], version, fired_through, superseded)
+                    self._note_if_superseded(entries[id], version, progress, decoded, superseded)
                 else:
                     named_versions.append((id, version))
             entries[id] = None
         if named_versions:
             known = self._store.entries([id for id, _ in named_versions])
             for id, version in named_versions:
-                self._note_if_superseded(known.get(id), version, fired_through, superseded)
+                self._note_if_superseded(known.get(id), version, progress, decoded, superseded)
         return OperationResults(entries, superseded=superseded)
 
     def _note_if_superseded(
-        self, entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
+        self, entry: Entry | None, version: int, progress: Progress, new: Decoded, superseded: list[OrderKey]
     ) -> None:
         """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
-        if entry is not None and offset_of(entry) != version and not self._has_fired(entry, fired_through):
+        if entry is not None and offset_of(entry) != version and not self._has_fired(entry, progress, new):
             superseded.append(key_of(entry))
 
 
@@ -321,7 +348,7 @@ class MarkerIndex(Index):
         """None: an entry holds its message for as long as markers of it come."""
         return None
 
-    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: Progress) -> tuple[RowsByDue, OperationResults]:
         """Returns a row for each message that has a new due second, and the entries. There are no verdicts."""
         rows, entries = self.replay(decoded, progress)
         return rows, OperationResults(entries)

@@ -32,10 +32,13 @@ READABLE_LATE = 9
 requests is no cancel any more (:mod:`timers.wire.formats.future_by_id`). A request with a condition is refused if
 the version that it names has fired (:mod:`timers.core.only_if`)."""
 
-SUPPORTED = READABLE_LATE
+HOLDS = 10
+"""From this level on, progress may have holds [I33], and a machine takes the commands about targets."""
+
+SUPPORTED = HOLDS
 """The highest level that this version of the project supports."""
 
-RAISED_TO = READABLE_LATE
+RAISED_TO = HOLDS
 """The highest level to which workers raise partitions, if the operator allows it. New ones begin at it."""
 
 

@@ -20,17 +20,25 @@ LONG_S = 3.0
 smaller. Deliveries time out after 6 s."""
 
 
+LEAST_RELEASED = 100
+"""So many timers of a hold are released at a time, if the brokers take that many."""
+
+SHORT_S = 0.05
+
+
 class ChunkSize:
     """Limits the chunks of one partition. It outlives the machine, which is opened again after a time-out.
 
     Attributes:
         timers: maximum number of timers in the next transaction.
         begun: number of timers in the last one.
+        in_50_ms: so many timers are sent in 50 ms, by the last one: what may wait is sent in such parts.
     """
 
     def __init__(self) -> None:
         self.timers = LARGEST
         self.begun = 0
+        self.in_50_ms = LEAST_RELEASED
 
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
@@ -39,6 +47,8 @@ class ChunkSize:
 
     def committed(self, seconds: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
+        if self.begun >= LEAST_RELEASED:
+            self.in_50_ms = max(LEAST_RELEASED, int(self.begun * SHORT_S / max(seconds, 0.001)))
         if seconds > LONG_S and self.begun > SMALL:
             self.timers = max(SMALL, self.begun // 2)
         elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow

@@ -8,10 +8,13 @@ outside.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from timers.core.fired import Command
 from timers.core.lineage import Leader
-from timers.core.machine import Machine, ReadAgain
+from timers.core.machine import Machine
+from timers.core.ports import ReadAgain
 from timers.core.timer import Fetched, Tick
 
 MAX_WAITING_FETCHES = 4
@@ -44,6 +47,7 @@ class Loop:
     Attributes:
         fetches: fetches that wait for the machine, oldest first.
         firing: whether timers may be due that have not fired.
+        commands: about targets, ascending by number; the machine takes those that it has not taken yet.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -51,7 +55,8 @@ class Loop:
         self.fetches: deque[Fetched] = deque()
         self._ticks: deque[tuple[Tick, int | None]] = deque()
         self.firing = False
-        self._commit_due = False
+        self.commands: Sequence[Command] = ()
+        self._commit_due = self._may_end_pauses = False
 
     @property
     def idle(self) -> bool:
@@ -78,7 +83,8 @@ class Loop:
         self._ticks.append((tick, end))
 
     def step(self) -> Outcome:
-        """Observe all waiting ticks, then do at most one chunk, one fetch and one commit of progress.
+        """Observe all waiting ticks, then do at most one chunk, one fetch and one commit of progress. Rows that holds
+        release come after all that are due.
 
         So a long backlog of one kind does not delay the others. If only time has passed, nothing is committed: that is
         left to the owner.
@@ -87,7 +93,8 @@ class Loop:
             Lost: drop the machine and open it again [I5].
             Fenced: another worker owns the machine.
         """
-        must_ask_end = False
+        must_ask_end, is_new_second = False, bool(self._ticks)
+        self._may_end_pauses |= is_new_second
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self.firing = self._commit_due = True
@@ -95,8 +102,13 @@ class Loop:
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
-        if self.firing:
-            self.firing = self.machine.fire_chunk()
+        if is_new_second:
+            self.machine.take(self.commands)
+        if self.firing and not self.machine.fire_chunk():
+            if self._may_end_pauses:
+                self.machine.take(self.commands)
+                self._may_end_pauses = False
+            self.firing = self.machine.release_chunk()
         consumed, read_again_from = False, None
         if self._may_accept() and not (self.firing and self.machine.fires_first):
             try:

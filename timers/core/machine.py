@@ -13,23 +13,25 @@ one invariant each, and must find every mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timers.core.counters import Accepted, Counters
+from timers.core.counters import HELD, LATE, Accepted, Counters
 from timers.core.doubts import Doubts, noted
-from timers.core.fired import reached
-from timers.core.index import Sweeper
+from timers.core.fired import Command
+from timers.core.grouping import RUN_BYTES, runs
+from timers.core.held import HeldRows, split_late, with_noisy
+from timers.core.index import Sweeper, known_row
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.levels import HOLDS
 from timers.core.limits import LARGEST, Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.ports import NOTHING, Lost, Outbox, Output, Store, TooMuch
+from timers.core.ports import NOTHING, Lost, Outbox, Output, ReadAgain, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress
 from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
-from timers.core.sums import bytes_of
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
     Decoded,
@@ -41,37 +43,6 @@ from timers.core.timer import (
     latest_tick,
 )
 from timers.core.variant import Variant
-
-RUN_BYTES = 256 * 1024
-"""Stored groups are looked up in the index together up to this size."""
-
-
-class ReadAgain(Exception):
-    """A fetch was not accepted: the log must be read again from ``position`` [I7]."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(f"expected a fetch from offset {position}")
-        self.position = position
-
-
-def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
-    """Yields what is looked up in the index together: (rows by due second, number of rows, their size in bytes).
-
-    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
-    each call.
-    """
-    run: list[DueRows] = []
-    before = count = size = 0
-    for due_s, rows in scanned:
-        group_bytes = bytes_of(rows)
-        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
-            yield run, count, size
-            run, before, count, size = [], before + count, 0, 0
-        run.append((due_s, rows))
-        count += len(rows)
-        size += group_bytes
-    if run:
-        yield run, count, size
 
 
 class Machine:
@@ -98,6 +69,7 @@ class Machine:
         sweeper: removes ids, or promoted copies, that are forgotten.
         fires_first: accepting waits while timers are due. The second barrier is kept in both cases.
         doubts: what is known of doubts about the log.
+        held: the rows that holds hold.
         rescue_count: how many cuts took records from the log that the store still holds. If it is not 0, the machine
             does nothing but write dead letters for these records [I28].
     """
@@ -154,6 +126,7 @@ class Machine:
         self._store_age = variant.store_age
         self._on_missing = variant.on_missing
         self.doubts = Doubts(store, progress)
+        self.held = HeldRows(store, self.progress)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 
@@ -220,8 +193,8 @@ class Machine:
 
     @property
     def oldest_due_s(self) -> int | None:
-        """Due second of the next timer to fire; None: no timer is stored."""
-        return self._store.oldest_due_s()
+        """Due second of the next timer to fire, without those that are held; None: no such timer is stored."""
+        return self._store.oldest_due_s(self.progress.fired_through)
 
     # ---- ticks ---------------------------------------------------------------------------------------------------
 
@@ -323,15 +296,17 @@ class Machine:
         decoded = self._read(records, to_offset)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
-        _, waiting = _split_late(rows, self.progress.fired_through)
+        _, waiting = split_late(rows, self.progress)
         if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
+            has_fired = self.progress.has_fired
             left = {
-                due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
+                due_s: [row for row in group if not has_fired((due_s, row[0]), row[1])]
                 for due_s, group in waiting.items()
             }
             waiting = {due_s: group for due_s, group in left.items() if group}
         # A version that has fired also replaces the one before it: the older version must not fire after it.
         self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage)
+        self.held.note_stored(self.progress, waiting)
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
@@ -347,8 +322,8 @@ class Machine:
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
-            rows, judged = self._index.settle(decoded, self.progress, self.committed.fired_through)
-        late, waiting = _split_late(rows, self.progress.fired_through)
+            rows, judged = self._index.settle(decoded, self.progress, self.committed)
+        late, waiting = split_late(rows, self.progress)
         lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
@@ -369,6 +344,7 @@ class Machine:
             self._emit(late, decoded, judged, new_progress)
         entries = {**judged.entries, **copy_entries} if copy_entries else judged.entries
         self._store.write(waiting, to_offset, entries, lineage)
+        self.held.note_stored(self.progress, waiting)
         self.progress = new_progress
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
@@ -399,33 +375,24 @@ class Machine:
         return self._lineage_at(to_offset)._replace(counted=count)
 
     def _may_emit(self, decoded: Decoded) -> bool:
-        late, _ = _split_late(decoded.rows, self.progress.fired_through)
+        late, _ = split_late(decoded.rows, self.progress)
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
     def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
         """Commit the output of one batch."""
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
-        self.counters.transaction.late = bool(late)
+        if late:
+            self.counters.transaction.kind = LATE
         self.counters.transaction.unlisted = judged.unlisted
         output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,
             verdicts=judged.verdicts,
-            republished=[self._row_of(key, decoded.rows) for key in judged.superseded],
+            republished=[known_row(key, decoded.rows, self._store) for key in judged.superseded],
         )
         others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
         self._commit(new_progress, output, sum(map(len, [*late.values(), *others])))
-
-    def _row_of(self, key: OrderKey, new_rows: RowsByDue) -> Row:
-        """Returns the row of a key that the index holds: from the new rows of this batch, or from the store."""
-        due_s, offset = key
-        for row in new_rows.get(due_s, ()):
-            if row[0] == offset:
-                return row
-        _, rows = next(self._store.waiting((due_s, offset - 1)))
-        assert rows[0][0] == offset, f"the index holds {key}, the store does not"
-        return rows[0]
 
     # ---- firing --------------------------------------------------------------------------------------------------
 
@@ -450,6 +417,7 @@ class Machine:
         max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
         fired: list[DueRows] = []
+        kept: list[DueRows] = []
         count = size = 0
         full = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
@@ -461,7 +429,8 @@ class Machine:
                 ((due_s, group),) = due
                 rest, rows = group[max_rows - count :], max_rows - count
                 due = [(due_s, group[:rows])]
-            alive = due if self._index is None else self._index.alive(due)
+            free = due if not self.progress.holds else self.held.without_held(self.progress, due, kept)
+            alive = free if self._index is None else self._index.alive(free)
             if alive and not fired:
                 self._outbox.begin(tick)
             fired += alive
@@ -477,6 +446,8 @@ class Machine:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
         after = replace(self.progress, fired_through=max(start, through))
+        if full and after.level >= HOLDS:
+            after = with_noisy(after, fired, tick.second)
         if fired:
             try:
                 self._commit(after, self._paced(fired, tick), count)
@@ -488,8 +459,74 @@ class Machine:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if count:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
-            self._store.delete(after.fired_through, count, rest)
+            self._store.delete(after.fired_through, count - sum(len(rows) for _, rows in kept), rest, kept)
+            self.held.note_kept(after, kept)
         return full
+
+    # ---- holds ---------------------------------------------------------------------------------------------------
+
+    def take(self, commands: Sequence[Command]) -> bool:
+        """Take the commands about targets that it has not taken yet, and end pauses whose time is over [I33].
+
+        Call for each tick before it fires, and when all that is due has fired.
+
+        Args:
+            commands: ascending by number.
+
+        Returns:
+            Whether a change was committed.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        if self._tick is None or "commit_change" not in STEPS[self.state]:
+            return False
+        second = self._tick.second
+        is_drained = self.progress.fired_through >= (second, MAX_OFFSET)
+        after = self.progress.with_commands(commands, second, self.held.count, is_drained=is_drained)
+        return after is not self.progress and self.commit_change(lambda now: after)
+
+    def release_chunk(self) -> bool:
+        """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.
+
+        The holds take turns. What is sent at a time takes about 50 ms, so that timers that come due wait for no more
+        than that [I35].
+
+        Returns:
+            Whether more may be released.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        tick = self._tick
+        if not self.progress.holds or tick is None or "release_chunk" not in STEPS[self.state]:
+            return False
+        # A cancel that was acknowledged before this second was read before.
+        second = tick.second if self._barrier is None else self._barrier.through(tick.second)
+        hold = None if second is None else self.held.next_in_turn(self.progress, second)
+        if second is None or hold is None:
+            return False
+        quota, chunk = hold.quota(second), self._outbox.chunk
+        limit = min(LARGEST if quota is None else quota, chunk.in_50_ms, chunk.timers, self._limits.chunk_timers)
+        release = self.held.next_release(self.progress, hold, limit, self._limits.chunk_bytes)
+        # [I33] A hold that holds nothing is over; a pause must have ended before.
+        after = self.progress.with_holds(self.progress.holds.changed(hold, release.hold))
+        alive = release.rows if self._index is None else self._index.alive(release.rows)
+        if alive:
+            self._outbox.begin(tick)
+            self.counters.transaction.kind = HELD
+            try:
+                self._commit(after, Output(alive), release.number)
+            except TooMuch as error:
+                if not error.rolled_back:
+                    raise
+                return True
+        else:
+            self.progress = after
+        if release.number:
+            self._store.delete(release.through, release.number, (), release.kept)
+            self.held.note_released(hold, release.number)
+        return bool(self.progress.holds.released_in(second))
 
     def _paced(self, due: list[DueRows], tick: Tick) -> Output:
         """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed to later seconds."""
@@ -550,11 +587,11 @@ class Machine:
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
         committed, progress = self.committed, self.progress
-        known = committed.next_offset, committed.settings, committed.doubt, committed.lineage.counted
+        known = self._committed_values(committed)
         begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
             begins_doubt
-            or known != (progress.next_offset, progress.settings, progress.doubt, progress.lineage.counted)
+            or known != self._committed_values(progress)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
@@ -562,6 +599,12 @@ class Machine:
         self._outbox.begin(self._tick)
         self._commit(self.progress)
         return True
+
+    @staticmethod
+    def _committed_values(progress: Progress) -> tuple[object, ...]:
+        """What is committed soon after it has changed."""
+        counted = progress.lineage.counted
+        return progress.next_offset, progress.settings, progress.doubt, counted, progress.holds, progress.taken
 
     def _tidy(self) -> None:
         """Forget ids, copies and doubts that are over."""
@@ -635,7 +678,8 @@ class Machine:
             wanted: leaves out rows before they are looked up in the index, which takes longer than to read them.
             sought: as in :meth:`timers.core.ports.Store.waiting`.
         """
-        for through, rows in self._store.waiting(max(after, self.progress.fired_through), sought):
+        start = after if self.progress.holds else max(after, self.progress.fired_through)
+        for through, rows in self._store.waiting(start, sought):
             left = [*rows] if wanted is None else [row for row in rows if wanted(row)]
             alive = [(through[0], left)] if self._index is None else self._index.alive([(through[0], left)])
             yield through, alive[0][1] if alive else ()
@@ -647,7 +691,7 @@ class Machine:
 
     def remembers(self, entry: Entry) -> bool:
         """Whether the latest version of an id is not forgotten yet."""
-        return self._index is not None and self._index.remembers(entry, self.progress.fired_through)
+        return self._index is not None and self._index.remembers(entry, self.progress)
 
     def find_copy(self, offset: int) -> Entry | None:
         """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""
@@ -656,25 +700,3 @@ class Machine:
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version went cold when it was accepted."""
         return self._horizon is not None and self._horizon.is_cold(entry)
-
-
-def _split_late(rows: RowsByDue, fired_through: OrderKey) -> tuple[RowsByDue, RowsByDue]:
-    """Returns the late rows, which are at or below ``fired_through``, and the rows that wait."""
-    fired_s, fired_offset = fired_through
-    if all(due_s > fired_s for due_s in rows):
-        return {}, rows
-    late: RowsByDue = {}
-    waiting: RowsByDue = {}
-    for due_s, group in rows.items():
-        if due_s > fired_s:
-            waiting[due_s] = group
-        elif due_s < fired_s:
-            late[due_s] = group
-        else:
-            late_rows = [row for row in group if row[0] <= fired_offset]
-            waiting_rows = [row for row in group if row[0] > fired_offset]
-            if late_rows:
-                late[due_s] = late_rows
-            if waiting_rows:
-                waiting[due_s] = waiting_rows
-    return late, waiting

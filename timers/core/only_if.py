@@ -23,11 +23,9 @@ So what is over stays over, and its entry may be removed at any later time. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from timers.core.fired import Hole
 from timers.core.index import Index, latest, nothing_is_cold
-from timers.core.keys import OrderKey
 from timers.core.levels import READABLE_LATE
 from timers.core.operation import (
     ABSENT,
@@ -102,11 +100,10 @@ class ConditionalIndex(Index):
         store: Store,
         retention_s: int,
         is_cold: Callable[[Entry], bool] = nothing_is_cold,
-        holes: Sequence[Hole] = (),
         place: str = "",
         on_full: Callable[[str], None] = lambda place: None,
     ) -> None:
-        super().__init__(store, retention_s, is_cold, holes)
+        super().__init__(store, retention_s, is_cold)
         self._place, self._on_full = place, on_full
         self._was_full = False
         self._retentions: list[tuple[int, int]] = []
@@ -123,32 +120,32 @@ class ConditionalIndex(Index):
 
     # ---- accepting --------------------------------------------------------------------------------------------------
 
-    def settle(self, decoded: Decoded, progress: Progress, committed: OrderKey) -> tuple[RowsByDue, OperationResults]:
+    def settle(self, decoded: Decoded, progress: Progress, committed: Progress) -> tuple[RowsByDue, OperationResults]:
         if not decoded.operations:
             return decoded.rows, OperationResults({})
-        results = self._fold(decoded, progress, progress.fired_through)
+        results = self._fold(decoded, progress)
         self.sweeper.note_written(len(decoded.operations))
         return decoded.rows, results
 
     def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
-        return decoded.rows, self._fold(decoded, progress, None).entries if decoded.operations else {}
+        return decoded.rows, self._fold(decoded, progress, is_replay=True).entries if decoded.operations else {}
 
-    def _fold(self, decoded: Decoded, progress: Progress, fired_through: OrderKey | None) -> OperationResults:
+    def _fold(self, decoded: Decoded, progress: Progress, *, is_replay: bool = False) -> OperationResults:
         """Returns what operations change, and drops the refused ones from ``decoded``.
 
         Args:
-            fired_through: None in a replay, which needs no verdicts.
+            is_replay: whether they are read again; then no verdicts are needed.
         """
         operations, append_s = decoded.operations, decoded.append_s
         known = self._store.entries({TIME_ID, *map(id_of, operations)})
         time_s = self._time_of(known.get(TIME_ID))
-        if fired_through is None and not decoded.conditions and all(due_s is not None for _, _, due_s, _ in operations):
+        if is_replay and not decoded.conditions and all(due_s is not None for _, _, due_s, _ in operations):
             return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
         entries: Entries = {}
         verdicts: list[Verdict] = []
         refused: set[int] = set()
         late = _LateChanges(progress)
-        listed: frozenset[int] = frozenset(progress.late_changes if fired_through is None else ())
+        listed: frozenset[int] = frozenset(progress.late_changes if is_replay else ())
         for operation in operations:
             id, offset, due_s, _ = operation
             time_s = max(time_s, append_s[offset])
@@ -157,10 +154,10 @@ class ConditionalIndex(Index):
             condition = decoded.conditions.get(offset)
             refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
             if refusal is None and condition is not None and former is not None:  # it names this version
-                if fired_through is None:
+                if is_replay:
                     is_late = offset in listed
                 else:
-                    is_late = self._was_fired(former, fired_through) and late.takes(offset)
+                    is_late = self._was_fired(former, progress, decoded) and late.takes(offset)
                 if is_late:
                     refusal = TOO_LATE
             if refusal is None:
@@ -168,10 +165,10 @@ class ConditionalIndex(Index):
             else:
                 refused.add(offset)
                 after = former
-            if fired_through is None:
+            if is_replay:
                 continue
-            about = entry if refusal is None and self._is_pending(entry, fired_through) else former
-            verdict = refusal or self._verdict(due_s, condition, about, fired_through)
+            about = entry if refusal is None and self._is_pending(entry, progress, decoded) else former
+            verdict = refusal or self._verdict(due_s, condition, about, progress, decoded)
             if verdict is not None:
                 asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
                 version = None if condition is None else self._version(after)
@@ -202,16 +199,16 @@ class ConditionalIndex(Index):
         return former if former is None or is_cancelled(former) else cancelled(offset, time_s)
 
     def _verdict(
-        self, due_s: int | None, condition: str | None, about: Entry | None, fired_through: OrderKey
+        self, due_s: int | None, condition: str | None, about: Entry | None, progress: Progress, new: Decoded
     ) -> VerdictName | None:
         """Returns the verdict on a request that counts; None if it has none.
 
         Args:
             about: the version before it: pending, fired and remembered, or cancelled; None if there is none.
         """
-        if self._is_pending(about, fired_through):
+        if self._is_pending(about, progress, new):
             return CANCELLED if due_s is None else REPLACED
-        if about is not None and self._was_fired(about, fired_through):
+        if about is not None and self._was_fired(about, progress, new):
             return ALREADY_FIRED
         if due_s is None:
             return UNKNOWN
@@ -219,26 +216,26 @@ class ConditionalIndex(Index):
 
     # ---- entries ----------------------------------------------------------------------------------------------------
 
-    def remembers(self, entry: Entry, fired_through: OrderKey) -> bool:
+    def remembers(self, entry: Entry, progress: Progress) -> bool:
         if is_cancelled(entry):
             return False
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
-        return self._is_pending(entry, fired_through) or not self._is_past(entry, time_s)
+        return self._is_pending(entry, progress) or not self._is_past(entry, time_s)
 
     def sweep(self, committed: Progress) -> None:
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
         self.sweeper.sweep(
-            lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, committed.fired_through),
+            lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, committed),
             committed.snapshot,
         )
 
-    def _is_pending(self, entry: Entry | None, fired_through: OrderKey) -> bool:
+    def _is_pending(self, entry: Entry | None, progress: Progress, new: Decoded | None = None) -> bool:
         if entry is None or is_cancelled(entry):
             return False
-        return self._is_cold(entry) or not self._has_fired(entry, fired_through)
+        return self._is_cold(entry) or not self._has_fired(entry, progress, new)
 
-    def _was_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
-        return not is_cancelled(entry) and not self._is_pending(entry, fired_through)
+    def _was_fired(self, entry: Entry, progress: Progress, new: Decoded) -> bool:
+        return not is_cancelled(entry) and not self._is_pending(entry, progress, new)
 
     def _is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""

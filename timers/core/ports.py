@@ -19,6 +19,14 @@ class Lost(Exception):
     """
 
 
+class ReadAgain(Exception):
+    """A fetch was not accepted: the log must be read again from ``position`` [I7]."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"expected a fetch from offset {position}")
+        self.position = position
+
+
 class TooMuch(Lost):
     """The brokers did not take a transaction, and do not say which of its timers to leave out: send fewer at once.
 
@@ -198,23 +206,37 @@ class Store(Protocol):
                 the store was read.
         """
 
-    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
-        """Delete all rows at or below ``through``; ``count`` is their number.
+    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+        """Yields whole groups with rows of a callback topic and keys in (``after``, ``through``], in key order.
 
-        Args:
-            rest: rows above ``through`` of the last group that was scanned, if only a part of this group is deleted.
+        The first one may begin at or below ``after``. :meth:`delete` works after it, as after :meth:`scan`.
         """
 
-    def oldest_due_s(self) -> int | None:
-        """Returns the due second of the first row; None: the store is empty."""
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
+        """Delete the groups at or below ``through`` that the last :meth:`scan` or :meth:`held` has yielded.
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+        Args:
+            count: number of deleted rows.
+            rest: rows above ``through`` of the last group that was scanned, if only a part of this group is deleted.
+            kept: rows of these groups that are not deleted, in their order, for each group that has some.
+        """
+
+    def oldest_due_s(self, after: OrderKey = ...) -> int | None:
+        """Returns the due second of the first row above ``after``; None: there is none."""
+
+    def drop_through(
+        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+    ) -> None:
         """Delete the rows that have fired since the store was written. Call on opening, before a machine is made.
 
         A row at or below ``fired_through`` has fired only if its offset is below ``next_offset``. A row with a higher
         offset was accepted here without a commit, and another owner moved ``fired_through`` past it without reading it.
         In this case all rows from ``next_offset`` on are deleted, and ``applied`` becomes ``next_offset``: the machine
         reads these requests again and fires the late ones. The index is not changed; it is then ahead of ``applied``.
+
+        Args:
+            is_held: whether a row at or below ``fired_through`` has not fired, by its key and callback topic; None:
+                no row is held.
         """
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.core.fired import MOVED_S, Hole, reached
+from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, reached
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import FIRST, says_trimmed
+from timers.core.levels import FIRST, HOLDS, says_trimmed
 from timers.core.lineage import Lineage
 
 # Names in the settings history. Never change these strings: progress records hold them.
@@ -73,6 +73,8 @@ class Rescue(NamedTuple):
     """``fired_through`` before the cut."""
     through: bytes = b""
     """Key of the store up to which they are; empty at the beginning."""
+    holds: tuple[Hold, ...] = ()
+    """The holds before the cut: what they held had not fired."""
 
 
 class Doubt(NamedTuple):
@@ -186,7 +188,8 @@ class History(tuple[SettingChange, ...]):
 class Progress:
     """Committed state of one machine.
 
-    The requests below ``next_offset`` with a key above ``fired_through`` are pending, without those in a hole.
+    The requests below ``next_offset`` with a key above ``fired_through`` are pending, without those in a hole, and with
+    those that a hold holds.
     """
 
     next_offset: int = 0
@@ -218,6 +221,12 @@ class Progress:
     """Offsets of requests that name a version which had fired when they were accepted, although they were appended
     before its due second: they were readable late. Ascending. A replay refuses them, as the acceptance did [I27]."""
 
+    holds: Holds = Holds()  # noqa: RUF009  # immutable
+    """The holds, oldest first; empty below the level :data:`timers.core.levels.HOLDS`."""
+
+    taken: int = 0
+    """Number of the newest command about targets that the machine has taken."""
+
     @property
     def level(self) -> int:
         """The feature level of the machine."""
@@ -238,9 +247,62 @@ class Progress:
             return 0 if len(self.moves) < len(self.holes) else None
         return self.fired_through[0]
 
-    def has_fired(self, key: OrderKey) -> bool:
-        """Whether an accepted request with this key has fired."""
+    @property
+    def moment(self) -> Moment:
+        """What was accepted and fired, for a hold that begins or ends now."""
+        return Moment(self.next_offset, self.fired_through, len(self.holes))
+
+    def is_past(self, key: OrderKey) -> bool:
+        """Whether the due second of an accepted request with this key is over: it has fired, or it is held."""
         return key <= reached(self.fired_through, self.holes, key[1])
+
+    def hold_of(self, key: OrderKey, target: str) -> Hold | None:
+        """Returns what holds a request that :meth:`is_past`; None: it has fired."""
+        return self.holds.of(key, target, self.holes) if self.holds else None
+
+    def has_fired(self, key: OrderKey, target: str) -> bool:
+        """Whether an accepted request with this key has fired [I33].
+
+        Args:
+            target: its callback topic.
+        """
+        return self.is_past(key) and self.hold_of(key, target) is None
+
+    def with_commands(
+        self, commands: Sequence[Command], second: int, rows_of: Callable[[Hold], int], *, is_drained: bool
+    ) -> Progress:
+        """Returns the progress after the commands that it has not taken yet, and after the end of pauses that end by
+        themselves [I33]. Below the level :data:`timers.core.levels.HOLDS` it takes none.
+
+        Pauses begin at once. They end when all that is due has fired or is held: else what came due while no worker
+        ran would be sent at once, also if the release was to be slow.
+
+        Args:
+            commands: ascending by number.
+            second: of the tick.
+            rows_of: counts the rows that a hold holds.
+            is_drained: whether all that is due has fired or is held.
+        """
+        if self.level < HOLDS:
+            return self
+        holds, now = self.holds, self.moment
+        new = [command for command in commands if command.number > self.taken]
+        for command in new:
+            if command.is_paused and not 0 < command.until_s <= second:
+                holds = holds.paused(command, now, second)
+        if not is_drained:
+            return self.with_holds(holds)
+        ends = [(hold.target, hold.over_s) for hold in holds if hold.is_paused and 0 < hold.until_s <= second]
+        ends += [(command.target, command.over_s) for command in new if not command.is_paused]
+        for target, over_s in ends:
+            if any(hold.is_paused for hold in holds.by_target.get(target, ())):
+                holds = holds.resumed(target, now, second, over_s, rows_of)
+        taken = new[-1].number if new else self.taken
+        return self.with_holds(holds) if taken == self.taken else replace(self, holds=holds, taken=taken)
+
+    def with_holds(self, holds: Holds) -> Progress:
+        """Returns the progress with these holds."""
+        return self if holds is self.holds else replace(self, holds=holds)
 
     def without_time(self) -> Progress:
         """Returns a progress with the same pending requests, and with a hole in place of ``fired_through``."""
@@ -254,7 +316,7 @@ class Progress:
         Args:
             number: of this move, below 2^63. It tells this move from others of the same requests.
         """
-        return self._with_hole((MOVED_S, number))
+        return replace(self._with_hole((MOVED_S, number)), holds=Holds())
 
     def was_moved(self, number: int) -> bool:
         """Whether this progress has followed from :meth:`moved` with this number."""
@@ -328,7 +390,7 @@ class Progress:
         ]
         cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
         next_offset = min(self.next_offset, before_offset)
-        rescue = Rescue(end, rescued_from, self.fired_through)
+        rescue = Rescue(end, rescued_from, self.fired_through, holds=tuple(self.holds))
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
         is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
         doubt = self.doubt and self.doubt._replace(before_offset=min(before_offset, self.doubt.before_offset))
@@ -345,6 +407,7 @@ class Progress:
             snapshot=newest,
             older_snapshot=older,
             late_changes=tuple(each for each in self.late_changes if each < before_offset),
+            holds=Holds(hold.shortened(next_offset) for hold in self.holds),
         )
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from timers.core.fired import Hole, reached
+from timers.core.fired import Holds, Hole, reached
 from timers.core.keys import NEVER, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
 from timers.core.operation import offset_of
@@ -129,7 +129,7 @@ def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -
     if through.startswith(_CANCELS):
         return
     for key, rows in store.waiting(decode(through) if through else NEVER):
-        lost = [row for row in rows if _is_lost(rescues, holes, key[0], row[0])]
+        lost = [row for row in rows if _is_lost(rescues, holes, key[0], row)]
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}
         if latest:  # an older version of an id would undo a newer one
@@ -141,11 +141,14 @@ def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -
         yield key, lost
 
 
-def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, offset: int) -> bool:
+def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, row: Row) -> bool:
+    offset, target = row[:2]
     rescue, key = _rescue_of(rescues, offset), (due_s, offset)
     if rescue is None or encode(key) <= rescue.through:
         return False
-    return offset >= rescue.next_offset or key > reached(rescue.fired_through, holes, offset)
+    if offset >= rescue.next_offset or key > reached(rescue.fired_through, holes, offset):
+        return True
+    return Holds(rescue.holds).of(key, target, holes) is not None
 
 
 def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:

@@ -42,6 +42,7 @@ STEPS: Mapping[State, Mapping[str, Sequence[State]]] = {
         "observe": [State.CLOCK_BEHIND, State.ACCEPTING],
         "accept": [State.ACCEPTING],
         "fire_chunk": [State.ACCEPTING],
+        "release_chunk": [State.ACCEPTING],
         "commit_change": [State.ACCEPTING],
         "commit_progress": [State.ACCEPTING],
     },

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from timers.core.counters import Counters
-from timers.core.fired import Hole
 from timers.core.horizon import Horizon, needs_horizon
 from timers.core.index import Index, MarkerIndex, ScheduleIndex, nothing_is_cold
 from timers.core.levels import RAISED_TO, READABLE_LATE
@@ -124,7 +123,7 @@ class PartitionSpec:
         return Variant(
             RecordDecoder(self._decoder, horizon, limits.max_request_bytes),
             settings,
-            self.index(store, nothing_is_cold if horizon is None else horizon.is_cold, progress.holes),
+            self.index(store, nothing_is_cold if horizon is None else horizon.is_cold),
             horizon,
             self._barrier(),
             StoreAge(store, limits.stale_after_s) if limits.stale_after_s else None,
@@ -145,17 +144,17 @@ class PartitionSpec:
 
         return decode_and_warn
 
-    def index(self, store: Store, is_cold: Callable[[Entry], bool], holes: Sequence[Hole] = ()) -> Index | None:
+    def index(self, store: Store, is_cold: Callable[[Entry], bool]) -> Index | None:
         """Returns the index over the entries of ``store``; None: timers have no ids."""
         if self.request_format.topic_is_compacted:
-            return self.classes.schedule_index(store, holes)
+            return self.classes.schedule_index(store)
         if self.request_format.has_markers:
             return self.classes.marker_index(store, self.request_format.callback_topic)
         if self.request_format.has_conditions:
             place = topics.partition_name(*self.tp)
-            return self.classes.conditional_index(store, self.retention_s, is_cold, holes, place, _warn_of_full_list)
+            return self.classes.conditional_index(store, self.retention_s, is_cold, place, _warn_of_full_list)
         if self.request_format.has_ids:
-            return self.classes.index(store, self.retention_s, is_cold, holes)
+            return self.classes.index(store, self.retention_s, is_cold)
         return None
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon | None:

@@ -8,6 +8,7 @@ from zlib import crc32
 from google.protobuf.message import DecodeError
 
 from timers.core import levels
+from timers.core.fired import NOISY, PAUSE, Hold, Holds, Moment
 from timers.core.keys import NEVER, OrderKey
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.progress import (
@@ -84,10 +85,11 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.lineage.batch.CopyFrom(progress_pb2.Batch(**lineage.batch._asdict()))
     if (count := lineage.counted) is not None:
         message.lineage.count.CopyFrom(progress_pb2.Count(since=count.since, to=count.to, records=count.records))
-    for from_offset, next_offset, fired_through, through in progress.rescues:
+    for from_offset, next_offset, fired_through, through, holds in progress.rescues:
         rescue = message.rescues.add(from_offset=from_offset, next_offset=next_offset, through=through)
         if fired_through != NEVER:
             rescue.fired_due_s, rescue.fired_offset = fired_through
+        rescue.holds.extend(map(_hold_message, holds))
     if progress.doubt is not None:
         message.doubt.before_offset, message.doubt.worker = progress.doubt
     if progress.snapshot is not None:
@@ -96,7 +98,52 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.older_snapshot.CopyFrom(progress_pb2.Snapshot(**progress.older_snapshot._asdict()))
     if late := progress.late_changes:
         message.late_changes.extend(map(sub, late, (0, *late)))
+    message.holds.extend(map(_hold_message, progress.holds))
+    message.taken_command = progress.taken
     return with_checksum(message)
+
+
+def _hold_message(hold: Hold) -> progress_pb2.Hold:
+    message = progress_pb2.Hold(
+        target=hold.target,
+        reason=_REASONS[hold.reason],
+        number=hold.number,
+        begin=_moment_message(hold.begin),
+        end=None if hold.end is None else _moment_message(hold.end),
+        **{name: getattr(hold, name) for name in _HOLD_NUMBERS},
+    )
+    if hold.released != NEVER:
+        message.released_due_s, message.released_offset = hold.released
+    return message
+
+
+def _moment_message(moment: Moment) -> progress_pb2.Moment:
+    message = progress_pb2.Moment(next_offset=moment.next_offset, holes=moment.holes)
+    if moment.fired_through != NEVER:
+        message.fired_due_s, message.fired_offset = moment.fired_through
+    return message
+
+
+def _hold(message: progress_pb2.Hold) -> Hold:
+    return Hold(
+        message.target,
+        _REASON_NAMES.get(message.reason, PAUSE),
+        message.number,
+        _moment(message.begin),
+        end=_moment(message.end) if message.HasField("end") else None,
+        released=(message.released_due_s, message.released_offset) if message.HasField("released_due_s") else NEVER,
+        **{name: getattr(message, name) for name in _HOLD_NUMBERS},
+    )
+
+
+def _moment(message: progress_pb2.Moment) -> Moment:
+    return Moment(message.next_offset, fired_through_of(message), message.holes)
+
+
+_REASONS = {PAUSE: progress_pb2.Hold.PAUSE, NOISY: progress_pb2.Hold.NOISY}
+_REASON_NAMES = {number: reason for reason, number in _REASONS.items()}
+_HOLD_NUMBERS = ("since_s", "until_s", "over_s", "resumed_s", "rows", "gone")
+"""Fields with the same name and value in a hold and in its message."""
 
 
 def with_checksum(message: progress_pb2.Progress | snapshot_pb2.SnapshotFooter) -> bytes:
@@ -172,7 +219,9 @@ def topic_id_of(value: bytes) -> bytes:
     return found
 
 
-def fired_through_of(message: progress_pb2.Progress | progress_pb2.Rescue | snapshot_pb2.SnapshotFooter) -> OrderKey:
+def fired_through_of(
+    message: progress_pb2.Progress | progress_pb2.Rescue | progress_pb2.Moment | snapshot_pb2.SnapshotFooter,
+) -> OrderKey:
     """Return the key up to which a machine had fired."""
     return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
 
@@ -192,12 +241,17 @@ def _progress(message: progress_pb2.Progress, settings: History) -> Progress:
             RecordCount(count.since, count.to, count.records, count.to) if known.HasField("count") else None,
         ),
         tuple(
-            Rescue(each.from_offset, each.next_offset, fired_through_of(each), each.through) for each in message.rescues
+            Rescue(
+                each.from_offset, each.next_offset, fired_through_of(each), each.through, tuple(map(_hold, each.holds))
+            )
+            for each in message.rescues
         ),
         Doubt(message.doubt.before_offset, message.doubt.worker) if message.HasField("doubt") else None,
         _snapshot(message.snapshot) if message.HasField("snapshot") else None,
         _snapshot(message.older_snapshot) if message.HasField("older_snapshot") else None,
         tuple(accumulate(message.late_changes)),
+        Holds(map(_hold, message.holds)),
+        message.taken_command,
     )
 
 

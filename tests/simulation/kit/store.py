@@ -12,7 +12,7 @@ from tests.simulation.kit.faults import Faults, Violation
 from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
-from timers.core.timer import Row, RowsByDue, TopicPartition
+from timers.core.timer import DueRows, Row, RowsByDue, TopicPartition
 
 _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: they were in memory."""
@@ -51,15 +51,17 @@ class SimStore(MemoryStore):
         super().write(rows, applied, entries, lineage)
         self.faults.point("after a store write")
 
-    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         self.faults.point("before a store delete")
         self._past.append(self._image())
-        super().delete(through, count, rest)
+        super().delete(through, count, rest, kept)
         self.faults.point("after a store delete")
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+    def drop_through(
+        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+    ) -> None:
         self._past.append(self._image())
-        super().drop_through(fired_through, next_offset)
+        super().drop_through(fired_through, next_offset, is_held)
         self.faults.point("after opening a store")
 
     def _load(self, key: bytes, value: bytes) -> None:

@@ -293,7 +293,7 @@ class Transaction:
         except BatchesRefused as error:
             refusals = self._refusals_of(error)
             before = self._counters.transaction
-            self._counters.transaction = TransactionCounters(late=before.late, progress=before.progress)
+            self._counters.transaction = TransactionCounters(kind=before.kind, progress=before.progress)
             return refusals
         except DeliveryFailed as failure:
             self._topics.note_failed(failure.culprits)

@@ -162,12 +162,12 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     if entry is None:
         return None
     key = due_s, _ = key_of(entry)
-    cold = machine.is_cold(entry)
-    if cold or machine.progress.has_fired(key):
+    cold, past = machine.is_cold(entry), machine.progress.is_past(key)
+    row = None if cold or (past and not machine.progress.holds) else _row(machine, key)
+    if row is None and (cold or past):
         state = wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, request_of(entry))
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
-    row = _row(machine, key)
     return None if row is None else with_state(row, due_s, place, wire.PENDING, with_value)
 
 
@@ -191,7 +191,7 @@ def find_record(
         if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], offset)):
             return wire.PENDING, stored
     cold = machine.is_cold((*key, append_s))
-    past = machine.progress.has_fired(key)
+    past = machine.progress.is_past(key)
     state: str | None
     if timer_id is None:
         state = wire.FIRED if past else wire.COLD if cold and latest is None else None

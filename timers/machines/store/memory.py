@@ -4,7 +4,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage
@@ -30,6 +30,7 @@ class MemoryStore:
         self._rows: list[tuple[OrderKey, Row]] = []
         self._entries: dict[bytes, Entry] = {}
         self._group = group
+        self._scanned: set[OrderKey] = set()
 
     @property
     def pending(self) -> int:
@@ -79,28 +80,43 @@ class MemoryStore:
     def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
         start, end = (bisect_right(self._rows, key, key=_key) for key in (after, (until_s, MAX_OFFSET)))
         found = self._rows[start:end]
+        self._scanned = scanned = set[OrderKey]()
         while found:
             due_s = found[0][0][0]
             group = [row for (due, _), row in found[: self._group] if due == due_s]
             found = found[len(group) :]
+            scanned.update((due_s, row[0]) for row in group)
             yield due_s, group
 
     def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
+        scanned = self._scanned
         for due_s, rows in self.scan(after, MAX_OFFSET):
+            self._scanned = scanned  # delete works only after scan
             yield (due_s, rows[-1][0]), rows
 
-    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
-        end = bisect_right(self._rows, through, key=_key)
-        assert end == count, f"{end} rows at or below {through}, not {count}"
-        del self._rows[:end]
+    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+        for due_s, rows in self.scan(after, through[0]):
+            if (due_s, rows[0][0]) <= through:
+                yield due_s, rows
 
-    def oldest_due_s(self) -> int | None:
-        return self._rows[0][0][0] if self._rows else None
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
+        left = {(due_s, row[0]) for due_s, rows in kept for row in rows}
+        gone = {key for key in self._scanned if key <= through} - left
+        assert len(gone) == count, f"{len(gone)} rows at or below {through}, not {count}"
+        self._rows = [each for each in self._rows if each[0] not in gone]
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        end = bisect_right(self._rows, fired_through, key=_key)
-        passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
-        del self._rows[:end]
+    def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
+        start = bisect_right(self._rows, after, key=_key)
+        return self._rows[start][0][0] if start < len(self._rows) else None
+
+    def drop_through(
+        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+    ) -> None:
+        def is_past(key: OrderKey, row: Row) -> bool:
+            return key <= fired_through and not (is_held and is_held(key, row[1]))
+
+        passed_over = any(row[0] >= next_offset and is_past(key, row) for key, row in self._rows)
+        self._rows = [each for each in self._rows if not is_past(*each)]
         if passed_over:
             self._rows = [(key, row) for key, row in self._rows if row[0] < next_offset]
             self.applied = next_offset

@@ -143,8 +143,10 @@ class RocksStore:
         self.pending = db.number(layout.PENDING)
         self.read_through_s = db.number(layout.READ_THROUGH) or None
         self.lineage = self._lineage(db.get)
-        self._first_key = bytes(16)
-        self._scanned: list[bytes] = []
+        self._scanned: list[tuple[bytes, int]] = []
+        """Key and number of rows of each entry that was read."""
+        self._has_gaps = False
+        """Whether there are others between them."""
         self._journal: IndexJournal | None = None
         if indexed:
             journal = memory.journal()
@@ -358,6 +360,7 @@ class RocksStore:
     def _scan(self, after: OrderKey, until_s: int) -> Generator[DueRows]:
         """The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry."""
         self._scanned = scanned = []
+        self._has_gaps = False
         end = pack_key(until_s, MAX_OFFSET)
         first = key = next_key(after)
         numbers = U64.unpack_from
@@ -365,8 +368,9 @@ class RocksStore:
             for key, value in self._db.rdict.items(from_key=first, read_opt=self._db.no_caching):
                 if key > end:
                     return
-                scanned.append(key)
-                yield numbers(key)[0], unpack(value)
+                rows = unpack(value)
+                scanned.append((key, len(rows)))
+                yield numbers(key)[0], rows
         except Exception as error:
             raise self._db.damaged(UNREADABLE, error) from error
         raise self._db.ended_early(key)
@@ -391,53 +395,86 @@ class RocksStore:
                 if skipped % SKIPPED == 0 and (through := pair(key)) > after:
                     yield through, ()
 
-    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
+    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+        """See :class:`timers.core.ports.Store`. MessagePack has texts as they are: other entries are not unpacked."""
+        self._scanned = scanned = []
+        self._has_gaps = True
+        first, end = next_key(after), next_key(through)
+        first = self._db.last_between(first[:8], first) or first
+        sought, pair = target.encode(), _PAIR.unpack_from
+        for key, value in self._db.items(first, ROWS_END):
+            if key >= end:
+                return
+            if sought in value:
+                rows = self._decoded(unpack, value)
+                scanned.append((key, len(rows)))
+                yield pair(key)[0], rows
+
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
-        deleted = [key for key in self._scanned if key < end]
-        if len(deleted) <= POINT_DELETES:
-            for key in deleted:
-                batch.delete(key)
-        else:
-            batch.delete_range(self._first_key, end)
+        scanned = [each for each in self._scanned if each[0] < end]
+        run: list[bytes] = []  # deleted entries, one after the other
+        left = deque(kept)
+        next_ones = (*(key for key, _ in scanned[1:]), end)
+        for (key, rows), next_one in zip(scanned, next_ones, strict=True) if kept else ():
+            first = pack_key(left[0][0], left[0][1][0][0]) if left else end
+            group = left.popleft()[1] if first < next_one else ()
+            if len(group) < rows:
+                run.append(key)
+            if group:
+                self._delete(batch, run)
+                run = []
+            if 0 < len(group) < rows:
+                batch.put(first, self._pack(group))
+        self._delete(batch, run if kept else [key for key, _ in scanned])
         if rest:  # groups that were scanned after its own stay as they are
             batch.put(pack_key(through[0], rest[0][0]), self._pack(rest))
         self._write(batch, self.pending - count, self.applied)
-        self._first_key = end
         self._scanned = []
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+    def _delete(self, batch: WriteBatch, keys: Sequence[bytes]) -> None:
+        """Delete scanned entries between which no others were scanned."""
+        if len(keys) > POINT_DELETES and not self._has_gaps:
+            batch.delete_range(keys[0], keys[-1] + b"\0")
+        else:
+            for key in keys:
+                batch.delete(key)
+
+    def drop_through(
+        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+    ) -> None:
         """Delete the rows that have fired since this store was written; see :class:`timers.core.ports.Store`.
 
         Another worker may have fired only a part of an entry, because it groups rows in another way: the rest is kept.
         """
         if fired_through == NEVER:
             return
+
+        def is_past(due_s: int, row: Row) -> bool:
+            key = due_s, row[0]
+            return key <= fired_through and not (is_held and is_held(key, row[1]))
+
         until_s, applied = fired_through[0], self.applied
-        if applied > next_offset and self._passed_over(fired_through, next_offset):
+        # Whether the store holds a row at or below ``fired_through`` that no commit accepted.
+        if applied > next_offset and any(
+            row[0] >= next_offset and is_past(due_s, row) for due_s, rows in self.scan(NEVER, until_s) for row in rows
+        ):
             until_s, applied = layout.LAST_S, next_offset
         batch = WriteBatch(raw_mode=True)
         pending = self.pending
         for due_s, rows in self.scan(NEVER, until_s):
-            rest = [row for row in rows if (due_s, row[0]) > fired_through and row[0] < applied]
+            rest = [row for row in rows if row[0] < applied and not is_past(due_s, row)]
             if len(rest) < len(rows):
                 pending -= len(rows) - len(rest)
-                batch.delete(self._scanned[-1])
+                batch.delete(self._scanned[-1][0])
                 if rest:
                     batch.put(pack_key(due_s, rest[0][0]), self._pack(rest))
         lineage = self.lineage if applied == self.applied else self.lineage.before(applied)
         self._write(batch, pending, applied, lineage)
 
-    def _passed_over(self, fired_through: OrderKey, next_offset: int) -> bool:
-        """Whether the store holds a row at or below ``fired_through`` that no commit accepted."""
-        return any(
-            row[0] >= next_offset and (due_s, row[0]) <= fired_through
-            for due_s, rows in self.scan(NEVER, fired_through[0])
-            for row in rows
-        )
-
-    def oldest_due_s(self) -> int | None:
-        key = self._db.first_from(self._first_key)
+    def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
+        key = self._db.first_from(next_key(after))
         return None if key >= ROWS_END else int(U64.unpack_from(key)[0])
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ def test_a_paused_target_gets_nothing_and_the_others_theirs(wipe: bool | None) -
         rig.read_all()
     assert rig.at(14, pause()) == []
     assert rig.keys == [(11, 5), (12, 2), (12, 6), (13, 7)]
-    assert rig.machine.held.count(rig.machine.progress.holds[0]) == 4
+    assert rig.machine.held.count(rig.machine.progress, rig.machine.progress.holds[0]) == 4
     assert rig.at(15, pause(), resume()) == [(11, 5), (12, 2), (12, 6), (13, 7)]
     assert (rig.keys, rig.holds) == ([], [])
     rig.set("mail", 15)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from timers.core.timer import DueRows, Row
 
 LARGEST = 1_000_000
 """The largest value of the setting. While :attr:`ChunkSize.timers` has this value, only the setting limits a chunk."""
@@ -75,6 +77,26 @@ class Pace:
         self._now_s = 0
         self._second = 0
         self._assigned = 0
+
+    def paced(
+        self, due: Iterable[DueRows], now_s: int, overdue_s: int
+    ) -> tuple[list[DueRows], list[tuple[int, list[Row], int]]]:
+        """Returns those of due rows that fire now, and the others as (due second, rows, second of the next attempt)."""
+        fired: list[DueRows] = []
+        postponed: list[tuple[int, list[Row], int]] = []
+        for due_s, rows in due:
+            if due_s >= now_s - overdue_s:
+                fired.append((due_s, rows))
+                continue
+            start = 0
+            for second, count in self.spread(now_s, len(rows)):
+                part = rows[start : start + count]
+                start += count
+                if second == now_s:
+                    fired.append((due_s, part))
+                else:
+                    postponed.append((due_s, part, second))
+        return fired, postponed
 
     def spread(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
         """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from timers.core.counters import HELD, LATE, Accepted, Counters
@@ -126,7 +127,7 @@ class Machine:
         self._store_age = variant.store_age
         self._on_missing = variant.on_missing
         self.doubts = Doubts(store, progress)
-        self.held = HeldRows(store, self.progress)
+        self.held = HeldRows(store)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 
@@ -457,10 +458,13 @@ class Machine:
                 return True  # nothing was committed: the next chunk begins with the same timer, and is smaller
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
+        if after.holds:
+            self.held.note_begun(after)
+            self.held.note_kept(after, kept)
+            count -= sum(len(rows) for _, rows in kept)
         if count:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
-            self._store.delete(after.fired_through, count - sum(len(rows) for _, rows in kept), rest, kept)
-            self.held.note_kept(after, kept)
+            self._store.delete(after.fired_through, count, rest, kept)
         return full
 
     # ---- holds ---------------------------------------------------------------------------------------------------
@@ -483,8 +487,12 @@ class Machine:
             return False
         second = self._tick.second
         is_drained = self.progress.fired_through >= (second, MAX_OFFSET)
-        after = self.progress.with_commands(commands, second, self.held.count, is_drained=is_drained)
-        return after is not self.progress and self.commit_change(lambda now: after)
+        rows_of = partial(self.held.count, self.progress)
+        after = self.progress.with_commands(commands, second, rows_of, is_drained=is_drained)
+        if after is self.progress or not self.commit_change(lambda now: after):
+            return False
+        self.held.note_begun(after)
+        return True
 
     def release_chunk(self) -> bool:
         """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.
@@ -525,28 +533,14 @@ class Machine:
             self.progress = after
         if release.number:
             self._store.delete(release.through, release.number, (), release.kept)
-            self.held.note_released(hold, release.number)
+        self.held.note_released(hold, release)
         return bool(self.progress.holds.released_in(second))
 
     def _paced(self, due: list[DueRows], tick: Tick) -> Output:
         """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed to later seconds."""
-        if self._pace is None:
-            return Output(due)
-        fired: list[DueRows] = []
-        postponed: list[tuple[int, Sequence[Row], int]] = []
-        for due_s, rows in due:
-            if due_s >= tick.second - self._limits.overdue_s:
-                fired.append((due_s, rows))
-                continue
-            start = 0
-            for second, count in self._pace.spread(tick.second, len(rows)):
-                part = rows[start : start + count]
-                start += count
-                if second == tick.second:
-                    fired.append((due_s, part))
-                else:
-                    postponed.append((due_s, part, second))
-        return Output(fired, postponed)
+        return (
+            Output(due) if self._pace is None else Output(*self._pace.paced(due, tick.second, self._limits.overdue_s))
+        )
 
     # ---- commits -------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from timers.core.fired import PAUSE, Hold, Holds, Moment
+from timers.core.keys import MAX_OFFSET
+from timers.core.progress import Progress
 from timers.spark.audit import gaps
 from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
 from timers.wire.key_partition import partitions_of
@@ -26,8 +29,9 @@ def timer(
     record_key: bytes | None = b"%d" % DUE,
     due_s: int | None = DUE,
     accepted_ms: int = BEFORE - 5000,
+    cold: bool = False,
 ) -> Timer:
-    return Timer("requests", topic, key, offset, moved, record_key, 3, due_s, accepted_ms)
+    return Timer("requests", topic, key, offset, moved, record_key, 3, due_s, accepted_ms, cold)
 
 
 def gaps_of(
@@ -49,6 +53,20 @@ def test_deleted_callbacks_count_in_their_partition_and_by_their_age(
     partition: int, until_ms: int, why: str | None
 ) -> None:
     assert gaps_of({partition: Gap(until_ms, DELETED)}).why(timer()) == why
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_timer_that_is_held_is_not_lost(cold: bool) -> None:
+    begun = Moment(6, (DUE - 9, MAX_OFFSET), 0)
+    hold = Hold("orders", PAUSE, 1, begun, DUE - 9)
+    progress = Progress(20, (DUE, MAX_OFFSET)).with_holds(Holds([hold]))
+    known = replace(gaps_of(), progress={("requests", 3): progress, ("retries", 0): progress}, retry_topic="retries")
+    assert known.is_held(timer(cold=cold))
+    assert known.is_held(timer(moved=True))
+    assert not known.is_held(timer(due_s=DUE + 1)), "its second has not begun for the machine: it is late"
+    assert not known.is_held(timer(topic="other"))
+    assert not known.is_held(timer(due_s=DUE - 9, offset=5)), "it was due before the pause"
+    assert not gaps_of().is_held(timer())
 
 
 def test_a_late_request_cannot_have_fired_before_it_was_accepted() -> None:

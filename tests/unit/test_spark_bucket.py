@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.fired import Command
 from timers.core.index import MIN_SWEEP_ENTRIES, Swept
 from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
@@ -58,7 +59,7 @@ def test_the_state_is_read_as_it_was_written() -> None:
     ("read_to", "after_s", "expected"), [(7, 1, False), (8, 1, True), (7, 60, True), (7, 59, False)]
 )
 def test_a_partition_without_work_stays_closed(read_to: int, after_s: int, expected: bool) -> None:
-    assert KNOWN.has_work(read_to, NOW_S + after_s) == expected
+    assert KNOWN.has_work(read_to, NOW_S + after_s, ()) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
         def go(self) -> None:
             opened.append(self.known)
 
-    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs])
+    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], commands=())
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN._replace(progress=before)})
     bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
     bucket.process([], {TP: Read(9, None, Lineage())}, None)
@@ -88,7 +89,7 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
         def go(self) -> None:
             asked.extend((self._tp, question.number) for question in self._questions)
 
-    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], snapshots=NOT_ASKED)
+    partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], snapshots=NOT_ASKED, commands=())
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN, ("r", 2): KNOWN})
     bucket = Bucket(state, partitions, {}, {}, Asked)
     read = dict.fromkeys([TP, ("r", 2)], Read(7, None, Lineage()))
@@ -137,7 +138,7 @@ def test_what_is_due_does_not_wait_for_partitions_that_are_only_asked() -> None:
         for each in runs:
             each.go()
 
-    partitions: Any = SimpleNamespace(run=run, snapshots=NOT_ASKED)
+    partitions: Any = SimpleNamespace(run=run, snapshots=NOT_ASKED, commands=())
     first, second, due, idle = (("r", number) for number in range(4))
     known = {**dict.fromkeys([first, second, idle], KNOWN), due: KNOWN._replace(oldest_due_s=NOW_S)}
     bucket = Bucket(BucketState(tick=Tick(NOW_S * 1000), known=known), partitions, {}, {}, Noted)
@@ -191,6 +192,8 @@ class SimPartitions:
     Attributes:
         seen: how many ids of the newest snapshot are forgotten, whenever snapshots may be taken.
     """
+
+    commands: Sequence[Command] = ()
 
     def __init__(self, entries: Mapping[bytes, Entry]) -> None:
         self._rig = MachineRig(BY_ID, retention_s=10, progress=Progress(9, (NOW_S, 0), snapshot=NAMED))
@@ -381,6 +384,8 @@ class WithABadBatch:
         level: that the machine has.
         allowed: level that the operator allows.
     """
+
+    commands: Sequence[Command] = ()
 
     def __init__(self, level: int, allowed: int) -> None:
         self.rig, self._allowed = NativeRig(topic=TP[0], progress=Progress.first(level)), allowed

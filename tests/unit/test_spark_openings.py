@@ -168,9 +168,9 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(
 
 def test_a_process_closes_the_producers_of_an_earlier_query() -> None:
     places = Places(SETTINGS, CLUSTER, 1)
-    first = Offline.of(places, [], None)
-    assert Offline.of(Places(SETTINGS, CLUSTER, 1), [], None) is first
-    second = Offline.of(Places(SETTINGS, CLUSTER, 2), [], None)
+    first = Offline.of(places, [], None, ())
+    assert Offline.of(Places(SETTINGS, CLUSTER, 1), [], None, ()) is first
+    second = Offline.of(Places(SETTINGS, CLUSTER, 2), [], None, ())
     assert second is not first
     assert all(producer.is_closed for producer in first._producers.values())  # type: ignore[attr-defined]
     second.close()

@@ -24,10 +24,10 @@ from timers.console import kafka_cluster
 from timers.console.figures import DO_NOT_FIRE, FIRE
 from timers.console.kafka_cluster import FoundGroup, FoundWorker, KafkaCluster
 from timers.console.worker_pages import look
-from timers.core.keys import NEVER
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
+from timers.core.progress import Progress
 from timers.errors import QueryError
 from timers.kafka import topic_admin
 from timers.kafka.topics import Cluster
@@ -181,9 +181,7 @@ def loop() -> Iterator[LoopThread]:
 def machine_with_a_timer() -> Any:
     store = MemoryStore()
     store.write({2_000_000_000: [(5, "orders", "k", b"", None, None)]}, 6)
-    machine: Any = SimpleNamespace(
-        _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
-    )
+    machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
     machine.waiting = lambda *arguments: Machine.waiting(machine, *arguments)
     return machine
 

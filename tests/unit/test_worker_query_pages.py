@@ -16,9 +16,9 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from timers.core.keys import NEVER
 from timers.core.listing import START
 from timers.core.machine import Machine
+from timers.core.progress import Progress
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_formats import NATIVE
 from timers.machines.queries.answers import Answer, LocalSource, Lookup, RemoteSource
@@ -215,9 +215,7 @@ class SimRunner:
     def __init__(self) -> None:
         store = MemoryStore()
         store.write({9: [(0, "t", "k", b"", None, None)]}, 1)
-        self._machine: Any = SimpleNamespace(
-            _store=store, _index=None, recovering=False, progress=SimpleNamespace(fired_through=NEVER)
-        )
+        self._machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
         self._machine.waiting = lambda *arguments: WAITING(self._machine, *arguments)
 
     def ask(self, question: Callable[[Any], Any]) -> Future[Any]:

@@ -300,6 +300,16 @@ class Progress:
         taken = new[-1].number if new else self.taken
         return self.with_holds(holds) if taken == self.taken else replace(self, holds=holds, taken=taken)
 
+    def has_to_run(self, commands: Sequence[Command], second: int) -> bool:
+        """Whether a machine has something to do at a tick second because of holds: it takes a command, or ends a pause,
+        or releases rows."""
+        if self.level < HOLDS:
+            return False
+        if commands and commands[-1].number > self.taken:
+            return True
+        ends = any(hold.is_paused and 0 < hold.until_s <= second for hold in self.holds)
+        return ends or bool(self.holds.released_in(second))
+
     def with_holds(self, holds: Holds) -> Progress:
         """Returns the progress with these holds."""
         return self if holds is self.holds else replace(self, holds=holds)

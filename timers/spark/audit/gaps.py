@@ -24,10 +24,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
-from timers.spark.audit.outcomes import LOST, NO_VERDICT, UNASKED, UNDECIDED, names_no_request
+from timers.spark.audit.outcomes import LOST, NO_VERDICT, PENDING, UNASKED, UNDECIDED, names_no_request
 from timers.spark.columns import batchwise
 from timers.spark.requests import TIMER
 from timers.wire.key_partition import partitions_for
@@ -160,6 +161,24 @@ class Gaps:
     """Until when a topic that does not exist has no records."""
     moved: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Partition -> what was pending of the requests below this offset was moved to another app."""
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
+    """Partition -> progress of its machine, if it has holds."""
+    retry_topic: str = ""
+
+    def is_held(self, timer: Timer) -> bool:
+        """Whether the callback topic is paused or noisy, and the engine holds the timer [I33]."""
+        target = timer.callback_topic
+        if target is None:
+            return False
+        if timer.moved:  # where its record is on the retry topic is not known here
+            holds = (each.holds.by_target for tp, each in self.progress.items() if tp[0] == self.retry_topic)
+            return any(target in each for each in holds)
+        progress = self.progress.get((timer.topic, timer.partition))
+        if progress is None or timer.due_s is None:
+            return False
+        # The offset of a promoted copy is not known here.
+        key = timer.due_s, progress.next_offset - 1 if timer.cold else timer.offset
+        return progress.is_past(key) and progress.hold_of(key, target) is not None
 
     def why(self, timer: Timer) -> str | None:
         """Why the outcome of a lost timer is not known; None if the timer is lost."""
@@ -202,6 +221,7 @@ class Timer(NamedTuple):
     partition: int
     due_s: int | None
     accepted_ms: int
+    cold: bool
 
 
 def find(
@@ -214,12 +234,14 @@ def find(
     high_watermarks: Offsets,
     as_of_ms: int,
     moved: Mapping[TopicPartition, int] = MappingProxyType({}),
+    progress: Mapping[TopicPartition, Progress] = MappingProxyType({}),
 ) -> Gaps:
     """Ask the brokers where callbacks and dead letters of lost timers may be invisible.
 
     Args:
         ends: offsets up to which the topics were read.
         high_watermarks: offsets up to which they had records.
+        moved, progress: as those of :class:`Gaps`.
     """
     existing = topics.existing([*callback_topics, letter_topic])
     since = topics.whole_since_ms(existing, as_of_ms)
@@ -235,6 +257,8 @@ def find(
         retries=Gap(as_of_ms, OPEN) if _behind(retry_topic, ends, high_watermarks) else None,
         as_of_ms=as_of_ms,
         moved=moved,
+        progress=progress,
+        retry_topic=retry_topic,
     )
 
 
@@ -245,8 +269,8 @@ def _behind(topic: str, ends: Offsets, high_watermarks: Offsets) -> list[int]:
 
 
 def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
-    """Outcomes in which a lost timer is undecided if its callback or dead letter may be invisible. Only lost timers go
-    to Python."""
+    """Outcomes in which a lost timer is pending if it is held, and undecided if its callback or dead letter may be
+    invisible. Only lost timers go to Python."""
     is_lost = F.col("status").eqNullSafe(LOST)
     decided = outcomes.where(is_lost).mapInArrow(batchwise(partial(_decided, gaps=gaps)), outcomes.schema)
     return outcomes.where(~is_lost).unionByName(decided)
@@ -254,11 +278,14 @@ def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
 
 def _decided(batch: pa.RecordBatch, gaps: Gaps) -> pa.RecordBatch:
     columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
-    timers = map(Timer._make, zip(*(columns[name].to_pylist() for name in Timer._fields), strict=True))
-    reasons = [gaps.why(timer) for timer in timers]
-    columns["why"] = reasons
-    columns["status"] = [LOST if why is None else UNDECIDED for why in reasons]
-    columns["faults"] = [[LOST] if why is None else [] for why in reasons]
+    timers = list(map(Timer._make, zip(*(columns[name].to_pylist() for name in Timer._fields), strict=True)))
+    held = [gaps.is_held(timer) for timer in timers]
+    reasons = [None if is_held else gaps.why(timer) for timer, is_held in zip(timers, held, strict=True)]
+    statuses = [
+        PENDING if is_held else LOST if why is None else UNDECIDED for is_held, why in zip(held, reasons, strict=True)
+    ]
+    columns["why"], columns["status"] = reasons, statuses
+    columns["faults"] = [[LOST] if status == LOST else [] for status in statuses]
     arrays = [pa.array(columns[field.name], field.type) for field in batch.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 

@@ -282,6 +282,10 @@ class Reading:
             if each.moves
         }
 
+    def with_holds(self) -> dict[TopicPartition, Progress]:
+        """Partition -> progress of the engine, where it has holds."""
+        return {tp: each for tp, each in self._progress.items() if each.holds}
+
     @cached_property
     def _progress(self) -> dict[TopicPartition, Progress]:
         records = self.outputs([self._settings.progress_topic])

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.counters import added
+from timers.core.fired import Command
 from timers.core.index import Swept
 from timers.core.progress import Cuts
 from timers.core.timer import Tick, TopicPartition, latest_tick
@@ -285,8 +286,8 @@ class Bucket:
         return working, {tp: run(tp, only_asked=True) for tp in asked if tp in read and tp not in working}
 
     def _has_work(self, tp: TopicPartition, end: int, now: Tick) -> bool:
-        known = self._known(tp)
-        return known is None or known.has_work(end, now.second) or self._partitions.snapshots.asks(tp)
+        known, partitions = self._known(tp), self._partitions
+        return known is None or known.has_work(end, now.second, partitions.commands) or partitions.snapshots.asks(tp)
 
     def _known(self, tp: TopicPartition) -> Known | None:
         """What the state knows of a partition; None if it knew it before a loss was accepted: of another log [I28]."""
@@ -310,6 +311,8 @@ class Told(NamedTuple):
     circuits: list[OpenCircuit]
     """Failing targets."""
     questions: Sequence[tuple[TopicPartition, Question]] = ()
+    commands: Sequence[Command] = ()
+    """About targets, ascending by number."""
 
     def encode(self) -> str:
         """Inverse: :meth:`decode`."""
@@ -350,7 +353,7 @@ class TimerProcessor(StatefulProcessor):
 
     settings: Settings
     keys: Sequence[int]
-    partitions: Callable[[list[OpenCircuit], Tick | None], Openings]
+    partitions: Callable[[list[OpenCircuit], Tick | None, Sequence[Command]], Openings]
     starts: Mapping[TopicPartition, int]
     cuts: Mapping[TopicPartition, Cuts]
     fired_s: int | None
@@ -373,7 +376,7 @@ class TimerProcessor(StatefulProcessor):
         read = {tp: each for tp, each in told.read.items() if self.keys[tp[1] % len(self.keys)] == number}
         value = self._state.get()
         state = BucketState() if value is None else BucketState.decode(bytes(value[0]))
-        partitions = self.partitions(told.circuits, state.tick)
+        partitions = self.partitions(told.circuits, state.tick, told.commands)
         bucket = Bucket(state, partitions, self.starts, self.cuts)
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         ticks_ms = [tick_ms for _, tick_ms in newest.values()]

@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException
 
 from timers.core import levels
 from timers.core.counters import Counters, subtracted
+from timers.core.fired import Command
 from timers.core.index import Swept
 from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
@@ -129,10 +130,15 @@ class Known(NamedTuple):
         """What an opening must know."""
         return opener.Known(self.progress, self.applied)
 
-    def has_work(self, read_to: int, second: int) -> bool:
-        """Whether the machine must run at ``second``, after requests up to ``read_to`` were read."""
+    def has_work(self, read_to: int, second: int, commands: Sequence[Command]) -> bool:
+        """Whether the machine must run at ``second``, after requests up to ``read_to`` were read.
+
+        Args:
+            commands: about targets, ascending by number.
+        """
         return (
             self.applied < max(read_to, self.progress.next_offset)
+            or self.progress.has_to_run(commands, second)
             or (self.oldest_due_s is not None and self.oldest_due_s <= second)
             or self.is_idle(second)
         )
@@ -220,7 +226,10 @@ class Openings:
         stop: ends all waiting if it is set.
         had_others: whether partitions had another owner since the last commit of their bucket: workers, an engine, or
             another attempt of the task. Of those that this task has opened.
+        commands: about targets, ascending by number.
     """
+
+    commands: Sequence[Command] = ()
 
     _present: ClassVar[tuple[Places, Openings] | None] = None
 
@@ -245,12 +254,13 @@ class Openings:
         self.had_others = False
 
     @classmethod
-    def of(cls, places: Places, circuits: list[OpenCircuit], now: Tick | None) -> Openings:
+    def of(cls, places: Places, circuits: list[OpenCircuit], now: Tick | None, commands: Sequence[Command]) -> Openings:
         """The instance of this process, for a task. A query with other places closes that of the one before.
 
         Args:
             circuits: what the driver knows of failing targets.
             now: the present time, as far as it is known.
+            commands: about targets, ascending by number.
         """
         if cls._present is None or cls._present[0] != places:
             if cls._present is not None:
@@ -258,6 +268,7 @@ class Openings:
             cls._present = places, cls(places)
         present = cls._present[1]
         present.had_others = False
+        present.commands = commands
         present.snapshots.now_s = None if now is None else now.append_ms / 1000
         present._adopted = {circuit.topic: circuit for circuit in circuits}
         present.parts.targets.adopt(circuits)
@@ -566,6 +577,7 @@ class MachineRun:
             machine.sweeper.swept = self.known.swept
         for each in self._ticks():
             loop.add_tick(*each)
+        loop.commands = self._partitions.commands
         fetches = self._fetches(machine.position)
         while self._has_time(until):
             try:

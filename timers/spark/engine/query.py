@@ -295,7 +295,7 @@ def start(
         log_ends = driver.read_logs.log_ends(ends, with_ids, plan.max_requests)
         read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
         circuits = [each._replace(new_from_s=each.new_from_s + TRIAL_S) for each in targets.circuit_breaker.circuits()]
-        told = Told(read, circuits, driver.questions.told())
+        told = Told(read, circuits, driver.questions.told(), driver.openings.commands)
         frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
         said: list[Said] = [pickle.loads(row["said"]) for row in frame.collect()]
         for each in said:

@@ -91,8 +91,8 @@ class Retries:
     def _has_work(self, tp: TopicPartition, end: int, tick: Tick) -> bool:
         if (tp in self._running and not self._running[tp].done()) or monotonic() < self._opens_at.get(tp, 0.0):
             return False
-        known = self._known.get(tp)
-        return known is None or known.has_work(end, tick.second) or self._openings.snapshots.asks(tp)
+        known, openings = self._known.get(tp), self._openings
+        return known is None or known.has_work(end, tick.second, openings.commands) or openings.snapshots.asks(tp)
 
     def _run(self, tp: TopicPartition, end: int, tick: Tick) -> None:
         """Accept what the topic has up to ``end``, and fire what is due."""

@@ -232,6 +232,7 @@ def _decided(
         high_watermarks=reading.high_watermarks,
         as_of_ms=audit.moment.as_of_ms,
         moved=reading.moved(),
+        progress=reading.with_holds(),
     )
     decided = gaps.decide(found, missing)
     # The topic of canaries keeps their callbacks for an hour.

@@ -193,3 +193,43 @@ def test_a_request_without_protobuf_is_accepted_as_in_a_new_app() -> None:
     timers.produce(b"%d" % (timers.clock.now_s + 60), b"{}", [("timer-topic", b"orders")])
     [fired] = timers.advance(60)
     assert (fired.topic, fired.value, timers.dead_letters) == ("orders", b"{}", [])
+
+
+@pytest.mark.parametrize("lose_disk", [None, False, True])
+def test_a_paused_topic_gets_nothing_until_it_is_resumed(lose_disk: bool | None) -> None:
+    timers = SimTimers()
+    timers.pause("mails")
+    ids = [timers.schedule("mails", f"order-{number}", b"", delay=1 + number) for number in range(4)]
+    by_id = timers.schedule("mails", "order-9", b"", delay=2, id="nine")
+    timers.schedule("orders", "order-5", b"", delay=2)
+    assert [each.topic for each in timers.advance(10)] == ["orders"]
+    if lose_disk is not None:
+        timers.restart(lose_disk=lose_disk)
+    assert [(each.topic, each.timer_id) for each in timers.held] == [
+        ("mails", id) for id in (ids[0], ids[1], by_id, ids[2], ids[3])
+    ]
+    assert (timers.pending, timers.held[0].key) == (5, b"order-0")
+    assert timers.cancel("nine").verdict == "cancelled"
+    timers.resume("mails", over_s=2)
+    assert [each.timer_id for each in timers.fired[1:]] == ids[:2]
+    assert [each.timer_id for each in timers.advance(timedelta(seconds=1))] == ids[2:]
+    assert (timers.held, timers.pending) == ([], 0)
+
+
+def test_a_pause_ends_by_itself_and_what_it_held_is_released_over_ten_minutes() -> None:
+    timers = SimTimers()
+    timers.pause("mails", for_s=timedelta(hours=1))
+    for number in range(600):
+        timers.schedule("mails", "k", b"%d" % number, delay=60)
+    assert timers.advance(3599) == []
+    fired = timers.advance(3600)
+    assert [each.at_ms // 1000 - sim_timers.EPOCH_S for each in fired] == list(range(3600, 4200))
+    timers.pause("mails")
+    timers.schedule("mails", "k", b"", delay=1)
+    timers.advance(5)
+    timers.resume("mails")
+    assert len(timers.fired) == 601
+    with pytest.raises(InvalidTimerError, match="legal name"):
+        timers.pause("no topic!")
+    with pytest.raises(InvalidTimerError, match="a pause lasts for a timedelta or seconds"):
+        timers.pause("mails", for_s=-1)

@@ -6,6 +6,6 @@ The product does not import this package.
 """
 
 from timers.testing.sim_queue import SimQueue
-from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, SimClock, SimTimers
+from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, Held, SimClock, SimTimers
 
-__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "SimClock", "SimQueue", "SimTimers"]
+__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "Held", "SimClock", "SimQueue", "SimTimers"]

@@ -24,11 +24,13 @@ It has the calls of :class:`timers.client.TimersClient`, with their arguments an
     asyncio.run(place_order(timers, "order-17"))
     timers.sim.advance(900)
 
-:meth:`SimTimers.restart` kills and restarts the worker, if you want on an empty disk.
+:meth:`SimTimers.restart` kills and restarts the worker, if you want on an empty disk. :meth:`SimTimers.pause` and
+:meth:`SimTimers.resume` are the commands ``timers targets pause`` and ``resume``.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -39,6 +41,7 @@ from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
 from timers.core import levels
 from timers.core.counters import Counters
+from timers.core.fired import Command
 from timers.core.keys import NEVER
 from timers.core.limits import ChunkSize, Limits
 from timers.core.loop import Loop
@@ -46,7 +49,7 @@ from timers.core.machine import Machine
 from timers.core.operation import ABSENT, UNKNOWN
 from timers.core.printable import quoted
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition
+from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition, key_bytes
 from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import enabled_formats
 from timers.machines.firing.breaker import DeliveryProblem
@@ -66,6 +69,9 @@ from timers.wire.verdict import VerdictMessage
 
 EPOCH_S = 1_700_000_000
 """Default start of simulated time: 14 November 2023, 22:13:20 UTC."""
+
+RELEASE_S = 600
+"""Seconds over which held timers are released when a pause ends by itself, as with ``timers targets pause --for``."""
 
 
 class SimClock:
@@ -249,6 +255,18 @@ class Fired(NamedTuple):
         return 0
 
 
+class Held(NamedTuple):
+    """A timer whose due second is over, and whose callback topic is paused."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    timer_id: str
+    """The id that :meth:`SimTimers.schedule` returned."""
+    due_s: int
+    """Its due second."""
+
+
 class DeadLetter(NamedTuple):
     """A request that could not be read or sent."""
 
@@ -285,6 +303,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self._positions: dict[TopicPartition, int] = {}
         self._read_count = 0
         self._verdicts: dict[str, VerdictMessage] = {}
+        self._commands: dict[str, Command] = {}
         self._encode = Encoder(settings.max_request_bytes)
         self.restart()
 
@@ -376,13 +395,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         Returns:
             The callbacks of that time.
         """
-        if isinstance(seconds, timedelta):
-            seconds = seconds.total_seconds()
-        if not is_number(seconds) or not 0 <= seconds <= MAX_DUE_S:
-            raise InvalidTimerError(f"time passes forward, by a timedelta or seconds, not by {quoted(seconds):.100}")
         before = len(self.fired)
-        end_ms = self.clock.now_ms + round(float(seconds) * 1000)
-        while (due_s := self._oldest_due_s()) is not None:
+        end_ms = self.clock.now_ms + round(_seconds(seconds, "time passes forward, by") * 1000)
+        while (due_s := self._next_s()) is not None:
             if due_s * 1000 > end_ms:
                 break
             self.clock.now_ms = max(self.clock.now_ms, due_s * 1000)
@@ -391,17 +406,66 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self._tick()
         return self.fired[before:]
 
+    def pause(self, topic: str, for_s: float | timedelta | None = None) -> None:
+        """Pause a callback topic: what comes due for it is held, as by ``timers targets pause``.
+
+        Args:
+            topic: the callback topic.
+            for_s: the pause ends by itself after so many seconds, and what is held then is released over ten minutes;
+                None: it lasts until :meth:`resume`.
+        """
+        seconds = None if for_s is None else _seconds(for_s, "a pause lasts for")
+        until_s = 0 if seconds is None else math.ceil(self.clock.now_ms / 1000 + seconds)
+        self._command(topic, is_paused=True, until_s=until_s, over_s=RELEASE_S)
+
+    def resume(self, topic: str, over_s: float | timedelta | None = None) -> None:
+        """End the pause of a callback topic, as ``timers targets resume`` does.
+
+        Args:
+            topic: the callback topic.
+            over_s: what is held is released evenly over so many seconds; None: at once, before this returns.
+        """
+        seconds = 0.0 if over_s is None else _seconds(over_s, "a release takes")
+        self._command(topic, is_paused=False, over_s=math.ceil(seconds))
+
+    def _command(self, topic: str, *, is_paused: bool, until_s: int = 0, over_s: int) -> None:
+        if not topics.is_legal(topic):
+            raise InvalidTimerError(
+                f"a callback topic has a legal name, such as 'order-timeouts', not {quoted(topic):.100}"
+            )
+        number = max((each.number for each in self._commands.values()), default=0) + 1
+        self._commands[topic] = Command(number, topic, is_paused, until_s, over_s)
+        self._tick()
+
+    @property
+    def held(self) -> list[Held]:
+        """The timers that pauses hold, in the order of their due seconds. They are pending, too."""
+        found = []
+        for (topic, _), loop in self._loops.items():
+            for (due_s, _), rows in loop.machine.waiting(NEVER):
+                for offset, target, key, value, _, origin in rows:
+                    progress, at = loop.machine.progress, (due_s, offset)
+                    if progress.is_past(at) and progress.hold_of(at, target) is not None:
+                        timer_id = topics.source(topic, 0, offset) if origin is None else origin.timer_id
+                        found.append(Held(target, key_bytes(key), value, timer_id, due_s))
+        return sorted(found, key=lambda each: each.due_s)
+
     @property
     def pending(self) -> int:
-        """Number of pending timers."""
+        """Number of pending timers, with those that are held."""
         return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NEVER))
 
     def _machines(self) -> list[Machine]:
         """The machines of requests, without the one of timers that are tried again."""
         return [loop.machine for (topic, _), loop in self._loops.items() if topic != self._settings.retry_topic]
 
-    def _oldest_due_s(self) -> int | None:
-        return min((each.oldest_due_s for each in self._machines() if each.oldest_due_s is not None), default=None)
+    def _next_s(self) -> int | None:
+        """The next second in which a timer may fire."""
+        seconds = [each.oldest_due_s for each in self._machines() if each.oldest_due_s is not None]
+        for hold in (hold for loop in self._loops.values() for hold in loop.machine.progress.holds):
+            if not hold.is_paused or hold.until_s:
+                seconds.append(hold.until_s if hold.is_paused else self.clock.now_s + 1)
+        return min(seconds, default=None)
 
     def restart(self, *, lose_disk: bool = False) -> None:
         """Kill the worker and start it again, with ``lose_disk`` on an empty disk. All timers are kept."""
@@ -433,6 +497,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     def _tick(self) -> None:
         for (topic, _), loop in self._loops.items():
+            loop.commands = sorted(self._commands.values())
             loop.add_tick(Tick(self.clock.now_ms), self._kafka.end(topic))
         self._run()
 
@@ -476,6 +541,14 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                 record.timestamp,
             )
         )
+
+
+def _seconds(value: float | timedelta, what: str) -> float:
+    """Returns a duration in seconds; ``what`` it is, for the error."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not is_number(seconds) or not 0 <= seconds <= MAX_DUE_S:
+        raise InvalidTimerError(f"{what} a timedelta or seconds, not {quoted(value):.100}")
+    return float(seconds)
 
 
 class AsyncSimTimers(

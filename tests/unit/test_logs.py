@@ -19,7 +19,7 @@ from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
 from timers.process import logs
 from timers.worker import logs as worker_logs
-from timers.worker.machines import pool as pool_module
+from timers.worker.machines import recoveries
 
 
 def record(name: str, message: str, *args: Any, level: int = logging.ERROR, error: bool = False) -> logging.LogRecord:
@@ -148,9 +148,9 @@ async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture, co
     rig.ask(*[99] * 10)
     machine = rig.machine
     caplog.set_level(logging.INFO)
-    constants(pool_module, REPORT_S=0.001)
-    pool: Any = SimpleNamespace(runners={("requests", 0): SimpleNamespace(machine=machine)}, opening=0)
-    task = asyncio.create_task(pool_module.Recoveries(pool)._report())
+    constants(recoveries, REPORT_S=0.001)
+    runner: Any = SimpleNamespace(machine=machine)
+    task = asyncio.create_task(recoveries.Recoveries(lambda: [runner], lambda: 0)._report())
     rig.read(4)
     while not caplog.messages:
         await asyncio.sleep(0)

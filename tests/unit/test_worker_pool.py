@@ -32,7 +32,8 @@ from timers.process.config.settings import Settings
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
 from timers.worker.machines.openings import Partition
-from timers.worker.machines.pool import Pool, Recoveries
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.recoveries import Recoveries
 from timers.worker.metrics import METRICS
 
 REQUESTS = ("timer-request", 0)
@@ -583,8 +584,7 @@ async def test_a_worker_is_ready_after_the_last_recovery_was_logged(caplog: pyte
     """A machine may fire before the event loop has logged what it recovered."""
     machine = SimpleNamespace(pending=0, replayed=0)
     runners: Any = {name: SimpleNamespace(name=name, machine=machine, is_recovered=False) for name in ("t/0", "t/1")}
-    pool: Any = SimpleNamespace(runners=runners, opening=0)
-    recoveries = Recoveries(pool)
+    recoveries = Recoveries(lambda: runners.values(), lambda: 0)
     recoveries.begin()
     with caplog.at_level("INFO"):
         for runner in runners.values():

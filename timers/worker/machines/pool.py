@@ -46,7 +46,6 @@ from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import stored_partitions
 from timers.process.config.settings import Settings
-from timers.process.counted import per_second
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.wire.topics import partition_name
@@ -54,6 +53,7 @@ from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings, Partition
+from timers.worker.machines.recoveries import Recoveries
 from timers.worker.machines.runner import Ended, OpenMachine, RequestConsumer, Runner
 from timers.worker.machines.unreadable import Unreadable
 
@@ -77,9 +77,6 @@ UNKNOWN_S = 10.0
 """How long the machines of a worker that has left fire while the group's coordinator does not answer."""
 
 SETTLE_TIMEOUT_S = 3.0
-
-REPORT_S = 2.0
-"""Seconds between two lines about machines that recover."""
 
 MAX_BYTES_OF_ALL = 32 * 1024 * 1024
 """While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
@@ -138,7 +135,7 @@ class Pool:
         self._last_tick_at = 0.0
         self.capacity = Capacity()
         self.producers = ProducerLoop()
-        self.recoveries = Recoveries(self)
+        self.recoveries = Recoveries(lambda: self.runners.values(), lambda: self.opening)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
         lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), log_lineage.TIMEOUT_S))
         topic = settings.progress_topic
@@ -622,71 +619,3 @@ class Pool:
 
 def _note_compaction(machine: Machine, worker: str, *, is_compacted: bool) -> None:
     machine.doubts.note(worker, is_compacted=is_compacted)
-
-
-class Recoveries:
-    """Logs when each machine of a pool that was opened for an assignment fires, and when all of them do."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._began_at = monotonic()
-        self._ready_logged = True
-        self._reporting: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """Note that machines will be opened now, and log their progress until all of them fire. On the event loop."""
-        self.close()
-        self._began_at = monotonic()
-        self._ready_logged = False
-        self._reporting = asyncio.create_task(self._report())
-
-    def log_recovered(self, runner: Runner, seconds: float) -> None:
-        """Log what was recovered and, when all machines fire, that the worker is ready."""
-        machine, runner.is_recovered = runner.machine, True
-        logger.info(
-            "recovered %s: %d pending, %d records read again in %.2f s%s",
-            runner.name,
-            machine.pending,
-            machine.replayed,
-            seconds,
-            f", {per_second(machine.replayed / seconds)}" if machine.replayed and seconds else "",
-        )
-        self.check_ready()
-
-    def check_ready(self) -> None:
-        """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
-        runners = self._pool.runners.values()
-        is_open = not self._ready_logged and runners and all(each.is_recovered for each in runners)
-        if is_open and not self._pool.opening:
-            self._ready_logged = True
-            logger.info(
-                "ready: %d partitions, %d timers pending, %.2f s after assignment",
-                len(runners),
-                sum(each.machine.pending for each in runners),
-                monotonic() - self._began_at,
-            )
-
-    async def _report(self) -> None:
-        """Log a line regularly until no machine recovers and no partition is being opened any more."""
-        last_replayed = 0
-        while True:
-            await asyncio.sleep(REPORT_S)
-            machines, opening = [runner.machine for runner in self._pool.runners.values()], self._pool.opening
-            recovering = [machine for machine in machines if machine.recovering]
-            if not recovering and not opening:
-                return
-            replayed = sum(machine.replayed for machine in machines)
-            logger.info(
-                "recovering %d of %d partitions: %s records read again, %s/s, %s offsets to go",
-                len(recovering) + opening,
-                len(machines) + opening,
-                f"{replayed:,}",
-                f"{max(0, replayed - last_replayed) / REPORT_S:,.0f}",
-                f"{sum(machine.left_to_replay for machine in recovering):,}",
-            )
-            last_replayed = replayed
-
-    def close(self) -> None:
-        """End the reports."""
-        if self._reporting is not None:
-            self._reporting.cancel()

@@ -13,6 +13,7 @@
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
+    ├── TargetError            a callback topic cannot be paused or resumed as asked for (exit code 2)
     ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
     ├── NameTakenError         another process has taken the name of this one       (exit code 6)
     ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
@@ -98,6 +99,12 @@ class QueueError(TimersError):
 
 class LeaseLostError(QueueError):
     """The message is no longer this receiver's: its lease is over, its partition moved, or it was settled before."""
+
+
+class TargetError(TimersError):
+    """A callback topic cannot be paused or resumed as asked for. Nothing was changed; the message has an example."""
+
+    exit_code = 2
 
 
 class RetryRefusedError(TimersError):

@@ -109,6 +109,7 @@ OWN_TOPICS = [
     "progress_topic",
     "retry_topic",
     "retried_topic",
+    "targets_topic",
 ]
 
 

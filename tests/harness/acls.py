@@ -60,6 +60,7 @@ def worker_acls(settings: Settings, user: str, *targets: str) -> list[AclBinding
         *acl(TOPIC, settings.retry_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
         *acl(TOPIC, settings.oscillator_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
         *acl(TOPIC, settings.progress_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.targets_topic, READ, DESCRIBE_CONFIGS, principal=who),
         *acl(TOPIC, settings.dead_letter_topic, WRITE, DESCRIBE_CONFIGS, principal=who),
         *acl(GROUP, settings.app_id, READ, principal=who),
         *acl(TRANSACTIONAL_ID, f"{settings.app_id}-", WRITE, principal=who, prefixed=True),

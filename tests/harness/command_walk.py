@@ -125,6 +125,15 @@ WALKS: dict[str, Walks] = {
     "queue purge": lambda planted: [Walk((planted.queue, "--yes"), shows=NOT_AT_ALL)],
     "formats": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "levels": lambda planted: [Walk((), shows=NOT_AT_ALL)],
+    "targets pause": lambda planted: [
+        Walk((planted.target, "--why", UNSAFE), shows=NOT_AT_ALL),
+        Walk((UNSAFE,), code=2, shows=QUOTED),
+    ],
+    "targets list": lambda planted: [Walk(())],
+    "targets resume": lambda planted: [
+        Walk((planted.target,), shows=NOT_AT_ALL, again=False),
+        Walk((UNSAFE,), code=2, shows=QUOTED),
+    ],
     "clock": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "log verify": lambda planted: [Walk((), shows=NOT_AT_ALL)],
     "snapshots": lambda planted: [Walk((), shows=NOT_AT_ALL)],

@@ -34,6 +34,7 @@ _COMMANDS = {
     "acls": ("topics:acls", "Show or create the ACLs that a worker, the engine on Spark or the console needs."),
     "dead-letters": ("dead_letters:dead_letters", "List, show and retry requests that could not be read or sent."),
     "queue": ("queue:queue", "Send, receive and look at the messages of queues."),
+    "targets": ("targets:targets", "Let the timers of a callback topic wait, and go on: pause, resume, list."),
     "formats": ("settings:formats", "Show which request formats are on, their topics, and how to turn on the others."),
     "levels": ("partitions:levels", "Show the feature levels of workers and partitions, and allow a higher one."),
     "snapshots": (

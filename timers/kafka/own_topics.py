@@ -107,6 +107,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
         kept(settings.retry_topic, requests, both),
         OwnTopic(settings.oscillator_topic, short_lived, both, append_time=decides),
         written(settings.progress_topic, progress, both, must_last=True),
+        written(settings.targets_topic, progress, (_READ,), must_last=True),
         written(settings.dead_letter_topic, letters, (_WRITE,), must_last=True),
     ]
     if settings.hot_horizon_s:

@@ -98,10 +98,12 @@ def _console(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
         yield Right(TOPIC, settings.verdict_topic, (READ,))
     yield Right(TOPIC, settings.console_log_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.retried_topic, (READ, WRITE, CREATE))
+    yield Right(TOPIC, settings.targets_topic, (READ, WRITE))
     yield Right(GROUP, settings.app_id, (DESCRIBE,))  # with Read it could join the workers
     yield Right(GROUP, topics.engine_id(settings.app_id), (DESCRIBE,))
     yield Right(GROUP, WATCH_GROUP, (READ,))
     yield Right(TRANSACTIONAL_ID, topics.retrier_id(settings.app_id), (WRITE,))
+    yield Right(TRANSACTIONAL_ID, topics.commander_id(settings.app_id), (WRITE,))
 
 
 def allow(settings: Settings, principal: str, wanted: Iterable[Right]) -> None:

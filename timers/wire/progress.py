@@ -24,7 +24,7 @@ from timers.core.progress import (
 )
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
-from timers.v1 import progress_pb2, snapshot_pb2
+from timers.v1 import progress_pb2, snapshot_pb2, targets_pb2
 from timers.wire.topics import partition_name
 
 APP_KEY = b"#app/0"
@@ -146,7 +146,7 @@ _HOLD_NUMBERS = ("since_s", "until_s", "over_s", "resumed_s", "rows", "gone")
 """Fields with the same name and value in a hold and in its message."""
 
 
-def with_checksum(message: progress_pb2.Progress | snapshot_pb2.SnapshotFooter) -> bytes:
+def with_checksum(message: progress_pb2.Progress | snapshot_pb2.SnapshotFooter | targets_pb2.Target) -> bytes:
     """Return the bytes of a message, followed by a checksum over them."""
     message.ClearField("checksum")
     value: bytes = message.SerializeToString()

@@ -17,7 +17,7 @@ DEAD_LETTER = "timer-dead-letter"
 COLD = "timer-cold"
 
 WORKERS_ONLY = (
-    *("*-progress", "*-timer-retry", "*-snapshot-*", "queue.*-ledger"),
+    *("*-progress", "*-timer-retry", "*-timer-targets", "*-snapshot-*", "queue.*-ledger"),
     *("*-console-log", "*-dead-letters-retried", OSCILLATOR, "__*"),
 )
 """Patterns of the topics that only workers, queues, consoles and Kafka itself write, of any app. Their readers believe
@@ -45,6 +45,9 @@ progress: Name = "{}-progress".format
 retry: Name = "{}-timer-retry".format
 """The internal topic for timers of failing targets. Each app has its own, because only that app may fire them."""
 
+targets: Name = "{}-timer-targets".format
+"""The compacted topic with what operators want of callback topics, such as that their timers wait."""
+
 canary: Name = "{}-canary".format
 """The target topic of the canary timers of the app's workers."""
 
@@ -56,6 +59,9 @@ console_log: Name = "{}-console-log".format
 
 retrier_id: Name = "{}-dead-letters".format
 """Transactional id of a retry of dead letters: a second retry fences the first."""
+
+commander_id: Name = "{}-targets".format
+"""Transactional id of a command about a target: a second command fences the first, so each has its own number."""
 
 promoter_id: Name = "{}-promote".format
 """Transactional id of `timers spark promote`: a second promoter fences the first."""

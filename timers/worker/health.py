@@ -27,6 +27,7 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.consumer.target_watch import TargetWatch
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
 
@@ -55,6 +56,7 @@ class WorkerStatus:
     tick_reader: TickReader = field(init=False)
     log_watch: LogWatch = field(init=False)
     group_watch: GroupWatch = field(init=False)
+    target_watch: TargetWatch = field(init=False)
     lost_snapshots: Callable[[], Mapping[TopicPartition, str]] = dict
     """Returns partitions of this worker whose snapshots were deleted with their topic -> a sentence."""
     canary: Canary | None = None
@@ -103,8 +105,8 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
-    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots -> why, in a
-    sentence.
+    """What is configured so that timers are lost or fire early, was made anew, lacks its snapshots, or treats a target
+    in another way than an operator wants -> why, in a sentence.
 
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
@@ -123,6 +125,8 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
             named = []
         for name in named:
             found.setdefault(name, wrong.sentence)
+    for name, sentence in status.target_watch.problems.items():
+        found.setdefault(name, sentence)
     return found
 
 

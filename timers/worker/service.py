@@ -45,6 +45,7 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.consumer.target_watch import TargetWatch
 from timers.worker.health import WorkerStatus
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
@@ -281,6 +282,7 @@ class TimersApp(faust_internals.App):
         )
         self._query_pages.cluster_id = self.status.cluster_id = cluster.cluster_id
         self.status.group_watch = GroupWatch(settings, pool, consumer, **service)
+        self.status.target_watch = TargetWatch(settings, pool, **service)
         self.status.tick_reader = TickReader(
             settings,
             partial(pool.count, settings.oscillator_topic),
@@ -299,6 +301,9 @@ class TimersApp(faust_internals.App):
         """Join the group, and start to read and write ticks, after Faust has started the agents that receive them."""
         await super().on_started()
         status = self.status
+        # A target that was paused while a partition had no worker must not get what is due.
+        await self.add_runtime_dependency(status.target_watch)
+        await status.target_watch.wait_until_read()
         parts = status.consumer, status.tick_reader, self._tick_scheduler, status.log_watch, status.group_watch
         for part in (*parts, status.canary):
             if part is not None:

@@ -197,15 +197,22 @@ class LeaderClient:
         _, offset, text, _ = response.topics[0][1][0]
         return offset, text or ""
 
-    async def fetch(self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES) -> RawFetch:
+    async def fetch(
+        self, leader: int, tp: tuple[str, int], offset: int, max_bytes: int = FETCH_BYTES, wait_s: float = 0.0
+    ) -> RawFetch:
         """Record batches from the one that holds ``offset`` on, open and aborted transactions and markers included.
+
+        Args:
+            wait_s: seconds that the leader waits at the end of the log for a record. Meanwhile it answers nothing else
+                on this connection.
 
         Raises:
             OffsetOutOfRangeError: the log does not hold this offset.
             KafkaError: the leader does not answer, returns an error, or throttles: then its answer names no topic.
         """
         topic, partition = tp
-        request = FetchRequest(0, 1, max_bytes, _READ_UNCOMMITTED, [(topic, [(partition, offset, max_bytes)])])
+        wanted = [(topic, [(partition, offset, max_bytes)])]
+        request = FetchRequest(int(1000 * wait_s), 1, max_bytes, _READ_UNCOMMITTED, wanted)
         response = await self._send(leader, request)
         if not response.topics:
             raise RequestTimedOutError(f"{partition_name(*tp)}: a quota of the brokers lets this client wait")
@@ -284,15 +291,15 @@ class NewestCommitted:
     transactions are all decided has markers behind its records, and no other producer's transaction changes this.
 
     Args:
-        keys: the others are passed over.
+        keys: the others are passed over; None: none is.
         position: offset of the first record that counts.
 
     Attributes:
         position: offset after the last batch that was added.
-        values: key -> its newest committed value, without keys that have none.
+        values: key -> its newest committed value, without keys that have none; empty if the newest record has none.
     """
 
-    def __init__(self, keys: Collection[bytes], position: int) -> None:
+    def __init__(self, keys: Collection[bytes] | None, position: int) -> None:
         self.position = position
         self.values: dict[bytes, bytes] = {}
         self._keys = keys
@@ -314,7 +321,7 @@ class NewestCommitted:
         while records.has_next():
             batch: Any = records.next_batch()
             if not batch.validate_crc():
-                raise CorruptRecordException("a batch of the progress topic has a wrong checksum")
+                raise CorruptRecordException("a batch has a wrong checksum")
             if batch.next_offset <= self.position:
                 continue  # a fetch may begin before its offset
             self.position = batch.next_offset
@@ -323,7 +330,12 @@ class NewestCommitted:
                 if any(_MARKER.unpack_from(marker.key or bytes(4))[1] == _COMMIT for marker in batch):
                     self.values.update(written)
                 continue
-            found = {record.key: record.value for record in batch if record.key in self._keys and record.value}
+            wanted = self._keys
+            found = {
+                record.key: record.value or b""
+                for record in batch
+                if (record.key if wanted is None else record.key in wanted and record.value)
+            }
             if not batch.is_transactional:
                 self.values.update(found)
             elif found:

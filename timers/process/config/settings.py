@@ -61,6 +61,10 @@ class Settings(Declarations):
         return topics.retry(self.app_id)
 
     @property
+    def targets_topic(self) -> str:
+        return topics.targets(self.app_id)
+
+    @property
     def canary_topic(self) -> str:
         return topics.canary(self.app_id)
 
@@ -97,6 +101,7 @@ class Settings(Declarations):
             ("TIMERS_DEAD_LETTER_TOPIC", self.dead_letter_topic),
             ("the progress topic of TIMERS_APP_ID", self.progress_topic),
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
+            ("the topic of targets of TIMERS_APP_ID", self.targets_topic),
             ("the canary topic of TIMERS_APP_ID", self.canary_topic),
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
             ("the console's log of TIMERS_APP_ID", self.console_log_topic),

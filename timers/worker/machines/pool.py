@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -14,6 +14,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 
+from timers.core import fired
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick, TopicPartition
@@ -100,6 +101,7 @@ class Pool:
         parts: what machines share. A change of the topics replaces it.
         partition_metrics: of every partition that this process has ever owned.
         committed: machine that this worker has closed -> the ``next_offset`` that it had committed.
+        commands: about targets, for each machine, ascending by number.
         held: partition whose newest requests an open transaction holds back -> a sentence.
         runners: machines that run. Any thread may read it: a change replaces the mapping.
         unreadable: open machines whose log cannot be read on.
@@ -124,6 +126,7 @@ class Pool:
         self.runners: Mapping[TopicPartition, Runner] = {}
         self.unreadable = Unreadable(settings.accept_loss, formats, lambda tp: self.runners.get(tp), self.fail)
         self.held: Mapping[TopicPartition, str] = {}
+        self.commands: Sequence[fired.Command] = ()
         self.committed: dict[TopicPartition, int] = {}
         # How far they were written is not known before they are opened: those used last are the ones to get back.
         stores = enumerate(stored_partitions(settings, formats))
@@ -211,6 +214,11 @@ class Pool:
     def clock_is_behind(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""
         return any(runner.machine.clock_is_behind for runner in self.runners.values())
+
+    @property
+    def tick_s(self) -> int | None:
+        """Second of the last tick."""
+        return None if self._last_tick is None else self._last_tick.second
 
     @property
     def open_circuits(self) -> int:
@@ -391,6 +399,12 @@ class Pool:
         runner = self.runners.get(tp)
         if runner is not None:
             runner.deliver(fetched)
+
+    def command(self, commands: Sequence[fired.Command]) -> None:
+        """Let all machines take these commands about targets, also those that open later."""
+        self.commands = commands
+        for runner in self.runners.values():
+            runner.command(commands)
 
     def fail(self, tp: TopicPartition, error: Exception) -> None:
         """Treat an error of the consumer with the records of one partition as a failure of its machine."""
@@ -602,6 +616,7 @@ class Pool:
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
         runner = Runner(partition_name(*tp), opened, self, self._loop.call_soon_threadsafe, metrics)
         partition.runner = runner
+        runner.command(self.commands)
         self.runners = {**self.runners, tp: runner}
         self.consumer.read_from(tp, opened.machine.position)
         self.consumer.wake()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from timers.core.fired import Command
 from timers.core.lineage import Leader
 from timers.core.loop import IDLE_COMMIT_S, MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
@@ -188,6 +189,14 @@ class Runner:
     def waiting_bytes(self) -> int:
         """Unpacked bytes of the fetches that wait for the machine. Any thread."""
         return self._delivered_bytes - self._consumed_bytes
+
+    def command(self, commands: Sequence[Command]) -> None:
+        """Let the machine take these commands about targets with its next tick. Any thread.
+
+        Args:
+            commands: ascending by number; those that it has taken before have no effect.
+        """
+        self._loop.commands = commands
 
     def start(self) -> None:
         """Start the thread."""

@@ -1,0 +1,227 @@
+"""``timers targets``: lets the timers of a callback topic wait, and go on."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from timers.cli.output import Output, output_option, say
+from timers.cli.partitions import existing, explained
+from timers.cli.reach import load_settings
+from timers.client.request import parse_duration
+from timers.core.fired import NOISY, Command
+from timers.core.levels import HOLDS
+from timers.errors import InvalidTimerError, TimersError
+from timers.process.config.settings import Settings
+from timers.process.counted import counted
+from timers.wire.query import format_due
+from timers.wire.topics import partition_name
+
+if TYPE_CHECKING:
+    from timers.offline.targets import Found
+
+WAIT_S = 60.0
+"""How long ``--wait`` waits."""
+
+POLL_S = 0.2
+SAID_S = 2.0
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(value)
+        except InvalidTimerError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+
+_DURATION = _Duration()
+
+_wait_option = click.option("--wait", is_flag=True, help="Wait until each partition has taken the command.")
+
+
+@click.group()
+def targets() -> None:
+    """Let the timers of a callback topic wait, and go on.
+
+    While a topic is paused, its timers that come due are held: they stay where they are, and nothing is lost. Timers of
+    other topics fire as before. New timers for the topic are taken, and can be cancelled. After the resume the held
+    timers are sent, at once or evenly over some time.
+
+    \b
+    The receiver of the topic `orders` is down:
+      timers targets pause orders --why 'provider down'
+      timers targets list
+    It is up again, and must not get all at once:
+      timers targets resume orders --over 10m
+
+    docs/incidents.md says more.
+    """
+
+
+@targets.command()
+@click.argument("topic")
+@click.option(
+    "--for", "for_s", type=_DURATION, metavar="DURATION", help="End by itself after this time: 90s, 15m, 1h, 1h30m."
+)
+@click.option("--why", default="", metavar="TEXT", help="Reason, for those who look at the list.")
+@_wait_option
+@output_option()
+def pause(topic: str, for_s: int | None, why: str, wait: bool, output: Output) -> None:
+    """Hold the timers of TOPIC that come due, from now on.
+
+    The command returns when the brokers have it; the workers take it within two seconds. Used again, it changes the
+    pause: its end and its reason. A pause with --for releases what it holds over ten minutes when it ends.
+
+    \b
+      timers targets pause orders
+      timers targets pause orders --for 1h --why 'mail provider down' --wait
+    """
+    if for_s == 0:
+        raise click.UsageError("--for 0s is no pause: give the time after which it ends, such as --for 1h")
+    settings = load_settings()
+    from timers.offline import targets as given
+
+    command = given.pause(settings, topic, for_s=for_s, by=_user(settings), why=why)
+    end = f"until {format_due(command.until_s)}" if command.until_s else f"until `timers targets resume {topic}`"
+    _done(settings, command, f"{topic} is paused {end} (command {command.number})", wait, output)
+
+
+@targets.command()
+@click.argument("topic")
+@click.option(
+    "--over",
+    "over_s",
+    type=_DURATION,
+    default="0s",
+    metavar="DURATION",
+    help="Send the held timers evenly over this time, such as 10m. Without it: at once.",
+)
+@_wait_option
+@output_option()
+def resume(topic: str, over_s: int, wait: bool, output: Output) -> None:
+    """Send the timers of TOPIC that are held, and let the others fire as they come due.
+
+    Timers that come due from now on fire at their second, also while the held ones are being sent.
+
+    \b
+      timers targets resume orders
+      timers targets resume orders --over 10m
+    """
+    settings = load_settings()
+    from timers.offline import targets as given
+
+    command = given.resume(settings, topic, over_s=over_s, by=_user(settings))
+    how = f"over {over_s} s" if over_s else "at once"
+    _done(settings, command, f"{topic} goes on; what is held is sent {how} (command {command.number})", wait, output)
+
+
+def _user(settings: Settings) -> str:
+    """Who gives a command: the login at the brokers, or the user of this machine."""
+    import getpass
+
+    if settings.sasl_username:
+        return settings.sasl_username
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return ""
+
+
+def _done(settings: Settings, command: Command, line: str, wait: bool, output: Output) -> None:
+    fields = {
+        "number": command.number,
+        "topic": command.target,
+        "paused": command.is_paused,
+        "until_s": command.until_s or None,
+        "over_s": command.over_s,
+    }
+    output.show(fields, line)
+    if wait:
+        _wait_for(settings, command)
+
+
+def _wait_for(settings: Settings, command: Command) -> None:
+    from timers.offline.targets import look
+
+    until = time.monotonic() + WAIT_S
+    said_at = time.monotonic()
+    with explained(settings, "it cannot be read what the partitions have taken") as reports:
+        cluster = existing(settings, reports)
+        while True:
+            found = look(settings, cluster, reports)
+            waits, of = found.waits_for(command), counted(len(found.progress), "partition")
+            if not waits:
+                break
+            if time.monotonic() > until:
+                raise TimersError(
+                    f"within {WAIT_S:.0f} s, {len(waits)} of {of} have not taken command {command.number}, such as "
+                    f"{waits[0]}: `timers status` shows whether its worker runs; the command holds, and is taken then"
+                )
+            if time.monotonic() > said_at + SAID_S:
+                said_at = time.monotonic()
+                say(f"{len(waits)} of {of} have not taken it yet ...")
+            time.sleep(POLL_S)
+    say(f"each of {of} has taken command {command.number}")
+
+
+_COLUMNS = ("TOPIC", "STATE", "HELD", "SINCE", "UNTIL", "BY", "WHY")
+
+
+@targets.command("list")
+@output_option()
+def list_targets(output: Output) -> None:
+    """Show which callback topics are paused, or still have held timers, and which command each partition has taken.
+
+    STATE is `paused`, `going on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
+    of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are held;
+    of timers with an id, it also counts versions that were replaced or cancelled.
+    """
+    settings = load_settings()
+    with explained(settings, "the paused callback topics cannot be read") as reports:
+        from timers.offline.targets import look
+
+        found = look(settings, existing(settings, reports), reports)
+    rows = [_row(found, name) for name in found.names]
+    widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(len(_COLUMNS))]
+    output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS)), 0), rows)
+    if not rows:
+        say("no callback topic is paused, and no timer is held")
+    for name, why in sorted(found.targets.unreadable.items()):
+        say(f"the record of {name} cannot be read: {why}; give it again: timers targets pause {name}, or resume")
+    if found.below:
+        say(f"below feature level {HOLDS}, so they take no commands: {', '.join(found.below)} (timers levels)")
+
+
+def _row(found: Found, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    target = found.targets.known.get(name)
+    holds = found.holds_of(name)
+    all_holds = [hold for each in holds.values() for hold in each]
+    is_paused = any(hold.is_paused for hold in all_holds) or (target is not None and target.command.is_paused)
+    is_noisy = all(hold.reason == NOISY and hold.end is None for hold in all_holds) and bool(all_holds)
+    state = "paused" if is_paused else "noisy" if is_noisy else "going on"
+    since_s = min((hold.since_s for hold in all_holds), default=target.at_s if target else 0)
+    until_s = target.command.until_s if target and target.command.is_paused else 0
+    machines = {
+        partition_name(*tp): {"taken": progress.taken, "holds": len(holds.get(tp, ()))}
+        for tp, progress in sorted(found.progress.items())
+    }
+    by, why = (target.by, target.why) if target else ("", "only in progress, not in the topic: give the command again")
+    fields = {
+        "topic": name,
+        "state": state,
+        "number": target.command.number if target else None,
+        "since_s": since_s or None,
+        "until_s": until_s or None,
+        "by": by,
+        "why": why,
+        "machines": machines,
+    }
+    since, until = (format_due(second) if second else "" for second in (since_s, until_s))
+    return fields, (name, state, "", since, until, by, why)

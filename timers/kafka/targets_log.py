@@ -1,0 +1,129 @@
+"""Reads and writes the topic of targets: what operators want of callback topics (:mod:`timers.wire.targets`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from random import random
+from time import monotonic, sleep
+
+from aiokafka.errors import OffsetOutOfRangeError
+from confluent_kafka import KafkaException, TopicPartition
+
+from timers.core.fired import Command
+from timers.kafka import connection, records
+from timers.kafka.aiokafka_internals.leader_client import LeaderClient, NewestCommitted
+from timers.kafka.brokers_time import BrokersTime
+from timers.kafka.clients import span_reader
+from timers.kafka.error_codes import FENCED, code_of
+from timers.kafka.records import Record, TransactionalWriter
+from timers.process.config.settings import Settings
+from timers.wire import targets as wire
+from timers.wire import topics
+from timers.wire.targets import PARTITION, Target, Targets
+
+logger = logging.getLogger(__name__)
+
+WHOLE_S = 30.0
+"""Seconds after which the topic is read from its beginning again. It is small. So no position counts for longer, if the
+topic lost its end, or was made anew, and has grown again."""
+
+MAX_RECORD_BYTES = 64 * 1024
+
+AGAIN_S = 0.5
+"""Longest pause before a command is given again that another one has fenced."""
+
+
+class TargetsReader:
+    """Reads the topic for a worker: all that is there, and then what is added. On one event loop.
+
+    Args:
+        client: asks its leader, on connections of its own: at the end of the log a request waits for a record.
+        topic: name of the topic.
+    """
+
+    def __init__(self, client: LeaderClient, topic: str) -> None:
+        self._client, self._place = client, (topic, PARTITION)
+        self._newest: NewestCommitted | None = None
+        self._began_at = 0.0
+
+    async def look(self, wait_s: float) -> Targets | None:
+        """Returns what the topic says, after its end was reached; None while it has no leader.
+
+        Args:
+            wait_s: seconds to wait for a record, if none is new.
+
+        Raises:
+            KafkaError: its leader does not answer, or a batch is damaged.
+        """
+        await self._client.connect({self._place[0]})
+        leader = self._client.leader_of(*self._place)
+        if leader is None:
+            return None
+        newest, is_whole = self._newest, False
+        if newest is None or monotonic() - self._began_at > WHOLE_S:
+            low, _ = await self._client.ends(leader, self._place)
+            newest, is_whole, self._began_at = NewestCommitted(None, low), True, monotonic()
+        try:
+            while True:
+                fetched = await self._client.fetch(
+                    leader, self._place, newest.position, wait_s=0 if is_whole else wait_s
+                )
+                newest.add(fetched.data)
+                if newest.position >= fetched.end:
+                    break
+                wait_s = 0
+        except OffsetOutOfRangeError:  # the topic lost its end, or was made anew
+            self._newest = None
+            raise
+        self._newest = newest
+        return wire.decode_all(newest.values)
+
+
+def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float = connection.TIMEOUT_S) -> Targets:
+    """Return what the topic says. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer, or there is no such topic.
+    """
+    values: dict[bytes, bytes] = {}
+    topic = settings.targets_topic
+    with closing(span_reader(settings, reports)) as consumer:
+        low, end = consumer.get_watermark_offsets(TopicPartition(topic, PARTITION), timeout=timeout_s, cached=False)
+        for message in records.read(consumer, topic, PARTITION, low, end, timeout_s=timeout_s):
+            values[message.key() or b""] = message.value() or b""
+    return wire.decode_all(values)
+
+
+def give(settings: Settings, reports: connection.ErrorReports, make: Callable[[Targets], Target]) -> Command:
+    """Write one command, and return it when the brokers have it. Blocks.
+
+    No two commands have the same number: each one reads the topic after it has fenced those that began before.
+
+    Args:
+        make: returns the command, given what the topic says.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    while True:
+        writer = TransactionalWriter(
+            {**connection.librdkafka(settings), "error_cb": reports},
+            topics.commander_id(settings.app_id),
+            MAX_RECORD_BYTES,
+            BrokersTime.of(settings).record_ms,
+        )
+        found = read(settings, reports)
+        target = make(found)
+        # What is no name of a topic, no other command replaces.
+        values = [wire.encode(target), *((key, None) for key in found.keys)]
+        try:
+            with writer.transaction() as send:
+                send([Record(settings.targets_topic, PARTITION, key, value, []) for key, value in values])
+        except KafkaException as error:
+            if code_of(error) not in FENCED:
+                raise
+            sleep(random() * AGAIN_S)  # another command was given at the same moment
+        else:
+            return target.command

@@ -22,14 +22,19 @@ from timers.console.kafka_cluster import (
     WorkerAnswer,
 )
 from timers.console.web.server import Server
+from timers.core.fired import Command
+from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.core.printable import json_value
+from timers.core.progress import Progress
 from timers.errors import QueryError, QueueError, TimersError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings
+from timers.offline.targets import Found, Make
 from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
+from timers.wire.targets import Target, Targets
 from timers.wire.verdict import VerdictMessage
 
 TOPIC = "sim-requests"
@@ -77,6 +82,9 @@ class SimCluster(KafkaCluster):
         answer: what a worker answers instead.
         counted_at_once: so many timers are in one page of numbers.
         questions: asked of the worker.
+        known_targets: records of the topic of targets.
+        progress: of the only machine, which takes commands about targets.
+        now_s: epoch second in which commands are given.
     """
 
     def __init__(self) -> None:
@@ -105,6 +113,9 @@ class SimCluster(KafkaCluster):
         self.queue_stats: dict[str, QueueStats] = {}
         self.queues_missing: dict[str, str] = {}
         self.past = PastFirings([], {})
+        self.known_targets: dict[str, Target] = {}
+        self.progress = Progress.first(HOLDS)
+        self.now_s = 1_900_000_000
         self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
@@ -270,6 +281,20 @@ class SimCluster(KafkaCluster):
         if self.failure is not None:
             raise self.failure
         return sorted(filter(may_see, self.topic_names))
+
+    async def targets(self) -> Found:
+        progress = {(TOPIC, 0): self.progress}
+        return Found(Targets(self.known_targets, {}), progress, (), HOLDS)
+
+    async def command(self, make: Make) -> Command:
+        """The only machine takes each command at once."""
+        assert self.recorded, "a change is recorded before it is made"
+        if self.failure is not None:
+            raise self.failure
+        found = make(await self.targets(), self.topic_names, self.now_s)
+        self.known_targets[found.command.target] = found
+        self.progress = self.progress.with_commands([found.command], self.now_s, lambda hold: 0, is_drained=True)
+        return found.command
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from timers.cli.output import Output, output_option, say
-from timers.cli.partitions import existing, explained
 from timers.cli.reach import load_settings
 from timers.client.request import parse_duration
-from timers.core.fired import NOISY, Command
+from timers.core.fired import Command
 from timers.core.levels import HOLDS
-from timers.errors import InvalidTimerError, TimersError
+from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire.query import format_due
-from timers.wire.topics import partition_name
-
-if TYPE_CHECKING:
-    from timers.offline.targets import Found
+from timers.process.http.asking import ask
+from timers.wire.query import COUNT_PATH, format_due
 
 WAIT_S = 60.0
 """How long ``--wait`` waits."""
 
 POLL_S = 0.2
 SAID_S = 2.0
+DAY_S = 86_400
 
 
 class _Duration(click.ParamType):
@@ -84,12 +81,11 @@ def pause(topic: str, for_s: int | None, why: str, wait: bool, output: Output) -
       timers targets pause orders
       timers targets pause orders --for 1h --why 'mail provider down' --wait
     """
-    if for_s == 0:
-        raise click.UsageError("--for 0s is no pause: give the time after which it ends, such as --for 1h")
     settings = load_settings()
     from timers.offline import targets as given
 
-    command = given.pause(settings, topic, for_s=for_s, by=_user(settings), why=why)
+    make = given.pausing(settings, topic, given.Request(_user(settings), why), for_s=for_s)
+    command = given.give(settings, make)
     end = f"until {format_due(command.until_s)}" if command.until_s else f"until `timers targets resume {topic}`"
     _done(settings, command, f"{topic} is paused {end} (command {command.number})", wait, output)
 
@@ -118,7 +114,8 @@ def resume(topic: str, over_s: int, wait: bool, output: Output) -> None:
     settings = load_settings()
     from timers.offline import targets as given
 
-    command = given.resume(settings, topic, over_s=over_s, by=_user(settings))
+    make = given.resuming(settings, topic, given.Request(_user(settings)), over_s=over_s)
+    command = given.give(settings, make)
     how = f"over {over_s} s" if over_s else "at once"
     _done(settings, command, f"{topic} goes on; what is held is sent {how} (command {command.number})", wait, output)
 
@@ -152,22 +149,20 @@ def _wait_for(settings: Settings, command: Command) -> None:
 
     until = time.monotonic() + WAIT_S
     said_at = time.monotonic()
-    with explained(settings, "it cannot be read what the partitions have taken") as reports:
-        cluster = existing(settings, reports)
-        while True:
-            found = look(settings, cluster, reports)
-            waits, of = found.waits_for(command), counted(len(found.progress), "partition")
-            if not waits:
-                break
-            if time.monotonic() > until:
-                raise TimersError(
-                    f"within {WAIT_S:.0f} s, {len(waits)} of {of} have not taken command {command.number}, such as "
-                    f"{waits[0]}: `timers status` shows whether its worker runs; the command holds, and is taken then"
-                )
-            if time.monotonic() > said_at + SAID_S:
-                said_at = time.monotonic()
-                say(f"{len(waits)} of {of} have not taken it yet ...")
-            time.sleep(POLL_S)
+    while True:
+        found = look(settings)
+        waits, of = found.waits_for(command), counted(len(found.progress), "partition")
+        if not waits:
+            break
+        if time.monotonic() > until:
+            raise TimersError(
+                f"within {WAIT_S:.0f} s, {len(waits)} of {of} have not taken command {command.number}, such as "
+                f"{waits[0]}: `timers status` shows whether its worker runs; the command holds, and is taken then"
+            )
+        if time.monotonic() > said_at + SAID_S:
+            said_at = time.monotonic()
+            say(f"{len(waits)} of {of} have not taken it yet ...")
+        time.sleep(POLL_S)
     say(f"each of {of} has taken command {command.number}")
 
 
@@ -179,49 +174,49 @@ _COLUMNS = ("TOPIC", "STATE", "HELD", "SINCE", "UNTIL", "BY", "WHY")
 def list_targets(output: Output) -> None:
     """Show which callback topics are paused, or still have held timers, and which command each partition has taken.
 
-    STATE is `paused`, `going on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
+    STATE is `paused`, `going-on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
     of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are held;
     of timers with an id, it also counts versions that were replaced or cancelled.
     """
     settings = load_settings()
-    with explained(settings, "the paused callback topics cannot be read") as reports:
-        from timers.offline.targets import look
+    from timers.offline.targets import look
 
-        found = look(settings, existing(settings, reports), reports)
-    rows = [_row(found, name) for name in found.names]
+    found = look(settings)
+    rows = [_row(found.shown(name) | _held(settings, name)) for name in found.names]
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(len(_COLUMNS))]
-    output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS)), 0), rows)
+    output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS[:-1])), 0), rows)
     if not rows:
         say("no callback topic is paused, and no timer is held")
+    for fields, _ in rows:
+        if waits := fields["waits_for"]:
+            say(f"{fields['topic']}: command {fields['number']} is not taken yet by {', '.join(waits)}")
     for name, why in sorted(found.targets.unreadable.items()):
         say(f"the record of {name} cannot be read: {why}; give it again: timers targets pause {name}, or resume")
     if found.below:
         say(f"below feature level {HOLDS}, so they take no commands: {', '.join(found.below)} (timers levels)")
 
 
-def _row(found: Found, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    target = found.targets.known.get(name)
-    holds = found.holds_of(name)
-    all_holds = [hold for each in holds.values() for hold in each]
-    is_paused = any(hold.is_paused for hold in all_holds) or (target is not None and target.command.is_paused)
-    is_noisy = all(hold.reason == NOISY and hold.end is None for hold in all_holds) and bool(all_holds)
-    state = "paused" if is_paused else "noisy" if is_noisy else "going on"
-    since_s = min((hold.since_s for hold in all_holds), default=target.at_s if target else 0)
-    until_s = target.command.until_s if target and target.command.is_paused else 0
-    machines = {
-        partition_name(*tp): {"taken": progress.taken, "holds": len(holds.get(tp, ()))}
-        for tp, progress in sorted(found.progress.items())
-    }
-    by, why = (target.by, target.why) if target else ("", "only in progress, not in the topic: give the command again")
-    fields = {
-        "topic": name,
-        "state": state,
-        "number": target.command.number if target else None,
-        "since_s": since_s or None,
-        "until_s": until_s or None,
-        "by": by,
-        "why": why,
-        "machines": machines,
-    }
-    since, until = (format_due(second) if second else "" for second in (since_s, until_s))
-    return fields, (name, state, "", since, until, by, why)
+COUNTING_S = 2.0
+"""How long the held timers of one topic are counted."""
+
+
+def _held(settings: Settings, name: str) -> dict[str, Any]:
+    """How many timers of a topic are due and have not fired, as the workers count them."""
+    held, until, after = 0, time.monotonic() + COUNTING_S, dict[str, str]()
+    try:
+        while True:
+            asked = {"topic": name, "to": str(int(time.time())), "by": str(DAY_S), **after}
+            answer = ask(settings, COUNT_PATH, asked, None)
+            held += sum(each["timers"] for each in answer["timers"])
+            if answer["next"] is None or time.monotonic() > until:
+                break
+            after = {"cursor": answer["next"]}
+    except QueryError as error:
+        return {"held": None, "held_at_least": False, "why_unknown": str(error)}
+    return {"held": held, "held_at_least": answer["next"] is not None or bool(answer["missing"])}
+
+
+def _row(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    held = "not known" if fields["held"] is None else f"{fields['held']:,}{'+' if fields['held_at_least'] else ''}"
+    since, until = (format_due(fields[name]) if fields[name] else "" for name in ("since_s", "until_s"))
+    return fields, (fields["topic"], fields["state"], held, since, until, fields["by"], fields["why"])

@@ -48,7 +48,9 @@ from timers.wire.query import ANY_WORKER, signed_headers
 from timers.wire.topics import engine_id, queue_group, queue_returns
 
 if TYPE_CHECKING:
+    from timers.core.fired import Command
     from timers.kafka.request_reader import DeletedRequest, RequestReader
+    from timers.offline.targets import Found, Make
 
 
 logger = logging.getLogger(__name__)
@@ -298,6 +300,7 @@ class KafkaCluster:
         self._log_opening: asyncio.Task[Publisher] | None = None
         self._log_made_at = -math.inf
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
+        self._commanding = Threads("targets", 1)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
         self._letters = LetterBox(settings)
@@ -311,7 +314,8 @@ class KafkaCluster:
         async with AsyncExitStack() as stack:  # all are closed, even if one of them fails
             if self._session is not None:
                 stack.push_async_callback(self._session.close)
-            for each in (self._opening, self._finding, self._retrying, self._reading, self._times, self._requests):
+            threads = self._opening, self._finding, self._retrying, self._commanding, self._reading
+            for each in (*threads, self._times, self._requests):
                 stack.push_async_callback(each.close)
             if self._log_opening is not None:
                 stack.push_async_callback(self._close_log, self._log_opening)
@@ -485,6 +489,18 @@ class KafkaCluster:
         """Publish the requests of dead letters again, as :meth:`LetterBox.retry`."""
         threads = self._reading if only_look else self._retrying
         return await threads.run(self._letters.retry, letter_filter, ranges, only_look=only_look)
+
+    async def targets(self) -> Found:
+        """What is known of paused callback topics. Raises as :func:`timers.offline.targets.look`."""
+        from timers.offline import targets  # not at the top: it imports aiokafka
+
+        return await self._reading.run(targets.look, self._settings)
+
+    async def command(self, make: Make) -> Command:
+        """Give a command about a callback topic. Raises as :func:`timers.offline.targets.give`."""
+        from timers.offline import targets
+
+        return await self._commanding.run(targets.give, self._settings, make)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         """What the topics say about a timer that a worker has described, or with None about an id that none knows."""

@@ -114,6 +114,9 @@ _IDEMPOTENCY_KEY = Parameter(
     s.string("1 to 255 printable ASCII characters", pattern="^[ -~]{1,255}$", minLength=1, maxLength=255),
     "set one timer, also if the request is sent again",
 )
+_COMMAND_KEY = Parameter(
+    "Idempotency-Key", _IDEMPOTENCY_KEY.schema, "give one command, also if the request is sent again soon"
+)
 _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
 _TO = Parameter("to", s.SECOND, "due second before which the list ends")
@@ -129,6 +132,7 @@ _INVALID = (
 )
 _CONDITION = ("exists", "changed", "worker-unreachable")
 _ASK = ("worker-unreachable", "brokers-unreachable", "queries-off", "busy")
+_TARGET = ("unknown", "busy", "topic-forbidden", "target-refused", "idempotency-key-reused")
 _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (verdict undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
@@ -316,6 +320,40 @@ ROUTES: tuple[Route, ...] = (
         problems=(
             *("brokers-unreachable", "busy", "not-found", "conflict", "unknown", "topic-forbidden", "cursor-invalid"),
         ),
+    ),
+    Route(
+        "/v1/targets",
+        "listTargets",
+        "List the callback topics that are paused, or still have timers that were held. What is held is counted for at "
+        "most two seconds.",
+        (Answer(200, "these callback topics", "TargetList"),),
+        problems=("brokers-unreachable", "busy", "target-refused"),
+    ),
+    Route(
+        "/v1/targets/pause",
+        "pauseTarget",
+        "Let the timers of a callback topic wait. It answers when the brokers have the command; the workers take it "
+        "within two seconds. If the topic is paused, this changes the end and the reason of its pause.",
+        (Answer(200, "the command", "TargetCommand"),),
+        method="POST",
+        role=OPERATOR,
+        body="TargetPause",
+        example={"topic": "timeouts", "for": "1h", "why": "provider down"},
+        problems=_TARGET,
+        headers=(_COMMAND_KEY,),
+    ),
+    Route(
+        "/v1/targets/resume",
+        "resumeTarget",
+        "Let the timers of a paused callback topic go on: what comes due fires, and what is held is sent, at once or "
+        "evenly over a time.",
+        (Answer(200, "the command", "TargetCommand"),),
+        method="POST",
+        role=OPERATOR,
+        body="TargetResume",
+        example={"topic": "timeouts", "over": "10m"},
+        problems=_TARGET,
+        headers=(_COMMAND_KEY,),
     ),
     Route(
         "/v1/events",

@@ -9,6 +9,7 @@ from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN
 from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
+from timers.wire.targets import MAX_TEXT
 
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
@@ -57,6 +58,7 @@ def nullable(schema: dict[str, Any], description: str = "") -> dict[str, Any]:
 
 PAIR = {"type": "array", "minItems": 2, "maxItems": 2}
 TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$", minLength=1, maxLength=249)
+DURATION = string("a duration such as 90s, 15m, 2h or 1h30m", minLength=1, maxLength=40)
 ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
 SECOND = integer(0, MAX_DUE_S, "epoch second")
 TIME = {"anyOf": [{"type": "number"}, {"type": "string"}]}
@@ -268,6 +270,58 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "retried": list_of(anything(), "the first hundred"),
             "missing": _MISSING,
             "confirm": nullable(string("send it with the same request to publish them, or to go on")),
+        }
+    ),
+    "TargetPause": object_of(
+        {
+            "topic": {**TOPIC, "description": "the name of one callback topic, without a pattern"},
+            "for": {**DURATION, "description": 'it ends by itself after this time, such as "1h"'},
+            "why": string("the reason, for those who look", maxLength=MAX_TEXT),
+        },
+        ("topic",),
+    ),
+    "TargetResume": object_of(
+        {
+            "topic": {**TOPIC, "description": "the name of one callback topic, without a pattern"},
+            "over": {**DURATION, "description": 'send what is held evenly over this time, such as "10m"; else at once'},
+        },
+        ("topic",),
+    ),
+    "TargetCommand": object_of(
+        {
+            "topic": TOPIC,
+            "number": number("of the command; each machine takes it within two seconds"),
+            "paused": boolean("whether its timers wait"),
+            "until_s": nullable(SECOND, "when the pause ends by itself"),
+            "over_s": number("seconds over which what is held is sent; 0: at once"),
+        }
+    ),
+    "TargetList": object_of(
+        {
+            "targets": list_of(
+                object_of(
+                    {
+                        "topic": TOPIC,
+                        "state": string(
+                            "paused; going-on: what was held is being sent; noisy: it has so many due timers that "
+                            "those of others would wait, so it is sent when no others are due",
+                            enum=["paused", "going-on", "noisy"],
+                        ),
+                        "held": nullable(number(), "timers that are due and wait; null: not known now"),
+                        "held_at_least": boolean("whether there may be more than `held`"),
+                        "number": nullable(number(), "of the newest command; null: only progress has it"),
+                        "since_s": nullable(SECOND, "since when"),
+                        "until_s": nullable(SECOND, "when it ends by itself"),
+                        "released_by_s": nullable(SECOND, "when all that was held is to be sent"),
+                        "by": string("who gave the command"),
+                        "why": string("why"),
+                        "waits_for": list_of(string(), "partitions that have not taken the newest command"),
+                        "machines": anything("partition -> number of the newest command that it has taken"),
+                    }
+                )
+            ),
+            "below": list_of(string(), "partitions below feature level 10, which take no commands"),
+            "unreadable": anything("callback topic -> why its record cannot be read"),
         }
     ),
     "Workers": object_of(

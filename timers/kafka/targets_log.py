@@ -14,11 +14,11 @@ from confluent_kafka import KafkaException, TopicPartition
 from timers.core.fired import Command
 from timers.kafka import connection, records
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, NewestCommitted
-from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import span_reader
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.process.config.settings import Settings
+from timers.process.threads import call_in_thread
 from timers.wire import targets as wire
 from timers.wire import topics
 from timers.wire.targets import PARTITION, Target, Targets
@@ -96,24 +96,24 @@ def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float 
     return wire.decode_all(values)
 
 
-def give(settings: Settings, reports: connection.ErrorReports, make: Callable[[Targets], Target]) -> Command:
+def give(
+    settings: Settings, reports: connection.ErrorReports, prepare: Callable[[], Callable[[Targets], Target]]
+) -> Command:
     """Write one command, and return it when the brokers have it. Blocks.
 
     No two commands have the same number: each one reads the topic after it has fenced those that began before.
 
     Args:
-        make: returns the command, given what the topic says.
+        prepare: called once, while the fence is under way. Returns what makes the command of what the topic says.
 
     Raises:
         KafkaException: the brokers do not answer, or refuse.
     """
+    make: Callable[[Targets], Target] | None = None
     while True:
-        writer = TransactionalWriter(
-            {**connection.librdkafka(settings), "error_cb": reports},
-            topics.commander_id(settings.app_id),
-            MAX_RECORD_BYTES,
-            BrokersTime.of(settings).record_ms,
-        )
+        opening = call_in_thread("timers-targets", _writer, settings, reports)
+        make = make or prepare()
+        writer = opening.result()
         found = read(settings, reports)
         target = make(found)
         # What is no name of a topic, no other command replaces.
@@ -127,3 +127,8 @@ def give(settings: Settings, reports: connection.ErrorReports, make: Callable[[T
             sleep(random() * AGAIN_S)  # another command was given at the same moment
         else:
             return target.command
+
+
+def _writer(settings: Settings, reports: connection.ErrorReports) -> TransactionalWriter:
+    properties = {**connection.librdkafka(settings), "error_cb": reports}
+    return TransactionalWriter(properties, topics.commander_id(settings.app_id), MAX_RECORD_BYTES)

@@ -7,17 +7,18 @@ with their next tick (:mod:`timers.core.fired`). Progress records say what each 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
-from timers.core.fired import MOST_PAUSES, PAUSE, Command, Hold
+from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold
 from timers.core.levels import HOLDS
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.errors import TargetError, TimersError
-from timers.kafka import connection, targets_log, topics
+from timers.errors import TargetError
+from timers.kafka import connection, targets_log
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import admin_client
 from timers.kafka.progress_log import allowed_level, read_all
@@ -33,7 +34,25 @@ from timers.wire.topics import LEGAL_FORM, WORKERS_ONLY, is_legal, partition_nam
 OVER_S = 600
 """Seconds over which a pause with an end releases its timers, when it ends by itself."""
 
+DAY_S = 86_400
+MAX_FOR_S = 366 * DAY_S
+MAX_OVER_S = 30 * DAY_S
+
 EXAMPLE = "timers targets pause orders --for 1h"
+
+
+class KeyReused(TargetError):
+    """The first request with this key asked for something else."""
+
+
+class Request(NamedTuple):
+    """Who gives a command, and why."""
+
+    by: str = ""
+    why: str = ""
+    mark: str = ""
+    """Hash of the request's key, ``/``, and hash of the request; empty: it has no key. A command is given once for each
+    key."""
 
 
 class Found(NamedTuple):
@@ -50,9 +69,8 @@ class Found(NamedTuple):
     def below(self) -> list[str]:
         """The partitions that take no commands, because they are below the level of holds."""
         below = [tp for tp, progress in self.progress.items() if progress.level < HOLDS]
-        return [
-            partition_name(*tp) for tp in sorted([*below, *(self.missing if self.level_of_missing < HOLDS else ())])
-        ]
+        below += self.missing if self.level_of_missing < HOLDS else ()
+        return [partition_name(*tp) for tp in sorted(below)]
 
     @property
     def number(self) -> int:
@@ -70,14 +88,9 @@ class Found(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The targets that are paused, or have held timers."""
-        paused = {name for name, target in self.targets.known.items() if target.command.is_paused}
         held = {hold.target for progress in self.progress.values() for hold in progress.holds}
-        ended = {name for name in paused - held if self.is_taken(self.targets.known[name].command)}
-        return sorted((paused - ended) | held)
-
-    def is_taken(self, command: Command) -> bool:
-        """Whether each machine that takes commands has taken this one."""
-        return not self.waits_for(command)
+        asked = {name for name, each in self.targets.known.items() if each.command.is_paused}
+        return sorted(held | {name for name in asked if self.waits_for(self.targets.known[name].command)})
 
     def waits_for(self, command: Command) -> list[str]:
         """The partitions that have not taken a command yet."""
@@ -87,119 +100,193 @@ class Found(NamedTuple):
             if progress.level >= HOLDS and not has_taken(progress, command)
         ]
 
+    def shown(self, name: str) -> dict[str, Any]:
+        """What is known of one of :attr:`names`, for JSON."""
+        target, holds = self.targets.known.get(name), self.holds_of(name)
+        every = [hold for each in holds.values() for hold in each]
+        paused = [hold for hold in every if hold.is_paused]
+        if paused or (target is not None and target.command.is_paused):
+            state = PAUSED
+        else:
+            state = NOISY if all(hold.reason == NOISY and hold.end is None for hold in every) else GOING_ON
+        releases = [hold for hold in every if hold.resumed_s]
+        ends = [hold.until_s for hold in paused if hold.until_s]
+        return {
+            "topic": name,
+            "state": state,
+            "number": target.command.number if target else None,
+            "since_s": min((hold.since_s for hold in paused or every), default=target.at_s if target else None),
+            "until_s": max(ends, default=target.command.until_s or None if target and state == PAUSED else None),
+            "released_by_s": max((hold.resumed_s + hold.over_s for hold in releases), default=None),
+            "by": target.by if target else "",
+            "why": target.why if target else ("" if state == NOISY else ONLY_IN_PROGRESS),
+            "waits_for": self.waits_for(target.command) if target else [],
+            "machines": {partition_name(*tp): progress.taken for tp, progress in sorted(self.progress.items())},
+        }
+
+
+PAUSED, GOING_ON = "paused", "going-on"
+"""States of a target, beside :data:`~timers.core.fired.NOISY`: its timers wait; those that waited are being sent."""
+
+ONLY_IN_PROGRESS = "only in progress, not in the topic of targets: give the command again"
+
 
 def has_taken(progress: Progress, command: Command) -> bool:
     """Whether a machine has taken a command. It begins a pause at once, and notes the number when nothing is due."""
     if progress.taken >= command.number:
         return True
-    return any(
-        hold.number == command.number and hold.is_paused for hold in progress.holds.by_target.get(command.target, ())
-    )
+    holds = progress.holds.by_target.get(command.target, ())
+    return any(hold.number == command.number and hold.is_paused for hold in holds)
 
 
-def look(settings: Settings, cluster: Cluster, reports: connection.ErrorReports) -> Found:
+def look(settings: Settings) -> Found:
     """Return what is known of targets. Blocks.
 
     Raises:
-        KafkaException: the brokers do not answer.
-        LogMismatch: a progress record cannot be read.
+        TargetError: no worker of this version has run yet.
+        TimersError: the brokers do not answer, or refuse, or a progress record cannot be read.
     """
-    return _found(settings, cluster, targets_log.read(settings, reports))
+    reports = connection.ErrorReports(settings)
+    with reports.explained("it cannot be read what is paused"):
+        found, _ = _look(settings, reports)
+        return found._replace(targets=targets_log.read(settings, reports))
 
 
-def _found(settings: Settings, cluster: Cluster, targets: Targets) -> Found:
+def _look(settings: Settings, reports: connection.ErrorReports) -> tuple[Found, Collection[str]]:
+    """What is known of targets, without what their topic says; and the names of all topics."""
+    known = listed(admin_client(settings, reports), connection.TIMEOUT_S)
+    if settings.targets_topic not in known or settings.progress_topic not in known:
+        raise TargetError(
+            f"topic {settings.targets_topic!r} does not exist: no worker of this version has run yet as TIMERS_APP_ID="
+            f"{settings.app_id!r} (try: timers worker)"
+        )
+    cluster = Cluster("", {}, {name: each.partitions for name, each in known.items()})
     progress = read_all(settings, cluster)
     tps = [(topic, each) for topic in enabled_formats(settings) for each in range(cluster.partitions.get(topic, 0))]
     missing = tuple(tp for tp in tps if tp not in progress)
-    return Found(targets, progress, missing, allowed_level(settings) if missing else HOLDS)
+    return Found(Targets({}, {}), progress, missing, allowed_level(settings) if missing else HOLDS), known.keys()
 
 
-def pause(
-    settings: Settings,
-    target: str,
-    *,
-    for_s: int | None = None,
-    over_s: int = OVER_S,
-    by: str,
-    why: str = "",
-) -> Command:
-    """Let the timers of a callback topic wait, and return the command when the brokers have it. Blocks.
+Make: TypeAlias = Callable[[Found, Collection[str], int], Target]
+"""Returns the record of a command, given what is known of targets, the names of all topics, and the epoch second.
+
+Raises:
+    TargetError: there can be none.
+"""
+
+
+def pausing(
+    settings: Settings, target: str, request: Request, *, for_s: int | None = None, over_s: int = OVER_S
+) -> Make:
+    """Returns what lets the timers of a callback topic wait.
 
     Args:
-        for_s: seconds after which it ends by itself; None: it goes on until :func:`resume`.
+        for_s: seconds after which the pause ends by itself; None: it goes on until it is resumed.
         over_s: seconds that the release takes then.
-        by: who wants it.
-        why: why.
 
     Raises:
         TargetError: it cannot be paused.
-        TimersError: the brokers do not answer or refuse, or partitions are below the level of holds.
     """
     _check_name(settings, target)
-    _check_text(why)
+    if for_s is not None and not 0 < for_s <= MAX_FOR_S:
+        raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {for_s} s; try: {EXAMPLE}")
+    if len(request.why) > MAX_TEXT:
+        raise TargetError(
+            f"the reason has {len(request.why)} characters, and {MAX_TEXT} are allowed; try: {EXAMPLE} --why 'no disk'"
+        )
 
-    def make(found: Found, now_s: int) -> Target:
+    def command(found: Found, names: Collection[str], now_s: int) -> Command:
+        if target not in names:
+            nearest = difflib.get_close_matches(target, names, n=1)
+            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+            raise TargetError(f"topic {target!r} does not exist: {hint}Name a callback topic, such as: {EXAMPLE}")
         if below := found.below:
             shown = f"{', '.join(below[:5])}{f' and {len(below) - 5} more' if len(below) > 5 else ''}"
-            raise TimersError(
+            raise TargetError(
                 f"nothing was paused: {shown} {'is' if len(below) == 1 else 'are'} below feature level {HOLDS}, from "
                 f"which on timers can be held. When all workers run this version: timers levels --raise {HOLDS}"
             )
-        paused = {name for name in found.names if name != target}
+        paused = {name for name in found.names if name != target and found.shown(name)["state"] != NOISY}
         if len(paused) >= MOST_PAUSES:
             raise TargetError(
-                f"{counted(len(paused), 'callback topic')} are paused, and no more than {MOST_PAUSES} can be: end one "
-                f"first, such as: timers targets resume {min(paused)}"
+                f"{counted(len(paused), 'callback topic')} are paused, or have timers that are being released, and no "
+                f"more than {MOST_PAUSES} can be: end one first, such as: timers targets resume {min(paused)}"
             )
         until_s = 0 if for_s is None else now_s + for_s
-        command = Command(found.number + 1, target, True, until_s, over_s if until_s else 0)
-        return Target(command, by[:MAX_TEXT], why, now_s)
+        return Command(found.number + 1, target, True, until_s, over_s if until_s else 0)
 
-    return _give(settings, make, exists=target)
+    return partial(_target, target, request, command)
 
 
-def resume(settings: Settings, target: str, *, over_s: int = 0, by: str) -> Command:
-    """Let the timers of a paused callback topic go on, and return the command when the brokers have it. Blocks.
+def resuming(settings: Settings, target: str, request: Request, *, over_s: int = 0) -> Make:
+    """Returns what lets the timers of a paused callback topic go on.
 
     Args:
         over_s: seconds that the release of held timers takes; 0: as long as it needs.
-        by: who wants it.
 
     Raises:
-        TargetError: it is not paused.
-        TimersError: the brokers do not answer, or refuse.
+        TargetError: the release cannot take so long, or it is no callback topic.
     """
     _check_name(settings, target)
+    if not 0 <= over_s <= MAX_OVER_S:
+        example = "timers targets resume orders --over 10m"
+        raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {over_s} s; try: {example}")
 
-    def make(found: Found, now_s: int) -> Target:
+    def command(found: Found, names: Collection[str], now_s: int) -> Command:
         if target not in found.names and target not in found.targets.unreadable:
             paused = f": {', '.join(found.names[:5])} {'is' if len(found.names) == 1 else 'are'}" if found.names else ""
             raise TargetError(
                 f"{target!r} is not paused{paused}; `timers targets list` shows what is, and this pauses a topic: "
                 f"{EXAMPLE}"
             )
-        return Target(Command(found.number + 1, target, False, 0, over_s), by[:MAX_TEXT], "", now_s)
+        return Command(found.number + 1, target, False, 0, over_s)
 
-    return _give(settings, make)
+    return partial(_target, target, request, command)
 
 
-def _give(settings: Settings, make: Callable[[Found, int], Target], exists: str | None = None) -> Command:
+def _target(
+    target: str,
+    request: Request,
+    command: Callable[[Found, Collection[str], int], Command],
+    found: Found,
+    names: Collection[str],
+    now_s: int,
+) -> Target:
+    former = found.targets.known.get(target)
+    marks = former.marks if former else ()
+    if former and request.mark and (given := _given(request.mark, marks)):
+        if given != request.mark:
+            raise KeyReused(f"the first request with this key asked for something else of {target!r}")
+        return former  # it is written once more, which changes nothing
+    marks = (*marks, request.mark) if request.mark else marks
+    return Target(command(found, names, now_s), request.by[:MAX_TEXT], request.why, now_s, marks)
+
+
+def give(settings: Settings, make: Make) -> Command:
+    """Give a command, and return it when the brokers have it. Blocks.
+
+    Args:
+        make: of :func:`pausing` or :func:`resuming`.
+
+    Raises:
+        TargetError: as ``make`` says.
+        TimersError: the brokers do not answer, or refuse.
+    """
     reports = connection.ErrorReports(settings)
-    with reports.explained(f"nothing was written to topic {settings.targets_topic!r}"):
-        admin = admin_client(settings, reports)
-        known = listed(admin, connection.TIMEOUT_S)
-        if settings.targets_topic not in known:
-            raise TimersError(
-                f"topic {settings.targets_topic!r} does not exist: no worker of this version has run yet as "
-                f"TIMERS_APP_ID={settings.app_id!r}"
-            )
-        if exists is not None and exists not in known:
-            nearest = difflib.get_close_matches(exists, known, n=1)
-            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-            raise TargetError(f"topic {exists!r} does not exist: {hint}Name a callback topic, such as: {EXAMPLE}")
-        cluster = topics.existing_topics(admin, settings)
+
+    def prepare() -> Callable[[Targets], Target]:
+        found, names = _look(settings, reports)
         now_s = (BrokersTime.of(settings).record_ms() or round(1000 * Clock().now_s())) // 1000
-        return targets_log.give(settings, reports, lambda targets: make(_found(settings, cluster, targets), now_s))
+        return lambda targets: make(found._replace(targets=targets), names, now_s)
+
+    with reports.explained(f"topic {settings.targets_topic!r} did not take the command"):
+        return targets_log.give(settings, reports, prepare)
+
+
+def _given(mark: str, marks: Iterable[str]) -> str:
+    """That of some marks which has the same key; empty: none."""
+    key = mark.partition("/")[0]
+    return next((each for each in marks if each.partition("/")[0] == key), "")
 
 
 def _check_name(settings: Settings, target: str) -> None:
@@ -211,11 +298,4 @@ def _check_name(settings: Settings, target: str) -> None:
         raise TargetError(
             f"{target!r} is a topic of the engine itself, to which no timer fires: name a callback topic, such as: "
             f"{EXAMPLE}"
-        )
-
-
-def _check_text(why: str) -> None:
-    if len(why) > MAX_TEXT:
-        raise TargetError(
-            f"the reason has {len(why)} characters, and {MAX_TEXT} are allowed; try: {EXAMPLE} --why 'provider down'"
         )

@@ -33,7 +33,7 @@ LAG = (
     "timers_lag_seconds{way}",
     "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' clock. "
     "One observation for each callback. way: waited (the timer waited for its second), late (the request came after "
-    "its second), retried (the timer came from the retry topic).",
+    "its second), retried (the timer came from the retry topic), held (its topic was paused or noisy).",
 )
 BUILD = (
     "timers_build_info{version,compiled}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from timers.core.counters import LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
+from timers.core.counters import HELD, LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
 from timers.core.timer import TopicPartition
 from timers.machines.machine_parts import BUILT
 from timers.process import partition_metrics
@@ -284,7 +284,7 @@ def _dead_lettered(monitor: Monitor) -> Samples:
 
 def _lag(monitor: Monitor) -> Samples:
     numbers = {} if monitor.engine is None else monitor.engine.numbers()
-    return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED) if monitor.engine is not None]
+    return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED, HELD) if monitor.engine is not None]
 
 
 def _of_each(name: str, read: Callable[[Monitor, Any], float | None]) -> Callable[[Monitor], Samples]:

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17timers/v1/targets.proto\x12\ttimers.v1\"\xa2\x01\n\x06Target\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x0f\n\x07until_s\x18\x05 \x01(\x04\x12\x0e\n\x06over_s\x18\x06 \x01(\x04\x12\n\n\x02\x62y\x18\x07 \x01(\t\x12\x0b\n\x03why\x18\x08 \x01(\t\x12\x0c\n\x04\x61t_s\x18\t \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17timers/v1/targets.proto\x12\ttimers.v1\"\xb1\x01\n\x06Target\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x0f\n\x07until_s\x18\x05 \x01(\x04\x12\x0e\n\x06over_s\x18\x06 \x01(\x04\x12\n\n\x02\x62y\x18\x07 \x01(\t\x12\x0b\n\x03why\x18\x08 \x01(\t\x12\x0c\n\x04\x61t_s\x18\t \x01(\x04\x12\r\n\x05marks\x18\n \x03(\t\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,5 +22,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'timers.v1.targets_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TARGET']._serialized_start=39
-  _globals['_TARGET']._serialized_end=201
+  _globals['_TARGET']._serialized_end=216
 # @@protoc_insertion_point(module_scope)

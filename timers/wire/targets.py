@@ -25,6 +25,9 @@ MAX_TEXT = 200
 """Maximum number of characters of ``by`` and ``why``."""
 
 
+MAX_MARKS = 8
+
+
 class Target(NamedTuple):
     """What an operator wants of one callback topic."""
 
@@ -36,6 +39,9 @@ class Target(NamedTuple):
     """why,"""
     at_s: int = 0
     """and the epoch second in which it was said, by the clock of that machine. Nothing depends on them."""
+    marks: tuple[str, ...] = ()
+    """Which requests gave the newest commands, the newest last: hash of an ``Idempotency-Key``, ``/``, and one of the
+    request."""
 
 
 class TargetUnreadable(ValueError):
@@ -55,6 +61,7 @@ def encode(target: Target) -> tuple[bytes, bytes]:
         by=target.by,
         why=target.why,
         at_s=target.at_s,
+        marks=target.marks[-MAX_MARKS:],
     )
     return command.target.encode(), with_checksum(message)
 
@@ -79,7 +86,7 @@ def decode(key: bytes, value: bytes) -> Target:
     if message.topic != name:
         raise TargetUnreadable(f"its value is about {quoted(message.topic)[:100]}: was it copied?")
     command = Command(message.number, message.topic, message.paused, message.until_s, message.over_s)
-    return Target(command, message.by, message.why, message.at_s)
+    return Target(command, message.by, message.why, message.at_s, tuple(message.marks))
 
 
 class Targets(NamedTuple):

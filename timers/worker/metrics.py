@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,7 @@ from timers.core.counters import (
     Histogram,
     TopicCounters,
 )
+from timers.core.fired import PAUSE, Hold
 from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.progress import NamedSnapshot
@@ -46,6 +48,9 @@ from timers.worker import health
 from timers.worker.canary import Observation
 from timers.worker.health import WorkerStatus
 from timers.worker.machines.runner import Runner
+
+RELEASE = "release"
+"""Why timers are held: the pause is over, and they are being sent."""
 
 FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
@@ -236,6 +241,44 @@ def wrong_topics(status: WorkerStatus) -> Iterator[Mapping[str, int]]:
             yield {wrong.severity: 1}
     for _ in (*status.log_watch.made_anew, *status.lost_snapshots()):
         yield {RED: 1}
+
+
+def _holds(status: WorkerStatus) -> Iterator[tuple[str, str, Hold, int | None]]:
+    """(label of the callback topic, why, hold, its rows) of each hold; rows: None if they were not counted."""
+    shown = status.shown_topics
+    for runner in status.pool.runners.values():
+        for hold in runner.machine.progress.holds:
+            if hold.target in shown or len(shown) < MAX_TOPICS:
+                shown.add(hold.target)
+                label = hold.target
+            else:
+                label = OTHER_TOPICS
+            why = RELEASE if hold.reason == PAUSE and not hold.is_paused else hold.reason
+            yield label, why, hold, runner.machine.held.known(hold)
+
+
+def held(status: WorkerStatus) -> Samples:
+    """Timers that are held, by callback topic and why."""
+    totals: Counter[Labels] = Counter()
+    for label, why, _, rows in _holds(status):
+        if rows is not None:
+            totals[label, why] += rows
+    return list(totals.items())
+
+
+def hold_ages(status: WorkerStatus) -> Samples:
+    """Seconds since the oldest hold began, by callback topic and why."""
+    since: dict[Labels, int] = {}
+    for label, why, hold, _ in _holds(status):
+        since[label, why] = min(hold.since_s, since.get((label, why), hold.since_s))
+    now_s = status.pool.tick_s or 0
+    return [(labels, max(0, now_s - second)) for labels, second in since.items()]
+
+
+def oldest_pause_s(status: WorkerStatus) -> float:
+    """Seconds since the oldest pause without an end began; 0: there is none."""
+    holds = [hold for _, _, hold, _ in _holds(status) if hold.is_paused and not hold.until_s]
+    return max([(status.pool.tick_s or 0) - hold.since_s for hold in holds], default=0)
 
 
 def canary(value: Callable[[Observation], float | None], status: WorkerStatus) -> Samples:
@@ -472,6 +515,29 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "lost or fire early; each topic of timers that was deleted and made anew in the last 10 minutes counts too, "
         "and each partition whose snapshots were deleted), warning (a promise is weaker than it could be).",
         lambda status: sum_by((RED, WARNING), wrong_topics(status)),
+    ),
+    Entry(
+        "timers_paused_targets",
+        "Callback topics that are paused, as the partitions of this worker know them.",
+        partial(single, lambda status: len({hold.target for _, _, hold, _ in _holds(status) if hold.is_paused})),
+    ),
+    Entry(
+        "timers_held{topic,reason}",
+        "Timers whose second is over and that wait, by callback topic; with ids, replaced versions count too. reason: "
+        "pause, release (the pause is over, and they are being sent), noisy (there are so many that those of others "
+        "would wait). Without partitions where they were not counted since the worker has them. The first hundred "
+        "topics have their own label, all others are topic (other).",
+        held,
+    ),
+    Entry(
+        "timers_hold_age_seconds{topic,reason}",
+        "Seconds since the callback topic was paused, or became noisy: the oldest such hold of this worker.",
+        hold_ages,
+    ),
+    Entry(
+        "timers_oldest_pause_seconds",
+        "Seconds since the oldest pause without an end began; 0 if there is none.",
+        partial(single, oldest_pause_s),
     ),
     Entry(
         "timers_unforeseen_failures_total",

@@ -270,6 +270,9 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         why = f"New dead letters in the last half hour: {new_letters:,}."
         way_out = "Mend the cause, and retry them."
         found.append(Finding(AMBER, "dead letters", why, way_out, screen="dead-letters"))
+    if paused := max((worker.get("paused_targets") or 0 for worker in figures.workers), default=0):
+        topics = f"{paused:.0f} callback topics are" if paused > 1 else "A callback topic is"
+        found.append(Finding(AMBER, "paused topics", f"{topics} paused: their timers wait.", screen="targets"))
     versions = sorted({str(worker["version"]) for worker in figures.workers if worker.get("version")})
     if len(versions) > 1:
         why = f"Workers run different versions: {', '.join(versions)}."

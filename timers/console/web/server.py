@@ -22,6 +22,7 @@ from timers.console import (
     letter_pages,  # noqa: F401
     routes,
     scheduler_api,
+    target_pages,  # noqa: F401
     timer_pages,  # noqa: F401
     worker_pages,  # noqa: F401
 )

@@ -11,7 +11,8 @@ from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.web import (
-    timer_screens,  # noqa: F401  # this import and the next one fill SCREENS
+    target_screens,  # noqa: F401  # this import and the next ones fill SCREENS
+    timer_screens,  # noqa: F401
     worker_screens,  # noqa: F401
 )
 from timers.console.web.board import Board
@@ -40,6 +41,7 @@ MENU = (
     ("/fired", "Fired", "clock"),
     ("/lag", "Lag", "bars"),
     ("/dead-letters", "Dead letters", "letter"),
+    ("/targets", "Paused topics", "pause"),
     ("/workers", "Workers", "server"),
     ("/queues", "Queues", "queue"),
 )
@@ -111,6 +113,6 @@ WAYS_OUT = {
     "busy": "Try again in a few seconds.",
     "rate-limited": "Wait, then load the page again.",
     "login-missing": "Load the page again, and log in.",
-    "unknown": "Look for the timer before you try again.",
+    "unknown": "Look for the timer, or the paused topic, before you try again.",
 }
 """Code of a problem -> what the reader can do about it."""

@@ -68,6 +68,7 @@ WAY_NAMES = {
     WAITED: "punctual: the timer waited for its second",
     "late": "late request: its second was over when it arrived",
     "retried": "retried: its target failed before",
+    "held": "held: its topic was paused, or had so many timers that those of others would wait",
 }
 
 LAG_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -1,0 +1,120 @@
+"""The HTTP API and the pages of paused callback topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.console_pages import HTML, PART
+from tests.harness.console_users import USERS, bearer
+from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.client.request import TimerRequest
+from timers.errors import TimersError
+
+PAUSE, RESUME = "/v1/targets/pause", "/v1/targets/resume"
+
+
+@pytest.fixture
+def cluster() -> SimCluster:
+    cluster = SimCluster()
+    cluster.topic_names = {"mails", "tenant-mails"}
+    cluster.timers["a"] = TimerRequest("mails", None, "", at=1_900_000_000)
+    return cluster
+
+
+async def listed(client: Any) -> dict[str, Any]:
+    _, answer = await answer_of(client, "GET", "/v1/targets")
+    return {each["topic"]: each for each in answer["targets"]}
+
+
+async def test_a_topic_is_paused_looked_at_and_resumed(cluster: SimCluster) -> None:
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h", "why": "down"})
+        assert status == 200
+        until_s = cluster.now_s + 3600
+        assert answer == {"topic": "mails", "number": 1, "paused": True, "until_s": until_s, "over_s": 600}
+        shown = (await listed(client))["mails"]
+        assert (shown["state"], shown["held"], shown["until_s"], shown["why"]) == ("paused", 1, until_s, "down")
+        status, answer = await answer_of(client, "POST", RESUME, json={"topic": "mails", "over": "10m"})
+        assert (status, answer["number"], answer["paused"], answer["over_s"]) == (200, 2, False, 600)
+        assert (await listed(client))["mails"]["state"] == "going-on"
+    assert [entry["operation"] for entry in cluster.recorded] == ["pauseTarget", "resumeTarget"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "says"),
+    [
+        (PAUSE, {"topic": "mail"}, 422, "target-refused", "did you mean 'mails'? "),
+        (PAUSE, {"topic": "mail*"}, 400, "parameter-invalid", "the name of one callback topic, without a pattern"),
+        (PAUSE, {"topic": "timers-progress"}, 422, "target-refused", "a topic of the engine itself"),
+        (PAUSE, {"topic": "mails", "for": "soon"}, 400, "parameter-invalid", "such as 1h30m"),
+        (PAUSE, {"topic": "mails", "for": "0s"}, 422, "target-refused", "a pause lasts 1 s to 366 days"),
+        (RESUME, {"topic": "mails"}, 422, "target-refused", "'mails' is not paused"),
+        (RESUME, {"topic": "mails", "over": "31d"}, 422, "target-refused", "a release takes up to 30 days"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    cluster: SimCluster, path: str, body: dict[str, str], status: int, code: str, says: str
+) -> None:
+    async with console(cluster) as client:
+        found, answer = await answer_of(client, "POST", path, json=body)
+    assert (found, answer["code"]) == (status, code)
+    assert says in answer["detail"]
+    assert not cluster.known_targets
+
+
+async def test_a_key_gives_one_command(cluster: SimCluster) -> None:
+    key = {"Idempotency-Key": "incident-17"}
+    async with console(cluster) as client:
+        for _ in range(2):
+            _, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h"}, headers=key)
+            assert answer["number"] == 1
+            cluster.now_s += 10
+        status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"}, headers=key)
+        assert (status, answer["code"]) == (422, "idempotency-key-reused")
+        await answer_of(client, "POST", RESUME, json={"topic": "mails"})
+        _, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h"}, headers=key)
+        assert (answer["number"], answer["paused"]) == (2, False), "a late copy of the request does not pause it again"
+
+
+async def test_an_answer_of_no_broker_is_no_refusal(cluster: SimCluster) -> None:
+    cluster.failure = TimersError("no broker answers")
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"})
+    assert (status, answer["code"], answer["outcome"]) == (504, "unknown", "unknown")
+
+
+async def test_roles_and_topics_of_users_count(cluster: SimCluster, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text(USERS)
+    users.chmod(0o600)
+    async with console(cluster, TIMERS_CONSOLE_USERS_FILE=str(users)) as client:
+        for name, topic, status in (("rob", "mails", 403), ("tenant", "mails", 403), ("tenant", "tenant-mails", 200)):
+            found, _ = await answer_of(client, "POST", PAUSE, json={"topic": topic}, headers=bearer(name))
+            assert found == status, (name, topic)
+        await answer_of(client, "POST", PAUSE, json={"topic": "mails"}, headers=bearer("ada"))
+        for name, seen in (("rob", ["mails", "tenant-mails"]), ("tenant", ["tenant-mails"])):
+            _, answer = await answer_of(client, "GET", "/v1/targets", headers=bearer(name))
+            assert [each["topic"] for each in answer["targets"]] == seen
+    assert cluster.known_targets["mails"].by == "ada"
+
+
+async def test_the_page_pauses_and_shows_what_a_release_would_do(cluster: SimCluster) -> None:
+    async with console(cluster) as client:
+        async with client.post(
+            "/targets/pause", data={"topic": "mails", "for": "", "why": "<down>"}, headers=PART
+        ) as done:
+            assert done.status == 200 and "is paused" in await done.text()
+        async with client.get("/targets", headers=HTML) as page:
+            text = await page.text()
+            assert "&lt;down&gt;" in text and "it is resumed" in text
+        form = {"topic": "mails", "over": "10s"}
+        async with client.post("/targets/resume", data=form, headers=PART) as preview:
+            text = await preview.text()
+            assert "<strong>1</strong> timer is held" in text and "over 10" in text
+        assert cluster.known_targets["mails"].command.is_paused
+        async with client.post("/targets/resume", data={**form, "confirm": "1"}, headers=PART) as done:
+            assert "goes on" in await done.text()
+        assert not cluster.known_targets["mails"].command.is_paused

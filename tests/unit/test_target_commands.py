@@ -1,0 +1,182 @@
+"""Commands about targets: their numbers and refusals, and what a worker says of machines that differ from the topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.constants import Constants
+from timers.core.fired import MOST_PAUSES, Command, Hold, Holds, Moment
+from timers.core.keys import NEVER
+from timers.core.levels import HOLDS, READABLE_LATE
+from timers.core.progress import Progress
+from timers.errors import TargetError
+from timers.offline.targets import Found, Request, pausing, resuming
+from timers.process.config.settings import Settings
+from timers.wire.targets import Target, Targets
+from timers.worker.consumer import target_watch
+from timers.worker.consumer.target_watch import TargetWatch
+
+NOW_S = 1_900_000_000
+BEGIN = Moment(5, NEVER, 0)
+TP = ("timer-request", 0)
+
+
+def progress(*holds: Hold, taken: int = 0) -> Progress:
+    return replace(Progress.first(HOLDS), holds=Holds(holds), taken=taken, fired_through=(NOW_S, 1))
+
+
+def hold(target: str, number: int, **fields: Any) -> Hold:
+    return Hold(target, "pause", number, BEGIN, NOW_S - 60, **fields)
+
+
+def found(*progresses: Progress, known: tuple[Command, ...] = ()) -> Found:
+    targets = Targets({each.target: Target(each) for each in known}, {})
+    return Found(targets, {("timer-request", at): each for at, each in enumerate(progresses)}, (), HOLDS)
+
+
+def paused(there: Found, target: str = "mails", **how: Any) -> Command:
+    return pausing(Settings(), target, Request("ops"), **how)(there, {"mails", "orders"}, NOW_S).command
+
+
+def test_the_number_is_above_all_that_topic_and_progress_know() -> None:
+    assert paused(found(progress())).number == 1
+    assert (
+        paused(found(progress(taken=4), progress(hold("orders", 9)), known=(Command(6, "orders", True),))).number == 10
+    )
+
+
+def test_an_end_is_a_second_and_has_a_slow_release() -> None:
+    assert paused(found(progress()), for_s=60) == Command(1, "mails", True, NOW_S + 60, 600)
+    assert paused(found(progress())) == Command(1, "mails", True)
+
+
+@pytest.mark.parametrize("target", ["mail*", "a,b", "", "a b", "timer-request", "other-timer-targets", "__x"])
+def test_what_is_no_callback_topic_is_refused_with_an_example(target: str) -> None:
+    for make in (pausing, resuming):
+        with pytest.raises(TargetError, match="timers targets pause orders"):
+            make(Settings(), target, Request())
+
+
+def test_partitions_below_the_level_are_named() -> None:
+    with pytest.raises(TargetError, match="timer-request/1 is below feature level 10"):
+        paused(found(progress(), Progress.first(READABLE_LATE)))
+    with pytest.raises(TargetError, match="timer-request/7 is below"):
+        paused(found(progress())._replace(missing=(("timer-request", 7),), level_of_missing=READABLE_LATE))
+
+
+def test_no_more_are_paused_than_a_machine_holds() -> None:
+    full = found(progress(*(hold(f"t{at}", at + 1) for at in range(MOST_PAUSES))))
+    with pytest.raises(TargetError, match=r"32 callback topics .* timers targets resume t0"):
+        paused(full)
+    assert paused(full._replace(progress={TP: progress(hold("mails", 1))})).number == 2  # it is paused: a change
+
+
+def test_only_what_is_paused_is_resumed() -> None:
+    with pytest.raises(TargetError, match="'mails' is not paused: orders is"):
+        resuming(Settings(), "mails", Request())(found(progress(hold("orders", 1))), (), NOW_S)
+    there = found(progress(hold("mails", 1)))
+    assert resuming(Settings(), "mails", Request(), over_s=60)(there, (), NOW_S).command == Command(
+        2, "mails", False, 0, 60
+    )
+    damaged = found(progress())._replace(targets=Targets({}, {"mails": "it is damaged"}))
+    assert resuming(Settings(), "mails", Request())(damaged, (), NOW_S).command.number == 1
+
+
+def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
+    command = Command(3, "mails", True, NOW_S + 60, 600)
+    there = found(progress(hold("mails", 3, until_s=NOW_S + 60), taken=3), progress(taken=2), known=(command,))
+    shown = there.shown("mails")
+    assert (shown["state"], shown["since_s"], shown["until_s"]) == ("paused", NOW_S - 60, NOW_S + 60)
+    assert (shown["waits_for"], shown["machines"]) == (
+        ["timer-request/1"],
+        {"timer-request/0": 3, "timer-request/1": 2},
+    )
+    released = hold("mails", 3, end=BEGIN, resumed_s=NOW_S, over_s=60)
+    going = found(progress(released, taken=4), known=(Command(4, "mails", False, 0, 60),))
+    assert (going.shown("mails")["state"], going.shown("mails")["released_by_s"]) == ("going-on", NOW_S + 60)
+    assert found(progress(taken=4), known=(Command(4, "mails", False),)).names == []
+    assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in progress")
+
+
+# ---- what a worker says ----------------------------------------------------------------------------------------------
+
+
+class SimPool:
+    """A pool with one machine."""
+
+    def __init__(self, machine: Progress) -> None:
+        self.runners = {
+            TP: SimpleNamespace(machine=SimpleNamespace(progress=machine, recovering=False, rescue_count=0))
+        }
+        self.tick_s = NOW_S
+        self.commands: tuple[Command, ...] = ()
+
+    def command(self, commands: tuple[Command, ...]) -> None:
+        self.commands = commands
+
+
+def watch(pool: SimPool) -> TargetWatch:
+    watch = TargetWatch.__new__(TargetWatch)
+    service: Any = watch
+    service._topic, service._pool, service._targets = "targets", pool, Targets({}, {})
+    service._unread_since, service._since = None, {}
+    service._read = SimpleNamespace(is_set=lambda: False, set=lambda: None)
+    return watch
+
+
+@pytest.fixture
+def at_once(constants: Constants) -> None:
+    constants(target_watch, DIFFERS_S=0.0)
+
+
+@pytest.mark.parametrize(
+    ("holds", "commands", "says"),
+    [
+        ((hold("mails", 3),), (Command(3, "mails", True),), None),
+        ((), (Command(3, "mails", False),), None),
+        ((), (Command(3, "mails", True, NOW_S - 1),), None),
+        ((hold("mails", 3, end=BEGIN),), (), None),
+        ((hold("mails", 3),), (), "paused by command 3, which is only in progress"),
+        ((hold("mails", 3),), (Command(2, "mails", False),), "only in progress"),
+        ((), (Command(3, "mails", True),), "command 3, pause mails, was not taken"),
+        ((hold("mails", 3),), (Command(4, "mails", False),), "timers targets resume mails"),
+    ],
+)
+def test_a_machine_that_differs_from_the_topic_is_named_with_the_command(
+    at_once: None, holds: tuple[Hold, ...], commands: tuple[Command, ...], says: str | None
+) -> None:
+    pool = SimPool(progress(*holds))
+    watching = watch(pool)
+    watching._note(Targets({each.target: Target(each) for each in commands}, {}), "")
+    assert pool.commands == commands
+    found = watching.problems.get("timer-request/0")
+    assert (found is None) if says is None else (found is not None and says in found), found
+
+
+def test_a_difference_is_shown_after_some_time_only() -> None:
+    watching = watch(SimPool(progress(hold("mails", 3))))
+    watching._note(Targets({}, {}), "")
+    assert not watching.problems
+
+
+def test_a_machine_that_is_behind_ends_its_pause_later(at_once: None) -> None:
+    pool = SimPool(progress(hold("mails", 3)))
+    pool.tick_s += 60
+    watching = watch(pool)
+    watching._note(Targets({"mails": Target(Command(4, "mails", False))}, {}), "")
+    assert not watching.problems
+
+
+def test_a_topic_that_cannot_be_read_or_is_damaged_is_named_and_keeps_what_is_known(at_once: None) -> None:
+    pool = SimPool(progress())
+    watching = watch(pool)
+    known = Targets({"orders": Target(Command(1, "orders", False))}, {"mails": "it is damaged"})
+    watching._note(known, "")
+    assert "timers targets pause mails" in watching.problems["targets"]
+    watching._note(None, "no leader")
+    assert "cannot be read (no leader)" in watching.problems["targets"]
+    assert pool.commands == known.commands

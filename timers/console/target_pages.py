@@ -1,0 +1,105 @@
+"""The handlers of ``/v1/targets``: what is paused, and commands about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from timers.client.request import parse_duration
+from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
+from timers.console.problems import Problem
+from timers.console.timer_pages import ask
+from timers.core.fired import Command
+from timers.errors import InvalidTimerError, TargetError, TimersError
+from timers.wire.query import COUNT_PATH
+
+if TYPE_CHECKING:
+    from timers.offline.targets import Make
+
+COUNTING_S = 2.0
+"""How long all held timers are counted for an answer."""
+
+DAY_S = 86_400
+
+
+@handles("listTargets")
+async def list_targets(call: Call) -> Reply:
+    try:
+        found = await call.console.cluster.targets()
+    except TargetError as error:
+        raise Problem("target-refused", str(error)) from None
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    until = monotonic() + COUNTING_S
+    names = [name for name in found.names if call.user.may_use_topic(name)]
+    listed = [found.shown(name) | await _held(call, name, until) for name in names]
+    unreadable = {name: why for name, why in found.targets.unreadable.items() if call.user.may_use_topic(name)}
+    return Reply({"targets": listed, "below": found.below, "unreadable": unreadable})
+
+
+async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
+    """How many timers of a topic are due and have not fired, as the workers count them."""
+    held, after = 0, dict[str, str]()
+    try:
+        while True:
+            asked = {"topic": name, "to": str(int(call.console.now_s())), "by": str(DAY_S), **after}
+            answer = (await ask(call, COUNT_PATH, asked)).body
+            held += sum(each["timers"] for each in answer["timers"])
+            if answer["next"] is None or monotonic() > until:
+                return {"held": held, "held_at_least": answer["next"] is not None or bool(answer["missing"])}
+            after = {"cursor": answer["next"]}
+    except Problem:  # what is paused is known all the same
+        return {"held": None, "held_at_least": False}
+
+
+@handles("pauseTarget")
+async def pause(call: Call) -> Reply:
+    from timers.offline.targets import pausing  # not at the top: it imports aiokafka
+
+    return await _give(call, partial(pausing, for_s=_seconds(call, "for")))
+
+
+@handles("resumeTarget")
+async def resume(call: Call) -> Reply:
+    from timers.offline.targets import resuming
+
+    return await _give(call, partial(resuming, over_s=_seconds(call, "over") or 0))
+
+
+async def _give(call: Call, made: Callable[..., Make]) -> Reply:
+    from timers.offline.targets import KeyReused, Request
+
+    topic, key = call.body["topic"], idempotency_key(call.request)
+    call.check_topic(topic, "pause or resume")
+    mark = mark_of(call.user, key, {"operation": call.route.name, **call.body}) if key is not None else ""
+    try:
+        make = made(call.console.settings, topic, Request(call.user.name, call.body.get("why", ""), mark))
+        command = await call.console.cluster.command(make)
+    except KeyReused as error:
+        raise Problem("idempotency-key-reused", str(error)) from None
+    except TargetError as error:
+        raise Problem("target-refused", str(error)) from None
+    except TimersError as error:
+        why = f"{error}. It is not known whether the command was given: look at the list, or send it again"
+        raise Problem("unknown", why, outcome="unknown") from None
+    return Reply(_shown(command))
+
+
+def _seconds(call: Call, name: str) -> int | None:
+    text = call.body.get(name)
+    try:
+        return None if text is None else parse_duration(text)
+    except InvalidTimerError as error:
+        raise Problem("parameter-invalid", f"{name}: {error}") from None
+
+
+def _shown(command: Command) -> dict[str, Any]:
+    return {
+        "topic": command.target,
+        "number": command.number,
+        "paused": command.is_paused,
+        "until_s": command.until_s or None,
+        "over_s": command.over_s,
+    }

@@ -1,0 +1,44 @@
+"""The pages of callback topics whose timers wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timers.client.request import parse_duration
+from timers.console.call import Reply
+from timers.console.problems import Problem
+from timers.console.web.page import Page, screen
+from timers.errors import InvalidTimerError
+
+
+@screen("/targets")
+async def targets(page: Page) -> Reply:
+    listed = await page.soon(page.api("listTargets"))
+    return page.show("targets.html", listed=listed, topic=page.given.get("topic", ""))
+
+
+@screen("/targets/pause", "POST")
+async def pause_target(page: Page) -> Reply:
+    form = await page.form()
+    body = {name: text for name in ("topic", "for", "why") if (text := form.get(name, "").strip())}
+    command = await page.api("pauseTarget", body)
+    return page.show("parts/target_command.html", command=command)
+
+
+@screen("/targets/resume", "POST")
+async def resume_target(page: Page) -> Reply:
+    """Says what a release would do, then begins it."""
+    form = await page.form()
+    body = {name: text for name in ("topic", "over") if (text := form.get(name, "").strip())}
+    if form.get("confirm"):
+        return page.show("parts/target_command.html", command=await page.api("resumeTarget", body))
+    listed = await page.api("listTargets")
+    target: dict[str, Any] = next((each for each in listed["targets"] if each["topic"] == body.get("topic")), {})
+    return page.show("parts/resume_preview.html", body=body, target=target, over_s=_seconds(body.get("over", "0s")))
+
+
+def _seconds(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except InvalidTimerError as error:
+        raise Problem("parameter-invalid", f"over: {error}") from None

@@ -84,7 +84,7 @@ class Rig(MachineRig):
         if found is None:
             return None
         state, stored = found
-        timer = reading.with_state(stored or row, due_s, self.place, state, with_value=False)
+        timer = reading.with_state(stored or row, due_s, self.place, state, False, None)
         assert (timer["due"], timer["source"]) == (due_s, sent.source)
         return state
 

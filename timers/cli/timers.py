@@ -451,11 +451,12 @@ class Pages:
 def cells(timer: Timer) -> tuple[str, ...]:
     """The cells of a timer under :data:`COLUMNS`."""
     attempt = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
+    held = " (held)" if "held" in timer else ""
     return (
         timer["due_at"],
         timer["topic"],
         one_line(callback_key_bytes(timer)),
-        timer["id"] + attempt,
+        timer["id"] + attempt + held,
         f"{timer['value_bytes']:,}",
     )
 

@@ -157,6 +157,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("the record that fires, if it is another one"),
             "retry": anything(),
+            "held": anything(),
             "error": string("why the request was rejected"),
         },
         "required": ["id", "source"],

@@ -178,7 +178,8 @@ def restored(
     """
     check_footer(snapshots.footer(named), named, place, progress)
     below = tuple(each for each in progress.settings if each.from_offset < named.applied)
-    unfired = pack_key(max(0, progress.fired_through[0]), 0)
+    # What is held is before that second; what has fired there is dropped afterwards.
+    unfired = pack_key(0 if progress.holds else max(0, progress.fired_through[0]), 0)
 
     def pages() -> Iterator[Page]:
         for page in snapshots.pages(named):

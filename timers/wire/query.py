@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
+from timers.core.fired import Hold
 from timers.core.listing import START, Position
 from timers.core.printable import json_value, quoted
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
@@ -102,8 +103,10 @@ def shown_id(row: Row, position: str) -> str:
     return position if row[5] is None else id_bytes(row[5][0]).decode(errors="replace")
 
 
-def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, with_value: bool) -> Timer:
-    """Return the answer for a pending timer."""
+def describe(
+    row: Row, due_s: int, topic: str, partition: int, hold: Hold | None = None, *, moved: bool, with_value: bool
+) -> Timer:
+    """Return the answer for a pending timer; ``hold``: what holds it, if it is due."""
     offset, callback_topic, key, value = row[:4]
     origin = None if row[5] is None else Origin(*row[5])
     position = topics.source(topic, partition, offset)
@@ -121,6 +124,9 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
         timer["position"] = position
     if moved and origin is not None:
         timer["retry"] = {"attempt": origin.attempt, "first_due": origin.due_s}
+    if hold is not None:
+        since = {"since": hold.since_s, "since_at": format_due(hold.since_s)}
+        timer["held"] = {"reason": hold.reason, "number": hold.number, **since}
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
         timer["headers"] = [[name, json_value(data)] for name, data in row[4] or ()]

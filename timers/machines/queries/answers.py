@@ -204,13 +204,13 @@ class LocalSource:
         found = await self._ask(partial(look, requests=requests), until)
         if found is None:
             return None
-        level, state, stored = found
+        level, state, stored, hold = found
         for rejected in decoded[level].rejected:
             return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
         if state is None:
             return None
         ((due_s, (row,)),) = decoded[level].rows.items()
-        return reading.with_state(stored or row, due_s, self.place, state, lookup.with_value)
+        return reading.with_state(stored or row, due_s, self.place, state, lookup.with_value, hold)
 
     async def _find_pending(self, offset: int, with_value: bool, until: float) -> Timer | None:
         """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired

@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
+from timers.core.fired import Hold
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.levels import FIRST, SNAPSHOTS
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
@@ -121,7 +122,8 @@ def page(machine: Machine, place: Place, query: Query, after: Position, limit: i
         if query.to_s is not None and due_s >= query.to_s:
             break
         for row in rows:
-            timer = _described(row, due_s, place, query.with_values)
+            hold = _hold(machine, row, due_s)
+            timer = wire.describe(row, due_s, *place[:2], hold, moved=place.moved, with_value=query.with_values)
             position = (due_s, place.topic, place.partition, row[0])
             listed.append(Listed(position, timer))
             if len(listed) == limit:
@@ -168,7 +170,9 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
         state = wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, request_of(entry))
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
-    return None if row is None else with_state(row, due_s, place, wire.PENDING, with_value)
+    if row is None:
+        return None
+    return with_state(row, due_s, place, wire.PENDING, with_value, _hold(machine, row, due_s))
 
 
 def find_record(
@@ -206,8 +210,9 @@ def find_record(
 
 def find_sent(
     machine: Machine, place: Place, offset: int, append_s: int, requests: Mapping[int, tuple[str | None, int] | None]
-) -> tuple[int, str | None, Row | None] | None:
-    """The state of the request in a record, as :func:`find_record` returns it. None: the machine has not read it.
+) -> tuple[int, str | None, Row | None, Hold | None] | None:
+    """The state of the request in a record, as :func:`find_record` returns it, and what holds its timer. None: the
+    machine has not read it.
 
     Args:
         requests: feature level from which such a record is read so -> the id of its timer, and the due second; None: it
@@ -223,7 +228,10 @@ def find_sent(
     level = max(each for each in requests if each <= read_at)
     request = requests[level]
     found = None if request is None else find_record(machine, place, offset, *request, append_s)
-    return (level, *(found or (None, None)))
+    if found is None or request is None:
+        return level, None, None, None
+    state, row = found
+    return level, state, row, None if row is None else _hold(machine, row, request[1])
 
 
 def find_offset(
@@ -238,7 +246,8 @@ def find_offset(
     piece, source = _Slice(place), topics.source(*place[:2], offset)
     for through, rows in machine.waiting(after, lambda row: row[0] == offset or _source(row) == source):
         for row in rows:
-            return with_state(row, through[0], place, wire.PENDING, with_value), through
+            hold = _hold(machine, row, through[0])
+            return with_state(row, through[0], place, wire.PENDING, with_value, hold), through
         if piece.ends_after(rows):
             return None, through
     return None, None
@@ -248,13 +257,16 @@ def _source(row: Row) -> str | None:
     return None if row[5] is None else Origin(*row[5]).source
 
 
-def with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
+def with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool, hold: Hold | None) -> Timer:
     """A timer as a look-up shows it."""
-    return {**_described(row, due_s, place, with_value), "state": state}
+    timer = wire.describe(row, due_s, *place[:2], hold, moved=place.moved, with_value=with_value)
+    return {**timer, "state": state}
 
 
-def _described(row: Row, due_s: int, place: Place, with_value: bool) -> Timer:
-    return wire.describe(row, due_s, *place[:2], moved=place.moved, with_value=with_value)
+def _hold(machine: Machine, row: Row, due_s: int) -> Hold | None:
+    """What holds a pending timer that is due."""
+    key = due_s, row[0]
+    return machine.progress.hold_of(key, row[1]) if machine.progress.is_past(key) else None
 
 
 def _row(machine: Machine, key: OrderKey) -> Row | None:

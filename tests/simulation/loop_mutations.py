@@ -16,9 +16,9 @@ class ReadsOnAfterAGap(Loop):
 CHANGED = {
     "loop: a tick starts no drain": changed(("self.firing = self._commit_due = True", "self._commit_due = True")),
     "loop: one chunk for each tick": changed(
-        ("not self.machine.fire_chunk()", "(self.machine.fire_chunk(), setattr(self, 'firing', False)) is None"),
+        ("self.firing and self.machine.fire_chunk()", "self.firing and self.machine.fire_chunk() and False"),
     ),
-    "loop: no drain after acceptance": changed(("self.firing = True", "pass")),
+    "loop: no drain after acceptance": changed(("self.firing = is_draining = True", "pass")),
     "loop: no drain after a replay": changed(
         (
             "recovering and not self.recovering or self.released_s != released_s",

@@ -153,7 +153,7 @@ CHANGED = {
             "has_output = ...",
             "self._store.write(waiting, to_offset, judged.entries, lineage); has_output = ...",
         ),
-        ("self._store.write(waiting, to_offset, entries, lineage)", "None"),
+        ("self._store.write(waiting, to_offset, entries, lineage, held)", "None"),
     ),
     "[I2] late rows are stored": changed(("all(due_s > fired_s for due_s in rows)", "True")),
     "[I2] memory changes before the commit": changed(
@@ -182,16 +182,19 @@ CHANGED = {
     ),
     "[I4] replay filters by whole seconds": changed(
         (
-            "_, waiting = ...",
-            "waiting = {due_s: group for due_s, group in rows.items() if due_s > self.progress.fired_through[0]}",
+            "_, waiting, held = ...",
+            """
+held = {}
+waiting = {due_s: group for due_s, group in rows.items() if due_s > self.progress.fired_through[0]}
+""",
         ),
     ),
-    "[I4] replay does not filter": changed(("_, waiting = ...", "waiting = rows")),
+    "[I4] replay does not filter": changed(("_, waiting, held = ...", "waiting, held = rows, {}")),
     "[I15] replay does not discard its output": changed(
         (
-            "_, waiting = ...",
+            "_, waiting, held = ...",
             """
-late, waiting = ...
+late, waiting, held = ...
 if (late or decoded.rejected) and self._tick is not None:
     self._outbox.begin(self._tick)
     self._outbox.commit(self.progress, Output(sorted(late.items()), rejected=decoded.rejected))
@@ -202,8 +205,8 @@ if (late or decoded.rejected) and self._tick is not None:
     "[P1] postponed timers are dropped": changed(("...(*postponed)", "None")),
     "[P3] postponed timers fire twice": changed(
         (
-            "Output(fired, postponed)",
-            "Output([*fired, *(each[:2] for each in postponed)], postponed)",
+            "return fired, postponed",
+            "return [*fired, *(each[:2] for each in postponed)], postponed",
         ),
     ),
     "[P6] two dead letters for one bad request": changed(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
-from timers.core.fired import NOISY, PAUSE, Command, Hold, Holds, Moment
+from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.levels import HOLDS
+from timers.core.loop import Loop
+from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import Progress
+from timers.core.timer import Tick
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import progress as progress_record
 from timers.wire.formats import future_by_id
@@ -46,6 +53,21 @@ class Rig(NativeRig):
     @property
     def holds(self) -> list[tuple[str, str]]:
         return [(hold.target, hold.reason) for hold in self.machine.progress.holds]
+
+
+class DiskRig(Rig):
+    """The same with stores on disk, whose groups are whole fetches."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        self._path, self._stores = path, 0
+        super().__init__(**options)
+
+    def open(self, *, wipe: bool = False, **options: Any) -> Machine:
+        if wipe or not self._stores:
+            self._stores += 1
+            directory = self._path / f"store-{self._stores}"
+            self.store = RocksStore.open(directory, "here", RocksMemory(2**20))  # type: ignore[assignment]
+        return super().open(**options)
 
 
 def pause(number: int = 1, target: str = "mail", **fields: int) -> Command:
@@ -200,10 +222,128 @@ def test_a_noisy_target_waits_for_the_others() -> None:
     rig.set("sms", 11, 11)
     fired = rig.at(11)
     assert sorted(fired) == [(11, offset) for offset in range(3002)]
-    assert {fired.index((11, 3000)), fired.index((11, 3001))} < set(range(1100)), "before most of them"
     assert rig.holds == []
-    rig.set("mail", 12)
-    assert rig.at(12) == [(12, 3002)]
+    rig.set("mail", *[12] * 3000)
+    rig.set("sms", 12, 12)
+    fired = rig.at(12)
+    assert {fired.index((12, offset)) for offset in (6002, 6003)} < set(range(1100)), "before most of them"
+    rig.set("mail", 13)
+    assert rig.at(13) == [(13, 6004)]
+
+
+@pytest.mark.parametrize("disk", ["lost", "kept", "of before"])
+def test_what_is_pending_beside_held_rows_of_its_second_fires(tmp_path: Path, disk: str) -> None:
+    """No entry of the store may begin below ``fired_through`` and end above it: a scan would miss its end."""
+    rig = DiskRig(tmp_path, limits=replace(LIMITS, chunk_timers=2))
+    rig.at(10, pause())
+    for target in ("mail", "mail", "sms", "sms", "mail", "sms", "mail", "sms"):
+        rig.log.append(rig.topic, b"11", future.encode(target, "k", b""), partition=0)
+    if disk == "of before":
+        rig.read_all()
+        before = rig.store
+        rig.open(wipe=True)
+        rig.observe(10)
+    for _ in range(4):
+        rig.machine.accept(rig.fetch(2))
+    rig.observe(11)
+    assert rig.machine.fire_chunk() and rig.machine.fire_chunk()
+    assert rig.outbox.fired == [(11, 2), (11, 3)], "the second has begun to fire"
+    if disk == "of before":
+        rig.store = before
+    rig.open(wipe=disk == "lost")
+    rig.read_all()
+    rig.at(12)
+    assert sorted(rig.outbox.fired) == [(11, 2), (11, 3), (11, 5), (11, 7)]
+    rig.at(13, resume())
+    assert sorted(rig.outbox.fired) == [(11, offset) for offset in range(8)]
+    assert rig.machine.pending == 0
+
+
+def test_a_split_group_of_held_rows_loses_nothing(tmp_path: Path) -> None:
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause())
+    for target in ("mail", "mail", "sms", "sms"):
+        rig.log.append(rig.topic, b"11", future.encode(target, "k", b""), partition=0)
+    rig.read_all()
+    rig.outbox.chunk.timers = 2  # brokers are slow
+    assert rig.at(11) == [(11, 2), (11, 3)]
+
+
+def test_a_resume_is_taken_although_a_second_waits_for_its_requests() -> None:
+    rig = MachineRig(BY_ID, progress=RAISED, retention_s=100)
+    rig.observe(10)
+    rig.read()
+    loop = Loop(rig.machine)
+    loop.commands = [pause()]
+    loop.add_tick(Tick(11_000), 0)
+    loop.step()
+    assert [hold.is_paused for hold in rig.machine.progress.holds] == [True]
+    rig.log.append(rig.topic, b"a", future.encode("sms", "k", b""), future_by_id.encode_headers(50), partition=0)
+    loop.commands = [resume()]
+    loop.add_tick(Tick(12_000), rig.log.last_stable(rig.topic, 0))
+    loop.step()
+    loop.add_fetch(rig.fetch())
+    while not loop.idle:
+        loop.step()
+    assert (rig.machine.progress.taken, len(rig.machine.progress.holds)) == (2, 0)
+
+
+def test_a_release_leaves_what_a_wrong_clock_has_passed() -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", 12, 900)
+    rig.at(1000)
+    rig.outbox.progress = rig.outbox.progress.without_time()
+    rig.open()
+    assert rig.at(20, resume()) == [(12, 0)]
+    assert rig.at(21) == []
+    assert rig.at(900) == [(900, 1)]
+
+
+def test_a_newer_command_wins_and_a_release_gets_another_speed() -> None:
+    rig = Rig()
+    rig.at(10, pause(1))
+    rig.set("mail", *[11] * 9)
+    rig.at(12, resume(6), pause(7))
+    assert rig.at(13) == [], "the pause is newer"
+    assert len(rig.at(14, resume(8, over_s=9))) == 1
+    assert len(rig.at(15, resume(9))) == 8, "at once"
+
+
+def test_a_pause_without_room_is_taken_when_there_is_some() -> None:
+    rig = Rig()
+    rig.at(10, *[pause(number, f"t{number}") for number in range(1, MOST_PAUSES + 2)])
+    assert (len(rig.holds), rig.machine.progress.taken) == (MOST_PAUSES, MOST_PAUSES)
+    ends = [*[pause(number, f"t{number}") for number in range(2, MOST_PAUSES + 2)], resume(90, "t1")]
+    rig.at(11, *ends)
+    rig.at(12, *ends)
+    rig.at(13, *ends)
+    assert (rig.holds[-1], rig.machine.progress.taken) == ((f"t{MOST_PAUSES + 1}", PAUSE), 90)
+
+
+def test_what_is_moved_is_not_held_and_the_pause_goes_on() -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", 11, 20)
+    rig.at(12)
+    rig.outbox.progress = rig.outbox.progress.moved(1)
+    rig.open()
+    rig.read_all()
+    assert rig.keys == []
+    rig.at(13)
+    rig.set("mail", 14)
+    assert rig.at(15) == []
+    assert rig.at(16, resume()) == [(14, 2)]
+
+
+def test_a_lost_pause_costs_no_timer() -> None:
+    before = replace(RAISED, next_offset=9, fired_through=(100, MAX_OFFSET))
+    paused = before.with_commands([pause()], 100, lambda hold: 0, is_drained=True)
+    after = replace(paused, fired_through=(500, MAX_OFFSET), next_offset=12)
+    witness, topic_id = progress_record.decode_witness(progress_record.encode_witness(after, b"t" * 16)) or (None, b"")
+    assert (witness, topic_id) == (after.witness, b"t" * 16)
+    assert before.is_behind(after.witness)
+    assert before.at_least(after.witness).fired_through == (100, MAX_OFFSET), "what was held fires, others again"
 
 
 def test_holds_are_in_the_progress_record() -> None:

@@ -78,7 +78,7 @@ class Hold(NamedTuple):
     reason: str
     """:data:`PAUSE` or :data:`NOISY`."""
     number: int
-    """Number of the command that began or changed the pause; of a noisy hold, the second in which it began."""
+    """Number of the command that began, changed or ended the pause; of a noisy hold, the second in which it began."""
     begin: Moment
     since_s: int
     """Tick second in which it began."""
@@ -172,22 +172,31 @@ class Holds(tuple[Hold, ...]):
         """Returns them with a hold in the place of another one; None: without it."""
         return Holds(each for hold in self if (each := new if hold is old else hold) is not None)
 
-    def resumed(self, target: str, now: Moment, second: int, over_s: int, rows_of: Callable[[Hold], int]) -> Holds:
-        """Returns them after the end of a pause. What earlier holds of the target still hold is released with it.
+    def resumed(
+        self, target: str, now: Moment, second: int, over_s: int, rows_of: Callable[[Hold], int], number: int
+    ) -> Holds:
+        """Returns them after the end of a pause, or with another speed of a release. What earlier holds of the target
+        still hold is released with it.
 
         Args:
             over_s: seconds that the release takes; 0: as long as it needs.
             rows_of: counts the rows that a hold holds.
+            number: of the command.
         """
 
         def resumed(hold: Hold) -> Hold:
             rows = rows_of(hold)
-            return hold._replace(end=hold.end or now, resumed_s=second, over_s=over_s, rows=rows, gone=0)
+            end, over = hold.end or now, over_s
+            return hold._replace(end=end, number=number, resumed_s=second, over_s=over, rows=rows, gone=0)
 
         return Holds(resumed(hold) if hold.target == target else hold for hold in self)
 
+    def has_pause(self, target: str, before: int) -> bool:
+        """Whether a pause of a target, also one that is being released, is older than a command with this number."""
+        return any(hold.reason == PAUSE and hold.number < before for hold in self.by_target.get(target, ()))
+
     def paused(self, command: Command, now: Moment, second: int) -> Holds:
-        """Returns them after the begin of a pause, or the change of one."""
+        """Returns them after the begin of a pause, or the change of one; the same if there is no room."""
         for hold in self.by_target.get(command.target, ()):
             if hold.is_paused and hold.number >= command.number:
                 return self

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from timers.core.fired import MOVED_S, Hold, Moment, reached
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.limits import LARGEST, ChunkSize, Limits
 from timers.core.ports import Store
 from timers.core.progress import Progress
 from timers.core.sums import bytes_of
@@ -21,6 +22,15 @@ NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36],"""
 NOISY_ROWS = 1_000
 """if it has at least so many rows of the chunk."""
+SAMPLED = 8
+"""Each of so many rows is counted."""
+
+
+OTHERS_S = 2
+"""So many seconds after :attr:`HeldRows.others_s`, rows are released in small parts: others may come due again."""
+
+MOST_READ = 20_000
+"""So many rows of a store are read for one release at most: others of the same groups are not of the hold."""
 
 
 class Release(NamedTuple):
@@ -32,10 +42,8 @@ class Release(NamedTuple):
     """Number of these rows."""
     hold: Hold | None
     """The hold after it; None: it holds nothing any more."""
-    through: OrderKey
-    """The store was read up to this key."""
-    kept: list[DueRows]
-    """What stays of the groups that were read."""
+    left: list[tuple[DueRows, list[Row]]]
+    """The whole groups of the store of which they were a part, and what is left of each."""
 
 
 class HeldRows:
@@ -43,12 +51,18 @@ class HeldRows:
 
     Args:
         store: of the machine.
+
+    Attributes:
+        others_s: second in which timers were last sent while others were held.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._counts: dict[tuple[str, Moment], int] = {}
         """(Target, begin of a hold) -> rows that it holds, once they were counted."""
+        self.others_s = -1
+        self._nothing_left: dict[tuple[str, Moment], int] = {}
+        """(Target, begin of a hold) -> second in which it held no more rows that may be released."""
         self._turn = 0
 
     def known(self, hold: Hold) -> int | None:
@@ -107,41 +121,59 @@ class HeldRows:
 
     def next_in_turn(self, progress: Progress, second: int) -> Hold | None:
         """Returns a hold of which rows may be released in a tick second: the holds take turns; None: there is none."""
-        ready = progress.holds.released_in(second)
+        ready = self._ready(progress, second)
         self._turn += 1
         return ready[self._turn % len(ready)] if ready else None
 
-    def next_release(self, progress: Progress, hold: Hold, limit: int, max_bytes: int) -> Release:
-        """Returns the next rows of a hold, at most ``limit``, and not many more bytes than ``max_bytes``."""
-        released, through = hold.released, NEVER
+    def may_release(self, progress: Progress, second: int) -> bool:
+        """Whether :meth:`next_in_turn` returns a hold."""
+        return bool(self._ready(progress, second))
+
+    def _ready(self, progress: Progress, second: int) -> list[Hold]:
+        ready = progress.holds.released_in(second)
+        return [hold for hold in ready if self._nothing_left.get((hold.target, hold.begin)) != second]
+
+    def next_release(self, progress: Progress, hold: Hold, second: int, chunk: ChunkSize, limits: Limits) -> Release:
+        """Returns the next rows of a hold: no more than its quota, or than fit a transaction.
+
+        Args:
+            second: the present one. Later rows are left, also if a wrong clock has passed them.
+        """
+        quota = hold.quota(second)
+        limit = min(LARGEST if quota is None else quota, chunk.timers, limits.chunk_timers)
+        if second - self.others_s <= OTHERS_S:
+            limit = min(limit, chunk.in_50_ms)
+        released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
         taken: list[DueRows] = []
-        kept: list[DueRows] = []
-        count = size = 0
+        groups: list[tuple[DueRows, list[Row]]] = []
+        number = size = read = 0
         is_end = True
-        for due_s, rows in self._store.held(hold.released, past_through(progress), hold.target):
-            if count >= limit or size >= max_bytes:
+        for due_s, rows in self._store.held(hold.released, through, hold.target):
+            if number >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
                 is_end = False
                 break
             held = [row for row in rows if self._is_held_by(progress, hold, (due_s, row[0]), row[1])]
-            is_end = len(held) <= limit - count
-            held = held[: limit - count]
-            through = due_s, rows[-1][0]
+            is_end = len(held) <= limit - number
+            held, read = held[: limit - number], read + len(rows)
             if held:
                 taken.append((due_s, held))
-                count += len(held)
+                groups.append(((due_s, rows), without(rows, held)))
+                number += len(held)
                 size += bytes_of(held)
-                released = due_s, held[-1][0]
-            left = without(rows, held)
-            if left:
-                kept.append((due_s, left))
-        after = hold._replace(released=released, gone=hold.gone + count)
-        return Release(taken, count, None if is_end else after, through, kept)
+            # None of its rows is below the last row that was read: a later one that is there is late, and is not held.
+            released = min(through, (due_s, (rows if is_end else held)[-1][0]))
+        if is_end:
+            self._nothing_left[hold.target, hold.begin] = second
+            is_end = through == past_through(progress)
+        after = hold._replace(released=max(hold.released, released), gone=hold.gone + number)
+        return Release(taken, number, None if is_end else after, groups)
 
     def note_released(self, hold: Hold, release: Release) -> None:
         """Note that rows of a hold were released, and are not in the store any more."""
         name = hold.target, hold.begin
         if release.hold is None:
             self._counts.pop(name, None)
+            self._nothing_left.pop(name, None)
         elif name in self._counts:
             self._counts[name] -= release.number
 
@@ -175,8 +207,8 @@ def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int) -> Pro
     """
     counts: Counter[str] = Counter()
     for _, rows in fired:
-        counts.update(row[1] for row in rows)
-    least = max(NOISY_ROWS, counts.total() // NOISY_PART)
+        counts.update(row[1] for row in rows[::SAMPLED])
+    least = max(NOISY_ROWS // SAMPLED, counts.total() // NOISY_PART)
     holds = progress.holds
     for target, number in counts.items():
         if number >= least:
@@ -184,11 +216,23 @@ def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int) -> Pro
     return progress.with_holds(holds)
 
 
-def split_late(rows: RowsByDue, progress: Progress) -> tuple[RowsByDue, RowsByDue]:
-    """Returns the late rows, which are at or below ``fired_through`` and not held, and the rows that wait."""
+class Split(NamedTuple):
+    """New rows, by what becomes of them."""
+
+    late: RowsByDue
+    """They fire at once: they are at or below ``fired_through``, and not held."""
+    waiting: RowsByDue
+    """They are above it."""
+    held: RowsByDue
+    """They are at or below it, and held [I33]. They are stored in groups of their own: the next scan begins above
+    ``fired_through``, and would miss the end of a group that begins below it."""
+
+
+def split_late(rows: RowsByDue, progress: Progress) -> Split:
+    """Returns what becomes of new rows."""
     fired_s, fired_offset = progress.fired_through
     if all(due_s > fired_s for due_s in rows):
-        return {}, rows
+        return Split({}, rows, {})
     late: RowsByDue = {}
     waiting: RowsByDue = {}
     for due_s, group in rows.items():
@@ -203,13 +247,8 @@ def split_late(rows: RowsByDue, progress: Progress) -> tuple[RowsByDue, RowsByDu
                 late[due_s] = late_rows
             if waiting_rows:
                 waiting[due_s] = waiting_rows
-    if progress.holds and late:
-        return _without_held(late, waiting, progress)
-    return late, waiting
-
-
-def _without_held(late: RowsByDue, waiting: RowsByDue, progress: Progress) -> tuple[RowsByDue, RowsByDue]:
-    """Returns the late rows that are not held, and with the rows that wait those that are [I33]."""
-    kept: list[DueRows] = []
-    fired = dict(HeldRows.without_held(progress, list(late.items()), kept))
-    return fired, {**waiting, **{due_s: [*rows, *waiting.get(due_s, ())] for due_s, rows in kept}}
+    if not (progress.holds and late):
+        return Split(late, waiting, {})
+    held: list[DueRows] = []
+    free = HeldRows.without_held(progress, list(late.items()), held)
+    return Split(dict(free), waiting, dict(held))

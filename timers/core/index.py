@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from timers.core.fired import reached
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import OrderKey
 from timers.core.operation import (
     ALREADY_FIRED,
     CANCELLED,
@@ -251,11 +251,7 @@ class Index:
 def row_at(key: OrderKey, new: RowsByDue, store: Store) -> Row | None:
     """Returns the row with a key, from new rows that are not stored yet or from the store; None: there is none."""
     due_s, offset = key
-    for row in new.get(due_s, ()):
-        if row[0] == offset:
-            return row
-    _, rows = next(store.waiting((due_s, offset - 1)), (NEVER, ()))
-    return rows[0] if rows and rows[0][0] == offset else None
+    return next((row for row in new.get(due_s, ()) if row[0] == offset), None) or store.row(key)
 
 
 def known_row(key: OrderKey, new: RowsByDue, store: Store) -> Row:

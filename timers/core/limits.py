@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -34,13 +35,15 @@ class ChunkSize:
     Attributes:
         timers: maximum number of timers in the next transaction.
         begun: number of timers in the last one.
-        in_50_ms: so many timers are sent in 50 ms, by the last one: what may wait is sent in such parts.
+        in_50_ms: so many timers are sent in 50 ms, or in twice the time that brokers need for few of them, by the last
+            one: what may wait is sent in such parts.
     """
 
     def __init__(self) -> None:
         self.timers = LARGEST
         self.begun = 0
         self.in_50_ms = LEAST_RELEASED
+        self._took_s: deque[float] = deque(maxlen=16)
 
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
@@ -49,8 +52,10 @@ class ChunkSize:
 
     def committed(self, seconds: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
+        self._took_s.append(max(seconds, 0.001))
         if self.begun >= LEAST_RELEASED:
-            self.in_50_ms = max(LEAST_RELEASED, int(self.begun * SHORT_S / max(seconds, 0.001)))
+            part_s = max(SHORT_S, 2 * min(self._took_s))
+            self.in_50_ms = max(LEAST_RELEASED, int(self.begun * part_s / self._took_s[-1]))
         if seconds > LONG_S and self.begun > SMALL:
             self.timers = max(SMALL, self.begun // 2)
         elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow

@@ -104,21 +104,22 @@ class Loop:
             return Outcome()
         if is_new_second:
             self.machine.take(self.commands)
-        if self.firing and not self.machine.fire_chunk():
-            if self._may_end_pauses:
+        is_draining = self.firing and self.machine.fire_chunk()
+        if self.firing and not is_draining:
+            if self._may_end_pauses and self.machine.is_drained:
                 self.machine.take(self.commands)
                 self._may_end_pauses = False
             self.firing = self.machine.release_chunk()
         consumed, read_again_from = False, None
-        if self._may_accept() and not (self.firing and self.machine.fires_first):
+        if self._may_accept() and not (is_draining and self.machine.fires_first):
             try:
                 if self.machine.accept(self.fetches[0]):
-                    self.firing = True
+                    self.firing = is_draining = True
             except ReadAgain as refused:
                 read_again_from = refused.position
             self.fetches.popleft()
             consumed = True
-        settled, committed = self._commit_due and not self.firing, False
+        settled, committed = self._commit_due and not is_draining, False
         if settled:  # once for each tick
             committed = self.machine.commit_progress()
             self._commit_due = False

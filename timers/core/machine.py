@@ -297,7 +297,7 @@ class Machine:
         decoded = self._read(records, to_offset)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
-        _, waiting = split_late(rows, self.progress)
+        _, waiting, held = split_late(rows, self.progress)
         if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
             has_fired = self.progress.has_fired
             left = {
@@ -306,8 +306,8 @@ class Machine:
             }
             waiting = {due_s: group for due_s, group in left.items() if group}
         # A version that has fired also replaces the one before it: the older version must not fire after it.
-        self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage)
-        self.held.note_stored(self.progress, waiting)
+        self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage, held)
+        self.held.note_stored(self.progress, held)
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
@@ -324,7 +324,7 @@ class Machine:
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress, self.committed)
-        late, waiting = split_late(rows, self.progress)
+        late, waiting, held = split_late(rows, self.progress)
         lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
@@ -344,8 +344,8 @@ class Machine:
             # this batch must find it in the history [I4].
             self._emit(late, decoded, judged, new_progress)
         entries = {**judged.entries, **copy_entries} if copy_entries else judged.entries
-        self._store.write(waiting, to_offset, entries, lineage)
-        self.held.note_stored(self.progress, waiting)
+        self._store.write(waiting, to_offset, entries, lineage, held)
+        self.held.note_stored(self.progress, held)
         self.progress = new_progress
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
@@ -376,7 +376,7 @@ class Machine:
         return self._lineage_at(to_offset)._replace(counted=count)
 
     def _may_emit(self, decoded: Decoded) -> bool:
-        late, _ = split_late(decoded.rows, self.progress)
+        late = split_late(decoded.rows, self.progress).late
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
     def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
@@ -447,9 +447,12 @@ class Machine:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
         after = replace(self.progress, fired_through=max(start, through))
-        if full and after.level >= HOLDS:
+        if full and after.level >= HOLDS and self._pace is None:
             after = with_noisy(after, fired, tick.second)
+        count -= sum(len(rows) for _, rows in kept)
         if fired:
+            if self.progress.holds:
+                self.held.others_s = tick.second
             try:
                 self._commit(after, self._paced(fired, tick), count)
             except TooMuch as error:
@@ -461,8 +464,7 @@ class Machine:
         if after.holds:
             self.held.note_begun(after)
             self.held.note_kept(after, kept)
-            count -= sum(len(rows) for _, rows in kept)
-        if count:
+        if count or rest:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
             self._store.delete(after.fired_through, count, rest, kept)
         return full
@@ -485,20 +487,23 @@ class Machine:
         """
         if self._tick is None or "commit_change" not in STEPS[self.state]:
             return False
-        second = self._tick.second
-        is_drained = self.progress.fired_through >= (second, MAX_OFFSET)
         rows_of = partial(self.held.count, self.progress)
-        after = self.progress.with_commands(commands, second, rows_of, is_drained=is_drained)
+        after = self.progress.with_commands(commands, self._tick.second, rows_of, is_drained=self.is_drained)
         if after is self.progress or not self.commit_change(lambda now: after):
             return False
         self.held.note_begun(after)
         return True
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that is due has fired or is held."""
+        return self._tick is not None and self.progress.fired_through >= (self._tick.second, MAX_OFFSET)
+
     def release_chunk(self) -> bool:
         """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.
 
-        The holds take turns. What is sent at a time takes about 50 ms, so that timers that come due wait for no more
-        than that [I35].
+        The holds take turns. While others fire too, what is sent at a time takes about 50 ms, so that those that come
+        due wait for no more than that [I35].
 
         Returns:
             Whether more may be released.
@@ -507,16 +512,14 @@ class Machine:
             Lost: drop this machine and open it again.
         """
         tick = self._tick
-        if not self.progress.holds or tick is None or "release_chunk" not in STEPS[self.state]:
+        if not self.progress.holds or tick is None or "release_chunk" not in STEPS[self.state] or self.must_ask_end:
             return False
         # A cancel that was acknowledged before this second was read before.
         second = tick.second if self._barrier is None else self._barrier.through(tick.second)
         hold = None if second is None else self.held.next_in_turn(self.progress, second)
         if second is None or hold is None:
             return False
-        quota, chunk = hold.quota(second), self._outbox.chunk
-        limit = min(LARGEST if quota is None else quota, chunk.in_50_ms, chunk.timers, self._limits.chunk_timers)
-        release = self.held.next_release(self.progress, hold, limit, self._limits.chunk_bytes)
+        release = self.held.next_release(self.progress, hold, second, self._outbox.chunk, self._limits)
         # [I33] A hold that holds nothing is over; a pause must have ended before.
         after = self.progress.with_holds(self.progress.holds.changed(hold, release.hold))
         alive = release.rows if self._index is None else self._index.alive(release.rows)
@@ -532,9 +535,9 @@ class Machine:
         else:
             self.progress = after
         if release.number:
-            self._store.delete(release.through, release.number, (), release.kept)
+            self._store.replace(release.left)
         self.held.note_released(hold, release)
-        return bool(self.progress.holds.released_in(second))
+        return self.held.may_release(self.progress, second)
 
     def _paced(self, due: list[DueRows], tick: Tick) -> Output:
         """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed to later seconds."""

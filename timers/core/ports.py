@@ -176,11 +176,13 @@ class Store(Protocol):
         applied: int,
         entries: Mapping[bytes, Entry | None] = ...,
         lineage: Lineage | None = None,
+        held: RowsByDue = ...,
     ) -> None:
         """Add rows, write or remove (None) entries of the index, and set ``applied``: all or nothing.
 
         Args:
             lineage: of ``applied``; None: as before.
+            held: rows in groups of their own.
         """
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
@@ -209,11 +211,17 @@ class Store(Protocol):
     def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
         """Yields whole groups with rows of a callback topic and keys in (``after``, ``through``], in key order.
 
-        The first one may begin at or below ``after``. :meth:`delete` works after it, as after :meth:`scan`.
+        The first one may begin at or below ``after``.
         """
 
+    def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
+        """Replace whole groups by some of their rows. What is not left is deleted."""
+
+    def row(self, key: OrderKey) -> Row | None:
+        """Returns the row with a key; None: there is none."""
+
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
-        """Delete the groups at or below ``through`` that the last :meth:`scan` or :meth:`held` has yielded.
+        """Delete the groups at or below ``through`` that the last :meth:`scan` has yielded.
 
         Args:
             count: number of deleted rows.
@@ -236,7 +244,7 @@ class Store(Protocol):
 
         Args:
             is_held: whether a row at or below ``fired_through`` has not fired, by its key and callback topic; None:
-                no row is held.
+                no row is held. Such rows are in groups of their own then.
         """
 
 

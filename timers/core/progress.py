@@ -122,6 +122,8 @@ class Witness(NamedTuple):
     """Number of the last cut of the log. A cut takes ``next_offset`` back."""
     holes: int
     """Number of holes. With each one, ``fired_through`` was taken back."""
+    held_from: OrderKey | None = None
+    """What is above this key may be held; None: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,19 +287,21 @@ class Progress:
         """
         if self.level < HOLDS:
             return self
-        holds, now = self.holds, self.moment
-        new = [command for command in commands if command.number > self.taken]
-        for command in new:
+        holds, now, taken = self.holds, self.moment, self.taken
+        for hold in holds:
+            if is_drained and hold.is_paused and 0 < hold.until_s <= second:
+                holds = holds.resumed(hold.target, now, second, hold.over_s, rows_of, hold.number)
+        has_room = True
+        for command in commands:
+            if command.number <= self.taken:
+                continue
             if command.is_paused and not 0 < command.until_s <= second:
                 holds = holds.paused(command, now, second)
-        if not is_drained:
-            return self.with_holds(holds)
-        ends = [(hold.target, hold.over_s) for hold in holds if hold.is_paused and 0 < hold.until_s <= second]
-        ends += [(command.target, command.over_s) for command in new if not command.is_paused]
-        for target, over_s in ends:
-            if any(hold.is_paused for hold in holds.by_target.get(target, ())):
-                holds = holds.resumed(target, now, second, over_s, rows_of)
-        taken = new[-1].number if new else self.taken
+                # Without room it is not taken yet; those that end may make room.
+                has_room &= any(hold.number >= command.number for hold in holds.by_target.get(command.target, ()))
+            elif not command.is_paused and is_drained and holds.has_pause(command.target, command.number):
+                holds = holds.resumed(command.target, now, second, command.over_s, rows_of, command.number)
+            taken = command.number if has_room and is_drained else taken
         return self.with_holds(holds) if taken == self.taken else replace(self, holds=holds, taken=taken)
 
     def has_to_run(self, commands: Sequence[Command], second: int) -> bool:
@@ -326,7 +330,10 @@ class Progress:
         Args:
             number: of this move, below 2^63. It tells this move from others of the same requests.
         """
-        return replace(self._with_hole((MOVED_S, number)), holds=Holds())
+        after = self._with_hole((MOVED_S, number))
+        # What was held is elsewhere, too; what is sent here from now on is still paused.
+        begun = (hold._replace(begin=after.moment) for hold in self.holds if hold.is_paused)
+        return replace(after, holds=Holds(begun))
 
     def was_moved(self, number: int) -> bool:
         """Whether this progress has followed from :meth:`moved` with this number."""
@@ -361,19 +368,22 @@ class Progress:
     def witness(self) -> Witness:
         """The values of this progress that a second copy holds."""
         history = self.settings
-        return Witness(self.next_offset, self.fired_through, history.level, history.cut, len(history.holes))
+        held_from = min((hold.begin.fired_through for hold in self.holds), default=None)
+        return Witness(self.next_offset, self.fired_through, history.level, history.cut, len(history.holes), held_from)
 
     def is_behind(self, witness: Witness) -> bool:
         """Whether a later progress of the same log had the values of ``witness``."""
-        return self.at_least(witness).witness != self.witness or len(self.holes) < witness.holes
+        whole = witness._replace(held_from=None)
+        return self.at_least(whole).witness != self.witness or len(self.holes) < witness.holes
 
     def at_least(self, witness: Witness) -> Progress:
         """Returns a progress with the larger values of both. What a later cut or hole took back stays taken back."""
         cut, next_offset, fired_through = self.settings.cut, self.next_offset, self.fired_through
         if cut <= witness.cut:
             next_offset = max(next_offset, witness.next_offset)
-        if len(self.holes) <= witness.holes:
-            fired_through = max(fired_through, witness.fired_through)
+        if len(self.holes) <= witness.holes:  # what was held had not fired, and the lost part says which rows that were
+            held_from = witness.fired_through if witness.held_from is None else witness.held_from
+            fired_through = max(fired_through, min(witness.fired_through, held_from))
         known = replace(self, next_offset=next_offset, fired_through=fired_through)
         if self.level < witness.level:
             known = known.with_setting(FEATURE_LEVEL, witness.level)

@@ -66,6 +66,9 @@ def origin_of(row: Row, due_s: int, source: str) -> Origin:
 RowsByDue: TypeAlias = dict[int, list[Row]]
 """Due second -> its rows in ascending source offset."""
 
+NO_ROWS: RowsByDue = {}
+"""Never changed."""
+
 DueRows: TypeAlias = tuple[int, list[Row]]
 """(due second, some of its rows in ascending source offset)"""
 

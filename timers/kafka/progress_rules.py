@@ -87,6 +87,8 @@ class ProgressRules:
             seen.next_offset,
             seen.holes,
             seen.fired_through,
+            known.taken,
+            sum(hold.gone for hold in known.holds),
         )
 
     def checked(self, tp: TopicPartition, record: bytes | None, copy: Copy, end: int) -> Progress:

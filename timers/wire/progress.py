@@ -277,18 +277,20 @@ def encode_witness(progress: Progress, topic_id: bytes) -> str:
     """Return the text of the witness of a progress, with the id of the request topic. Inverse:
     :func:`decode_witness`."""
     history = progress.settings
-    values = (progress.next_offset, *progress.fired_through, history.level, history.cut, len(history.holes))
+    held_from = progress.witness.held_from or ()
+    values = (progress.next_offset, *progress.fired_through, history.level, history.cut, len(history.holes), *held_from)
     return " ".join((_WITNESS, topic_id.hex(), *map(str, values))) + _WITNESS_END
 
 
 def decode_witness(text: str | None) -> tuple[Witness, bytes] | None:
     """Return a witness, and the id of its request topic; None if the text is none: any client may write there."""
     begin, *values = (text or "").partition(_WITNESS_END)[0].split(" ")
-    if begin != _WITNESS or len(values) != 7:
+    if begin != _WITNESS or len(values) not in (7, 9):
         return None
     try:
-        next_offset, due_s, offset, level, cut, holes = map(int, values[1:])
-        return Witness(next_offset, (due_s, offset), level, cut, holes), bytes.fromhex(values[0])
+        next_offset, due_s, offset, level, cut, holes, *held_from = map(int, values[1:])
+        held = (held_from[0], held_from[1]) if held_from else None
+        return Witness(next_offset, (due_s, offset), level, cut, holes, held), bytes.fromhex(values[0])
     except ValueError:
         return None
 

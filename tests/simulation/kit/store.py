@@ -12,7 +12,7 @@ from tests.simulation.kit.faults import Faults, Violation
 from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
-from timers.core.timer import DueRows, Row, RowsByDue, TopicPartition
+from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, TopicPartition
 
 _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: they were in memory."""
@@ -45,16 +45,23 @@ class SimStore(MemoryStore):
         applied: int,
         entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
         lineage: Lineage | None = None,
+        held: RowsByDue = NO_ROWS,
     ) -> None:
         self.faults.point("before a store write")
         self._past.append(self._image())
-        super().write(rows, applied, entries, lineage)
+        super().write(rows, applied, entries, lineage, held)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         self.faults.point("before a store delete")
         self._past.append(self._image())
         super().delete(through, count, rest, kept)
+        self.faults.point("after a store delete")
+
+    def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
+        self.faults.point("before a store delete")
+        self._past.append(self._image())
+        super().replace(groups)
         self.faults.point("after a store delete")
 
     def drop_through(

@@ -1,6 +1,6 @@
 """A store in memory, for simulated timers and for tests."""
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 
@@ -9,7 +9,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage
 from timers.core.progress import SettingChange
-from timers.core.timer import DueRows, Row, RowsByDue
+from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue
 
 _key: Callable[[tuple[OrderKey, Row]], OrderKey] = itemgetter(0)
 
@@ -54,8 +54,9 @@ class MemoryStore:
         applied: int,
         entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
         lineage: Lineage | None = None,
+        held: RowsByDue = NO_ROWS,
     ) -> None:
-        for due_s, group in rows.items():
+        for due_s, group in (*rows.items(), *held.items()):
             for row in group:
                 insort(self._rows, ((due_s, row[0]), row), key=_key)
         for id, entry in entries.items():
@@ -95,15 +96,30 @@ class MemoryStore:
             yield (due_s, rows[-1][0]), rows
 
     def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+        scanned = self._scanned
         for due_s, rows in self.scan(after, through[0]):
+            self._scanned = scanned
             if (due_s, rows[0][0]) <= through:
                 yield due_s, rows
+
+    def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
+        left = {(due_s, row[0]) for (due_s, _), rows in groups for row in rows}
+        self._remove({(due_s, row[0]) for (due_s, rows), _ in groups for row in rows} - left)
+
+    def row(self, key: OrderKey) -> Row | None:
+        at = bisect_left(self._rows, key, key=_key)
+        return self._rows[at][1] if at < len(self._rows) and self._rows[at][0] == key else None
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         left = {(due_s, row[0]) for due_s, rows in kept for row in rows}
         gone = {key for key in self._scanned if key <= through} - left
         assert len(gone) == count, f"{len(gone)} rows at or below {through}, not {count}"
-        self._rows = [each for each in self._rows if each[0] not in gone]
+        self._remove(gone)
+
+    def _remove(self, keys: set[OrderKey]) -> None:
+        if keys:
+            start, end = bisect_left(self._rows, min(keys), key=_key), bisect_right(self._rows, max(keys), key=_key)
+            self._rows[start:end] = [each for each in self._rows[start:end] if each[0] not in keys]
 
     def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
         start = bisect_right(self._rows, after, key=_key)

@@ -26,7 +26,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage, Lost, Page
 from timers.core.progress import SettingChange
-from timers.core.timer import DueRows, Row, RowsByDue
+from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue
 from timers.errors import StoreError
 from timers.machines.store import layout
 from timers.machines.store.database import Database
@@ -144,9 +144,7 @@ class RocksStore:
         self.read_through_s = db.number(layout.READ_THROUGH) or None
         self.lineage = self._lineage(db.get)
         self._scanned: list[tuple[bytes, int]] = []
-        """Key and number of rows of each entry that was read."""
-        self._has_gaps = False
-        """Whether there are others between them."""
+        """Key and number of rows of each entry that was scanned."""
         self._journal: IndexJournal | None = None
         if indexed:
             journal = memory.journal()
@@ -277,17 +275,19 @@ class RocksStore:
         applied: int,
         entries: Mapping[bytes, Entry | None] = NO_ENTRIES,
         lineage: Lineage | None = None,
+        held: RowsByDue = NO_ROWS,
     ) -> None:
         batch = WriteBatch(raw_mode=True)
-        put, pack = batch.put, self._pack
-        for due_s in sorted(rows):  # RocksDB takes keys in order 20 % faster
-            group = rows[due_s]
-            if len(group) == 1:
-                put(pack_key(due_s, group[0][0]), pack(group))
-            else:
-                for part in parts(group):
-                    put(pack_key(due_s, part[0][0]), pack(part))
-        pending = self.pending + sum(map(len, rows.values()))
+        put, pack, pending = batch.put, self._pack, self.pending
+        for each in (rows, held) if held else (rows,):
+            for due_s in sorted(each):  # RocksDB takes keys in order 20 % faster
+                group = each[due_s]
+                if len(group) == 1:
+                    put(pack_key(due_s, group[0][0]), pack(group))
+                else:
+                    for part in parts(group):
+                        put(pack_key(due_s, part[0][0]), pack(part))
+            pending += sum(map(len, each.values()))
         journal = self._journal
         if journal is None:
             _put(batch, entries.items())
@@ -360,7 +360,6 @@ class RocksStore:
     def _scan(self, after: OrderKey, until_s: int) -> Generator[DueRows]:
         """The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry."""
         self._scanned = scanned = []
-        self._has_gaps = False
         end = pack_key(until_s, MAX_OFFSET)
         first = key = next_key(after)
         numbers = U64.unpack_from
@@ -397,8 +396,6 @@ class RocksStore:
 
     def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
         """See :class:`timers.core.ports.Store`. MessagePack has texts as they are: other entries are not unpacked."""
-        self._scanned = scanned = []
-        self._has_gaps = True
         first, end = next_key(after), next_key(through)
         first = self._db.last_between(first[:8], first) or first
         sought, pair = target.encode(), _PAIR.unpack_from
@@ -406,40 +403,55 @@ class RocksStore:
             if key >= end:
                 return
             if sought in value:
-                rows = self._decoded(unpack, value)
-                scanned.append((key, len(rows)))
-                yield pair(key)[0], rows
+                yield pair(key)[0], self._decoded(unpack, value)
+
+    def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
+        batch, count = WriteBatch(raw_mode=True), 0
+        for (due_s, rows), left in groups:
+            batch.delete(pack_key(due_s, rows[0][0]))
+            if left:
+                batch.put(pack_key(due_s, left[0][0]), self._pack(left))
+            count += len(rows) - len(left)
+        self._write(batch, self.pending - count, self.applied)
+
+    def row(self, key: OrderKey) -> Row | None:
+        value = self._db.get(pack_key(*key))  # it is the first one of its entry, as all that came alone
+        if value is None:
+            found = self._db.last_between(pack_key(key[0], 0), pack_key(*key))
+            value = None if found is None else self._db.get(found)
+        rows = [] if value is None else self._decoded(unpack, value)
+        return next((row for row in rows if row[0] == key[1]), None)
 
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = (), kept: Sequence[DueRows] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
         scanned = [each for each in self._scanned if each[0] < end]
-        run: list[bytes] = []  # deleted entries, one after the other
-        left = deque(kept)
-        next_ones = (*(key for key, _ in scanned[1:]), end)
-        for (key, rows), next_one in zip(scanned, next_ones, strict=True) if kept else ():
-            first = pack_key(left[0][0], left[0][1][0][0]) if left else end
-            group = left.popleft()[1] if first < next_one else ()
-            if len(group) < rows:
-                run.append(key)
-            if group:
-                self._delete(batch, run)
-                run = []
-            if 0 < len(group) < rows:
-                batch.put(first, self._pack(group))
-        self._delete(batch, run if kept else [key for key, _ in scanned])
+        if kept:
+            self._delete_others(batch, scanned, kept, end)
+        else:
+            _delete(batch, [key for key, _ in scanned])
         if rest:  # groups that were scanned after its own stay as they are
             batch.put(pack_key(through[0], rest[0][0]), self._pack(rest))
         self._write(batch, self.pending - count, self.applied)
         self._scanned = []
 
-    def _delete(self, batch: WriteBatch, keys: Sequence[bytes]) -> None:
-        """Delete scanned entries between which no others were scanned."""
-        if len(keys) > POINT_DELETES and not self._has_gaps:
-            batch.delete_range(keys[0], keys[-1] + b"\0")
-        else:
-            for key in keys:
-                batch.delete(key)
+    def _delete_others(
+        self, batch: WriteBatch, scanned: Sequence[tuple[bytes, int]], kept: Sequence[DueRows], end: bytes
+    ) -> None:
+        """Delete what was scanned without the rows that are kept. An entry that is kept as a whole is not written."""
+        run: list[bytes] = []  # deleted entries, one after the other
+        left = deque(kept)
+        for (key, rows), next_one in zip(scanned, (*(key for key, _ in scanned[1:]), end), strict=True):
+            first = pack_key(left[0][0], left[0][1][0][0]) if left else end
+            group = left.popleft()[1] if first < next_one else []
+            if len(group) < rows:
+                run.append(key)
+            if group:
+                _delete(batch, run)
+                run = []
+            if 0 < len(group) < rows:
+                batch.put(first, self._pack(group))
+        _delete(batch, run)
 
     def drop_through(
         self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
@@ -465,11 +477,13 @@ class RocksStore:
         pending = self.pending
         for due_s, rows in self.scan(NEVER, until_s):
             rest = [row for row in rows if row[0] < applied and not is_past(due_s, row)]
-            if len(rest) < len(rows):
+            held = [row for row in rest if (due_s, row[0]) <= fired_through] if is_held else []
+            if len(rest) < len(rows) or 0 < len(held) < len(rest):
                 pending -= len(rows) - len(rest)
                 batch.delete(self._scanned[-1][0])
-                if rest:
-                    batch.put(pack_key(due_s, rest[0][0]), self._pack(rest))
+                for part in (held, rest[len(held) :]):  # a scan begins above ``fired_through``
+                    if part:
+                        batch.put(pack_key(due_s, part[0][0]), self._pack(part))
         lineage = self.lineage if applied == self.applied else self.lineage.before(applied)
         self._write(batch, pending, applied, lineage)
 
@@ -482,6 +496,15 @@ class RocksStore:
             self._memory.forget(self._journal)
             self._journal = None
         self._db.close()
+
+
+def _delete(batch: WriteBatch, keys: Sequence[bytes]) -> None:
+    """Delete scanned entries between which no others were scanned."""
+    if len(keys) <= POINT_DELETES:
+        for key in keys:
+            batch.delete(key)
+    else:
+        batch.delete_range(keys[0], keys[-1] + b"\0")
 
 
 def _pack_history(history: tuple[SettingChange, ...]) -> bytes:

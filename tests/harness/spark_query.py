@@ -24,6 +24,7 @@ from timers.kafka import topics
 from timers.process.clock import Clock
 from timers.spark.engine import query, start
 from timers.spark.engine.bucket import Said
+from timers.spark.engine.commands import Commands
 from timers.spark.engine.machines import Known, Opened, Openings
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.query_port import answering
@@ -120,6 +121,7 @@ class SparkQuery:
         run = start.announce(settings, cluster)
         driver = query.Driver(settings, cluster, run, oscillator.wake)
         self._stack.enter_context(Retries(settings, cluster, driver, oscillator))
+        self._stack.enter_context(Commands(settings, driver.openings))
         self._stack.enter_context(answering(settings, cluster, driver, Monitor("engine", 1), print))
         plan = start.Start(self._spark, settings, str(self.directory), self.buckets, 2, MAX_REQUESTS).plan(cluster, run)
         openings = Openings.of if self._crash is None else partial(FailingOpenings.of, self._crash)

@@ -68,6 +68,7 @@ def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **opt
     from timers.kafka import topics
     from timers.kafka.progress_log import allow_in_new_app
     from timers.spark.engine import query, start
+    from timers.spark.engine.commands import Commands
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Driver, Plan, request_topics
     from timers.spark.engine.query_port import answering
@@ -100,6 +101,7 @@ def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **opt
         run = start.announce(settings, cluster)
         driver = Driver(settings, cluster, run, oscillator.wake)
         stack.enter_context(Retries(settings, cluster, driver, oscillator))
+        stack.enter_context(Commands(settings, driver.openings))
 
         def make_plan(anew: bool) -> Plan:
             plan = starting.plan(topics.ensure(settings), run, anew=anew)

@@ -6,11 +6,12 @@ seconds, and fires for up to thirty seconds while it ends. A test would wait for
 
 from timers.core import snapshots
 from timers.machines import log_trimmer, snapshot_taker
-from timers.worker.consumer import log_watch
+from timers.worker.consumer import log_watch, target_watch
 from timers.worker.machines import pool
 
 log_watch.WATCH_S = 1.0
 log_watch.GRACE_S = 3.0
+target_watch.DIFFERS_S = 2.0
 pool.HANDOVER_S = 8.0
 snapshots.LEAST_AGE_S = 3
 snapshot_taker.LOOK_S = 1.0

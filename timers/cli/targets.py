@@ -68,14 +68,17 @@ def targets() -> None:
 @click.option(
     "--for", "for_s", type=_DURATION, metavar="DURATION", help="End by itself after this time: 90s, 15m, 1h, 1h30m."
 )
+@click.option(
+    "--over", "over_s", type=_DURATION, metavar="DURATION", help="With --for: send what is held over this time. [10m]"
+)
 @click.option("--why", default="", metavar="TEXT", help="Reason, for those who look at the list.")
 @_wait_option
 @output_option()
-def pause(topic: str, for_s: int | None, why: str, wait: bool, output: Output) -> None:
+def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: bool, output: Output) -> None:
     """Hold the timers of TOPIC that come due, from now on.
 
     The command returns when the brokers have it; the workers take it within two seconds. Used again, it changes the
-    pause: its end and its reason. A pause with --for releases what it holds over ten minutes when it ends.
+    pause: its end and its reason. A pause with --for sends what it holds over ten minutes when it ends.
 
     \b
       timers targets pause orders
@@ -84,7 +87,7 @@ def pause(topic: str, for_s: int | None, why: str, wait: bool, output: Output) -
     settings = load_settings()
     from timers.offline import targets as given
 
-    make = given.pausing(settings, topic, given.Request(_user(settings), why), for_s=for_s)
+    make = given.pausing(settings, topic, given.Request(_user(settings), why), for_s=for_s, over_s=over_s)
     command = given.give(settings, make)
     end = f"until {format_due(command.until_s)}" if command.until_s else f"until `timers targets resume {topic}`"
     _done(settings, command, f"{topic} is paused {end} (command {command.number})", wait, output)
@@ -205,7 +208,7 @@ def _held(settings: Settings, name: str) -> dict[str, Any]:
     held, until, after = 0, time.monotonic() + COUNTING_S, dict[str, str]()
     try:
         while True:
-            asked = {"topic": name, "to": str(int(time.time())), "by": str(DAY_S), **after}
+            asked = {"topic": name, "to": str(int(time.time()) + 1), "by": str(DAY_S), **after}
             answer = ask(settings, COUNT_PATH, asked, None)
             held += sum(each["timers"] for each in answer["timers"])
             if answer["next"] is None or time.monotonic() > until:

@@ -277,6 +277,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "topic": {**TOPIC, "description": "the name of one callback topic, without a pattern"},
             "for": {**DURATION, "description": 'it ends by itself after this time, such as "1h"'},
+            "over": {**DURATION, "description": 'with `for`: then send what is held over this time; else "10m"'},
             "why": string("the reason, for those who look", maxLength=MAX_TEXT),
         },
         ("topic",),

@@ -44,7 +44,7 @@ async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
     held, after = 0, dict[str, str]()
     try:
         while True:
-            asked = {"topic": name, "to": str(int(call.console.now_s())), "by": str(DAY_S), **after}
+            asked = {"topic": name, "to": str(int(call.console.now_s()) + 1), "by": str(DAY_S), **after}
             answer = (await ask(call, COUNT_PATH, asked)).body
             held += sum(each["timers"] for each in answer["timers"])
             if answer["next"] is None or monotonic() > until:
@@ -58,7 +58,7 @@ async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
 async def pause(call: Call) -> Reply:
     from timers.offline.targets import pausing  # not at the top: it imports aiokafka
 
-    return await _give(call, partial(pausing, for_s=_seconds(call, "for")))
+    return await _give(call, partial(pausing, for_s=_seconds(call, "for"), over_s=_seconds(call, "over")))
 
 
 @handles("resumeTarget")

@@ -176,18 +176,24 @@ Raises:
 
 
 def pausing(
-    settings: Settings, target: str, request: Request, *, for_s: int | None = None, over_s: int = OVER_S
+    settings: Settings, target: str, request: Request, *, for_s: int | None = None, over_s: int | None = None
 ) -> Make:
     """Returns what lets the timers of a callback topic wait.
 
     Args:
         for_s: seconds after which the pause ends by itself; None: it goes on until it is resumed.
-        over_s: seconds that the release takes then.
+        over_s: seconds that the release takes then; None: :data:`OVER_S`.
 
     Raises:
         TargetError: it cannot be paused.
     """
     _check_name(settings, target)
+    if over_s is not None and for_s is None:
+        raise TargetError(
+            f"a release over {over_s} s belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
+        )
+    over_s = OVER_S if over_s is None else over_s
+    _check_release(over_s)
     if for_s is not None and not 0 < for_s <= MAX_FOR_S:
         raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {for_s} s; try: {EXAMPLE}")
     if len(request.why) > MAX_TEXT:
@@ -228,9 +234,7 @@ def resuming(settings: Settings, target: str, request: Request, *, over_s: int =
         TargetError: the release cannot take so long, or it is no callback topic.
     """
     _check_name(settings, target)
-    if not 0 <= over_s <= MAX_OVER_S:
-        example = "timers targets resume orders --over 10m"
-        raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {over_s} s; try: {example}")
+    _check_release(over_s)
 
     def command(found: Found, names: Collection[str], now_s: int) -> Command:
         if target not in found.names and target not in found.targets.unreadable:
@@ -287,6 +291,12 @@ def _given(mark: str, marks: Iterable[str]) -> str:
     """That of some marks which has the same key; empty: none."""
     key = mark.partition("/")[0]
     return next((each for each in marks if each.partition("/")[0] == key), "")
+
+
+def _check_release(over_s: int) -> None:
+    if not 0 <= over_s <= MAX_OVER_S:
+        example = "timers targets resume orders --over 10m"
+        raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {over_s} s; try: {example}")
 
 
 def _check_name(settings: Settings, target: str) -> None:

@@ -340,7 +340,7 @@ def test_a_start_names_the_acl_that_is_missing(guarded: System) -> None:
     settings = as_worker(guarded)
     topics.ensure(settings)
     asked = [rule for rule in needed if rule.restype != TRANSACTIONAL_ID]
-    assert len(asked) == 18
+    assert len(asked) == 20
     for rule in asked:
         acls.remove(guarded.admin, [rule])
         with pytest.raises(AccessError) as error:

@@ -18,12 +18,14 @@ from tests.harness.sim_console import TOPIC, SimCluster, console
 from tests.harness.unsafe_text import HOSTILE, SHOWN, WHOLE, assert_safe
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.core.fired import Command
 from timers.core.printable import UNSAFE
 from timers.core.timer import Rejected
 from timers.offline.dead_letters.letters import Letter
 from timers.queue.inspection import PartitionStats, QueueStats
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
+from timers.wire.targets import Target
 
 SCREENS = {
     "/": {},
@@ -38,6 +40,7 @@ SCREENS = {
     "/dead-letters": {"code": "topic-denied"},
     "/dead-letter": {"name": "0/0"},
     "/dead-letter/request": {"name": "0/0"},
+    "/targets": {},
     "/queues": {},
     "/queue": {"name": "jobs"},
 }
@@ -66,6 +69,7 @@ def hostile_cluster() -> SimCluster:
     assert decoded is not None
     request = RequestRecord(0, record.key, record.value, [(HOSTILE, HOSTILE.encode())], 0)
     cluster.dead_letters.append(Letter("timer-dead-letter", 0, 0, 1000, request, decoded))
+    cluster.known_targets["mails"] = Target(Command(1, "mails", True), HOSTILE, HOSTILE)
     part = PartitionStats(HOSTILE, 0, 5, 12, 7, 0)
     cluster.queue_stats["jobs"] = QueueStats("jobs", HOSTILE, 7, 3, False, None, 75.0, 0, (part,), (f"{HOSTILE}/1",))
     cluster.queues_missing[HOSTILE] = HOSTILE

@@ -20,7 +20,7 @@ from timers.wire import query as wire
 _READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OF_PARTITIONS: dict[str, type[dict[str, Any] | list[str]]] = {
     **dict.fromkeys(("red", "machines", "request_partitions"), dict),
-    **dict.fromkeys(("firing", "lossy", "warnings", "notes"), list),
+    **dict.fromkeys(("firing", "lossy", "targets", "warnings", "notes"), list),
 }
 """What is shown of a worker's page of partitions, and its form."""
 _OK = 200

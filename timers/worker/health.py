@@ -105,8 +105,8 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
-    """What is configured so that timers are lost or fire early, was made anew, lacks its snapshots, or treats a target
-    in another way than an operator wants -> why, in a sentence.
+    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots -> why, in a
+    sentence.
 
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
@@ -125,8 +125,6 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
             named = []
         for name in named:
             found.setdefault(name, wrong.sentence)
-    for name, sentence in status.target_watch.problems.items():
-        found.setdefault(name, sentence)
     return found
 
 

@@ -522,6 +522,12 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         partial(single, lambda status: len({hold.target for _, _, hold, _ in _holds(status) if hold.is_paused})),
     ),
     Entry(
+        "timers_target_problems",
+        "Partitions of this worker that hold something else than the topic of targets says for 10 s; 1 if that topic "
+        "cannot be read. What is not held fires.",
+        partial(single, lambda status: len(status.target_watch.problems)),
+    ),
+    Entry(
         "timers_held{topic,reason}",
         "Timers whose second is over and that wait, by callback topic; with ids, replaced versions count too. reason: "
         "pause, release (the pause is over, and they are being sent), noisy (there are so many that those of others "

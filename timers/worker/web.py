@@ -46,8 +46,8 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     async def partitions(web: Any, request: Any) -> Any:
         pool = status.pool
         closed = {partition_name(*tp): why for tp, why in health.red_partitions(status).items()}
-        lossy = health.lossy(status)
-        red = {**lossy, **closed}
+        lossy, targets = health.lossy(status), status.target_watch.problems
+        red = {**targets, **lossy, **closed}
         said = {
             severity: [wrong.sentence for wrong in status.log_watch.cluster.wrong_configs if wrong.severity == severity]
             for severity in (WARNING, NOTE)
@@ -55,7 +55,8 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
         body = {
             "green": not red,
             "red": red,
-            "lossy": sorted(lossy.keys() - closed.keys()),
+            "lossy": sorted((lossy.keys() | targets.keys()) - closed.keys()),
+            "targets": sorted(targets.keys() - lossy.keys() - closed.keys()),
             "warnings": said[WARNING],
             "notes": said[NOTE],
             "owned": sorted(starmap(partition_name, pool.runners)),

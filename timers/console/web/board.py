@@ -220,6 +220,7 @@ Worker: TypeAlias = dict[str, Any]
 
 RED, UNKNOWN, AMBER, GREEN = LEVELS = "red", "unknown", "amber", "green"
 
+DIFFERS = "TimersTargetsDiffer"
 LOSSY = "TimersConfigLosesTimers"
 """The page of a finding about timers that fire, and are lost if a worker has to read their log again."""
 
@@ -293,7 +294,10 @@ def headline(figures: Figures, found: list[Finding]) -> str:
         return "it is not known whether all timers fire"
     if not figures.workers:
         return "no timer fires"
-    if all(finding.page == LOSSY for finding in found if finding.level == RED):
+    pages = {finding.page for finding in found if finding.level == RED}
+    if pages == {DIFFERS}:
+        return "timers fire, and not all is held as it was asked for"
+    if pages <= {LOSSY, DIFFERS}:
         return "timers fire, and may be lost"
     return "some timers do not fire"
 
@@ -316,7 +320,8 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         lossy.setdefault(str(red.pop(partition, "")), []).append(partition)
     for why, where in lossy.items():
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-        yield Finding(RED, f"{where[0]}{more}", _sentence(why), "", LOSSY)
+        page = DIFFERS if where[0] in (worker.get("targets") or ()) else LOSSY
+        yield Finding(RED, f"{where[0]}{more}", _sentence(why), "", page)
     for partition, why in red.items():
         yield Finding(RED, partition, str(why), "Its timers wait until this is mended.", "TimersPartitionsWaiting")
     for sentences, shade in ((worker.get("warnings"), AMBER), (worker.get("notes"), GREEN)):

@@ -1,0 +1,104 @@
+"""How a worker reads the topic of targets: all that is committed, also after the topic was cut or made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.harness.constants import Constants
+from timers.core.fired import Command
+from timers.kafka import targets_log
+from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.targets_log import TargetsReader
+from timers.wire import targets as wire
+from timers.wire.targets import Target
+
+
+class SimTopic:
+    """The leader of the topic, which has one record a batch."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.leader: int | None = 1
+        self.waited: list[float] = []
+
+    def add(self, number: int, target: str, *, paused: bool = True) -> None:
+        self.records.append(wire.encode(Target(Command(number, target, paused))))
+
+    async def connect(self, topics: object) -> None: ...
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return self.leader
+
+    async def ends(self, leader: int, place: object) -> tuple[int, int]:
+        return 0, len(self.records)
+
+    async def fetch(self, leader: int, place: object, offset: int, *, wait_s: float) -> RawFetch:
+        if offset > len(self.records):
+            raise OffsetOutOfRangeError
+        self.waited.append(wait_s)
+        data = b""
+        for at, (key, value) in list(enumerate(self.records))[offset : offset + 2]:
+            builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 10**6)
+            builder.append(0, 0, key, value, [])
+            data += at.to_bytes(8, "big") + bytes(builder.build())[8:]
+        return RawFetch(0, len(self.records), data)
+
+
+@pytest.fixture
+def topic() -> SimTopic:
+    return SimTopic()
+
+
+@pytest.fixture
+def reader(topic: SimTopic) -> TargetsReader:
+    client: Any = topic
+    return TargetsReader(client, "targets")
+
+
+async def numbers(reader: TargetsReader) -> list[int]:
+    found = await reader.look(1.0)
+    assert found is not None
+    return [command.number for command in found.commands]
+
+
+async def test_all_is_read_and_then_what_is_added(topic: SimTopic, reader: TargetsReader) -> None:
+    for number in range(1, 6):
+        topic.add(number, f"t{number % 3}")
+    assert await numbers(reader) == [3, 4, 5]
+    assert set(topic.waited) == {0}, "the first look waits for nothing"
+    topic.add(6, "t0")
+    assert await numbers(reader) == [4, 5, 6]
+    assert topic.waited[-1] == 1.0
+    topic.records.append((b"t1", None))
+    assert await numbers(reader) == [5, 6]
+
+
+async def test_a_topic_that_was_cut_is_read_again_from_its_beginning(topic: SimTopic, reader: TargetsReader) -> None:
+    topic.add(1, "a")
+    topic.add(2, "b")
+    assert await numbers(reader) == [1, 2]
+    del topic.records[1:]
+    with pytest.raises(OffsetOutOfRangeError):
+        await reader.look(1.0)
+    assert await numbers(reader) == [1]
+
+
+async def test_a_topic_that_was_made_anew_and_has_grown_is_read_again_soon(
+    topic: SimTopic, reader: TargetsReader, constants: Constants
+) -> None:
+    topic.add(1, "a")
+    assert await numbers(reader) == [1]
+    topic.records.clear()
+    topic.add(7, "b")
+    assert await numbers(reader) == [1]
+    constants(targets_log, WHOLE_S=0.0)
+    assert await numbers(reader) == [7]
+
+
+async def test_without_a_leader_nothing_is_known(topic: SimTopic, reader: TargetsReader) -> None:
+    topic.leader = None
+    assert await reader.look(1.0) is None

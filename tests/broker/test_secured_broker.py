@@ -56,7 +56,7 @@ from timers.core.timer import Rejected
 from timers.errors import AccessError, LeaseLostError, TimersError
 from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
-from timers.kafka.progress_log import allowed_level
+from timers.kafka.progress_log import allow, allowed_level
 from timers.process.config.settings import Settings
 from timers.queue import Queue
 from timers.wire import dead_letter, future
@@ -242,6 +242,33 @@ def test_dead_letter_commands_need_no_more_than_the_documented_acls(
     assert [(r.partition, r.key, r.value, r.headers) for r in again] == 2 * [(2, b"17", first.value, first.headers)]
     for each in (listed, refused, done):
         assert not [secret for secret in SECRETS if secret in each.out + each.err]
+
+
+def test_a_pause_needs_no_more_than_the_documented_acls(
+    guarded: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, who, target = guarded.settings, f"User:{USER}", guarded.target()
+    allow(settings, levels.HOLDS)
+    looking = [
+        *acl(TOPIC, settings.targets_topic, READ, principal=who),
+        *acl(TOPIC, settings.progress_topic, READ, principal=who),
+        *acl(GROUP, "timers-watch", READ, principal=who),
+    ]
+    acls.add(guarded.admin, looking)
+    set_environment(monkeypatch, guarded.environment)
+    listed = command(capsys, "targets", "list")
+    assert listed.code == 0, listed.err
+    acls.add(guarded.admin, acl(TOPIC, target, DESCRIBE, principal=who))
+    for missing in (
+        acl(TRANSACTIONAL_ID, f"{guarded.app_id}-targets", WRITE, principal=who),
+        acl(TOPIC, settings.targets_topic, WRITE, principal=who),
+    ):
+        refused = command(capsys, "targets", "pause", target)
+        assert refused.code == 1 and f"on transactional id '{guarded.app_id}-targets'" in refused.err, refused
+        acls.add(guarded.admin, missing)
+    done = command(capsys, "targets", "pause", target)
+    assert done.code == 0, done.err
+    assert f"{target} is paused" in done.out
 
 
 def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,18 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from confluent_kafka import KafkaError, KafkaException
+
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold
 from timers.core.levels import HOLDS
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.errors import TargetError
+from timers.errors import AccessError, TargetError
 from timers.kafka import connection, targets_log
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import admin_client
+from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.progress_log import allowed_level, read_all
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_admin import listed
@@ -29,7 +32,7 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.wire.targets import MAX_TEXT, Target, Targets
-from timers.wire.topics import LEGAL_FORM, WORKERS_ONLY, is_legal, partition_name
+from timers.wire.topics import LEGAL_FORM, WORKERS_ONLY, commander_id, is_legal, partition_name
 
 OVER_S = 600
 """Seconds over which a pause with an end releases its timers, when it ends by itself."""
@@ -284,7 +287,17 @@ def give(settings: Settings, make: Make) -> Command:
         return lambda targets: make(found._replace(targets=targets), names, now_s)
 
     with reports.explained(f"topic {settings.targets_topic!r} did not take the command"):
-        return targets_log.give(settings, reports, prepare)
+        try:
+            return targets_log.give(settings, reports, prepare)
+        except KafkaException as error:
+            # librdkafka gives up what waits in a transaction that is refused.
+            if code_of(error) not in {*NOT_ALLOWED, KafkaError._PURGE_QUEUE}:
+                raise
+            raise AccessError(
+                f"{connection.principal(settings)} may not do that at {settings.brokers} ({error.args[0].str()}): it "
+                f"takes Read and Write on topic {settings.targets_topic!r}, Write on transactional id "
+                f"{commander_id(settings.app_id)!r}, and Read on {settings.progress_topic!r}"
+            ) from None
 
 
 def _given(mark: str, marks: Iterable[str]) -> str:

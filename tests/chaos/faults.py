@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from random import Random
+from subprocess import PIPE, STDOUT, Popen
 
 from tests.chaos import plan, stores
 from tests.chaos.checker import InjectedFault
 from tests.chaos.plan import Fault
 from tests.chaos.state import NOTICED, Member, RoundState, now_ms, wipe
+from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
 from tests.harness.records import Publisher
 from tests.harness.three_brokers import ThreeBrokers
@@ -44,6 +46,9 @@ LEADERLESS_S = 2.0
 """Least time for which partitions have no leader."""
 
 BETWEEN_STALLS_S = 2.0
+
+HELD_AFTER_S = 2.0
+"""Seconds after a pause from which on nothing is sent by a worker that runs. One that opens machines meanwhile may."""
 
 QUOTAS = 4
 """The first quota is half of what clients write, each further one half of the one before. A much lower one throttles a
@@ -332,6 +337,45 @@ def stall(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[
     return replace(_over(injected), note=note, seen=any(waiting.values()))
 
 
+def hold(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Pause the callback topic, and resume it. Other faults may come meanwhile."""
+    yield from _command(state, "pause", state.target)
+    injected = replace(_inject(state, fault, held), delays=False)
+    yield HELD_AFTER_S
+    before = sum(state.system.cluster.ends(state.target, committed=True).values())
+    yield plan.BURST_EVERY_S + fault.down_s
+    sent = sum(state.system.cluster.ends(state.target, committed=True).values()) - before
+    slow_s = plan.SLOW_S * (fault.victim % 2)
+    yield from _command(state, "resume", state.target, *(("--over", f"{slow_s}s") if slow_s else ()))
+    note = f"{sent:,} records later than {HELD_AFTER_S:.0f} s after the pause; released over {slow_s} s"
+    return replace(_over(injected), grace_ms=slow_s * 1000, note=note)
+
+
+def _command(state: RoundState, *words: str) -> Generator[float, None, None]:
+    """Give a command about the callback topic. While brokers are down, it fails, and is given again."""
+    environment = clean_environment(**state.system.environment)
+    waited_s = 0.0
+    while True:
+        running = Popen(
+            python("timers.cli.main", "targets", *words),
+            cwd=ROOT,
+            env=environment,
+            stdout=PIPE,
+            stderr=STDOUT,
+            text=True,
+        )
+        while running.poll() is None:
+            yield POLL_S
+            waited_s += POLL_S
+        if running.returncode == 0:
+            return
+        if waited_s > TAKEOVER_S:
+            said = running.stdout.read() if running.stdout else ""
+            state.failures.append(f"timers targets {' '.join(words)} failed for {waited_s:.0f} s: {said}")
+            return
+        yield 1.0
+
+
 def _set_quota(state: RoundState, bytes_per_s: int | None) -> Generator[float, None, None]:
     """Set or remove the quota as soon as a broker answers."""
     address = state.system.address.partition(",")[0]
@@ -357,4 +401,5 @@ FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], St
     plan.LEADERLESS: leaderless,
     plan.THROTTLE: throttle,
     plan.STALL: stall,
+    plan.HOLD: hold,
 }

@@ -28,6 +28,10 @@ THROTTLE = "throttle all clients"
 STALL = "disk of a worker stalls"
 """Each access to its data waits, for each of :data:`STALLS_S`."""
 STALLS_S = (1.0, 5.0, 15.0)
+HOLD = "pause the callback topic"
+"""By ``timers targets pause``, and ``resume`` after some seconds; of every second one the release is slow."""
+SLOW_S = 8
+"""Seconds of a slow release."""
 
 NAMES = {
     "kill": KILL,
@@ -44,6 +48,7 @@ NAMES = {
     "leaderless": LEADERLESS,
     "throttle": THROTTLE,
     "stall": STALL,
+    "hold": HOLD,
 }
 """The kinds by their names on the command line."""
 KINDS = tuple(NAMES.values())

@@ -91,7 +91,7 @@ class Round:
             self._state.close()
 
     def _run(self) -> Outcome:
-        target = self._system.target(PARTITIONS)
+        target = self._state.target = self._system.target(PARTITIONS)
         with self._printer.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
             for clock_offset_s in self._plan.clock_offsets_s:
                 self._state.add(clock_offset_s)

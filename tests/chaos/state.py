@@ -73,6 +73,7 @@ class RoundState:
         alone: a fault is under way beside which no other one begins.
         chosen_ends: end offset of each request partition when the victim of the newest fault was chosen.
         failures: sentences about failures that the checker cannot see in the callbacks.
+        target: the callback topic of the round.
     """
 
     brokers: Brokers
@@ -85,6 +86,7 @@ class RoundState:
     alone: bool = False
     chosen_ends: Mapping[int, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    target: str = ""
     _asker: AdminClient | None = None
     _no_broker: bool = False
     _first_broker_at: float = 0.0

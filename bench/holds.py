@@ -73,7 +73,12 @@ class Bench:
 
     def publish(self, publications: Sequence[Publication]) -> None:
         with self.session.printer.doing("publishing"), ThreadPoolExecutor(len(publications)) as threads:
-            list(threads.map(lambda each: publish_in_process(each, self.session.workdir), publications))
+            list(threads.map(self._publish, publications))
+
+    def _publish(self, publication: Publication) -> None:
+        directory = self.session.workdir / publication.target
+        directory.mkdir()
+        publish_in_process(publication, directory)
 
     def command(self, *words: str) -> float:
         """Give a command. Returns how many seconds it took."""

@@ -128,7 +128,7 @@ except Lost:
     producer.open()
     sent = producer.transact(batches, copy)
 """
-CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset, is_held)"
+CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset, held_of)"
 
 CHANGED = {
     "[I8] a store with another history is read on": changed(("store = self.stores.emptied(self.tp, store)", "pass")),

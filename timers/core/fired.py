@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey
+from timers.core.timer import Row
 
 MOVED_S = 2**56 - 1
 """Second in the key of a hole whose requests were moved to another app; above every due second."""
@@ -158,6 +159,21 @@ class Holds(tuple[Hold, ...]):
             if hold.holds(key, holes):
                 return hold
         return None
+
+    def held(self, due_s: int, rows: list[Row], holes: Sequence[Hole]) -> list[Row]:
+        """Returns those that are held of rows of one second, which is over.
+
+        They are in ascending offset, so between two rows that a hold holds it holds all rows of its target. Most groups
+        have one target, and need no look at each row.
+        """
+        targets = {row[1] for row in rows}
+        if self.by_target.keys().isdisjoint(targets):
+            return []
+        if len(targets) == 1:
+            ends = (due_s, rows[0][0]), (due_s, rows[-1][0])
+            if any(all(hold.holds(key, holes) for key in ends) for hold in self.by_target[rows[0][1]]):
+                return rows
+        return [row for row in rows if self.of((due_s, row[0]), row[1], holes) is not None]
 
     def may_hold(self, key: OrderKey, holes: Sequence[Hole]) -> bool:
         """Whether a row with this key may be held, whatever its target is."""

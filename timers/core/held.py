@@ -7,7 +7,7 @@ leaves them. Later they are released, target by target, in key order [I35].
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from timers.core.fired import MOVED_S, Hold, Moment, reached
@@ -16,7 +16,7 @@ from timers.core.limits import LARGEST, ChunkSize, Limits
 from timers.core.ports import Store
 from timers.core.progress import Progress
 from timers.core.sums import bytes_of
-from timers.core.timer import DueRows, Row, RowsByDue
+from timers.core.timer import DueRows, Row, RowsByDue, without
 
 NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36],"""
@@ -75,9 +75,8 @@ class HeldRows:
         name = hold.target, hold.begin
         if name not in self._counts:
             self._counts[name] = sum(
-                self._is_held_by(progress, hold, (due_s, row[0]), row[1])
+                len(_held_by(progress, hold, due_s, rows))
                 for due_s, rows in self._store.held(hold.released, past_through(progress), hold.target)
-                for row in rows
             )
         return self._counts[name]
 
@@ -98,12 +97,11 @@ class HeldRows:
         for due_s, rows in kept:
             self._note(progress, due_s, rows)
 
-    def _note(self, progress: Progress, due_s: int, rows: Iterable[Row]) -> None:
-        for row in rows:
-            key = due_s, row[0]
-            hold = progress.hold_of(key, row[1]) if progress.is_past(key) else None
-            if hold is not None and (name := (hold.target, hold.begin)) in self._counts:
-                self._counts[name] += 1
+    def _note(self, progress: Progress, due_s: int, rows: list[Row]) -> None:
+        for target in {row[1] for row in rows}:
+            for hold in progress.holds.by_target.get(target, ()):
+                if (name := (target, hold.begin)) in self._counts:
+                    self._counts[name] += len(_held_by(progress, hold, due_s, rows))
 
     @staticmethod
     def without_held(progress: Progress, due: list[DueRows], kept: list[DueRows]) -> list[DueRows]:
@@ -111,7 +109,7 @@ class HeldRows:
         holds, holes = progress.holds, progress.holes
         free: list[DueRows] = []
         for due_s, rows in due:
-            held = [row for row in rows if row[1] in holds.by_target and holds.of((due_s, row[0]), row[1], holes)]
+            held = holds.held(due_s, rows, holes)
             if held:
                 kept.append((due_s, held))
                 rows = without(rows, held)
@@ -152,7 +150,7 @@ class HeldRows:
             if number >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
                 is_end = False
                 break
-            held = [row for row in rows if self._is_held_by(progress, hold, (due_s, row[0]), row[1])]
+            held = _held_by(progress, hold, due_s, rows)
             is_end = len(held) <= limit - number
             held, read = held[: limit - number], read + len(rows)
             if held:
@@ -177,19 +175,14 @@ class HeldRows:
         elif name in self._counts:
             self._counts[name] -= release.number
 
-    @staticmethod
-    def _is_held_by(progress: Progress, hold: Hold, key: OrderKey, target: str) -> bool:
-        return target == hold.target and hold.holds(key, progress.holes) and progress.is_past(key)
 
-
-def without(rows: list[Row], some: Sequence[Row]) -> list[Row]:
-    """Returns the rows that are not among some of them, which are in the same order."""
-    if not some:
-        return rows
-    if len(some) == len(rows):
-        return []
-    offsets = {row[0] for row in some}
-    return [row for row in rows if row[0] not in offsets]
+def _held_by(progress: Progress, hold: Hold, due_s: int, rows: list[Row]) -> list[Row]:
+    """Returns those of rows of one second that a hold holds."""
+    holes, first, last = progress.holes, (due_s, rows[0][0]), (due_s, rows[-1][0])
+    if progress.is_past(last) and hold.holds(first, holes) and hold.holds(last, holes):
+        return rows if all(row[1] == hold.target for row in rows) else [row for row in rows if row[1] == hold.target]
+    keys = (((due_s, row[0]), row) for row in rows if row[1] == hold.target)
+    return [row for key, row in keys if hold.holds(key, holes) and progress.is_past(key)]
 
 
 def past_through(progress: Progress) -> OrderKey:

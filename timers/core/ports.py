@@ -233,7 +233,7 @@ class Store(Protocol):
         """Returns the due second of the first row above ``after``; None: there is none."""
 
     def drop_through(
-        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+        self, fired_through: OrderKey, next_offset: int, held_of: Callable[[int, list[Row]], list[Row]] | None = None
     ) -> None:
         """Delete the rows that have fired since the store was written. Call on opening, before a machine is made.
 
@@ -243,8 +243,8 @@ class Store(Protocol):
         reads these requests again and fires the late ones. The index is not changed; it is then ahead of ``applied``.
 
         Args:
-            is_held: whether a row at or below ``fired_through`` has not fired, by its key and callback topic; None:
-                no row is held. Such rows are in groups of their own then.
+            held_of: returns those of rows of one second, at or below ``fired_through``, that have not fired; None: no
+                row is held. Such rows are in groups of their own then.
         """
 
 

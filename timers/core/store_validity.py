@@ -14,14 +14,14 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
         or it moved ``fired_through`` past requests that only this store holds, and an index keeps no older versions.
     """
     applied = store.applied
-    is_held = (lambda key, target: progress.hold_of(key, target) is not None) if progress.holds else None
-    store.drop_through(progress.fired_through, progress.next_offset, is_held)
+    held_of = (lambda due_s, rows: progress.holds.held(due_s, rows, progress.holes)) if progress.holds else None
+    store.drop_through(progress.fired_through, progress.next_offset, held_of)
     dropped = store.applied < applied
     for hole in progress.holes:
         # A store with a higher `applied` was written after the hole was known. If not, its history differs: then the
         # result is False.
         if store.applied <= hole.before_offset:
-            store.drop_through(hole.through, hole.before_offset, is_held)
+            store.drop_through(hole.through, hole.before_offset, held_of)
     return progress.has_same_history(store.history, store.applied) and not (indexed and dropped)
 
 

@@ -73,6 +73,16 @@ DueRows: TypeAlias = tuple[int, list[Row]]
 """(due second, some of its rows in ascending source offset)"""
 
 
+def without(rows: list[Row], some: Sequence[Row]) -> list[Row]:
+    """Returns the rows that are not among some of them, which are in the same order."""
+    if not some:
+        return rows
+    if len(some) == len(rows):
+        return []
+    offsets = {row[0] for row in some}
+    return [row for row in rows if row[0] not in offsets]
+
+
 def key_bytes(key: Key) -> bytes | None:
     """Returns the record key of a callback."""
     return key.encode() if isinstance(key, str) else key

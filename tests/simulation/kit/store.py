@@ -65,10 +65,13 @@ class SimStore(MemoryStore):
         self.faults.point("after a store delete")
 
     def drop_through(
-        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+        self,
+        fired_through: OrderKey,
+        next_offset: int,
+        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
     ) -> None:
         self._past.append(self._image())
-        super().drop_through(fired_through, next_offset, is_held)
+        super().drop_through(fired_through, next_offset, held_of)
         self.faults.point("after opening a store")
 
     def _load(self, key: bytes, value: bytes) -> None:

@@ -126,10 +126,13 @@ class MemoryStore:
         return self._rows[start][0][0] if start < len(self._rows) else None
 
     def drop_through(
-        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+        self,
+        fired_through: OrderKey,
+        next_offset: int,
+        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
     ) -> None:
         def is_past(key: OrderKey, row: Row) -> bool:
-            return key <= fired_through and not (is_held and is_held(key, row[1]))
+            return key <= fired_through and not (held_of and held_of(key[0], [row]))
 
         passed_over = any(row[0] >= next_offset and is_past(key, row) for key, row in self._rows)
         self._rows = [each for each in self._rows if not is_past(*each)]

@@ -26,7 +26,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import IndexPage, Lost, Page
 from timers.core.progress import SettingChange
-from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue
+from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, without
 from timers.errors import StoreError
 from timers.machines.store import layout
 from timers.machines.store.database import Database
@@ -454,7 +454,10 @@ class RocksStore:
         _delete(batch, run)
 
     def drop_through(
-        self, fired_through: OrderKey, next_offset: int, is_held: Callable[[OrderKey, str], bool] | None = None
+        self,
+        fired_through: OrderKey,
+        next_offset: int,
+        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
     ) -> None:
         """Delete the rows that have fired since this store was written; see :class:`timers.core.ports.Store`.
 
@@ -462,28 +465,34 @@ class RocksStore:
         """
         if fired_through == NEVER:
             return
-
-        def is_past(due_s: int, row: Row) -> bool:
-            key = due_s, row[0]
-            return key <= fired_through and not (is_held and is_held(key, row[1]))
-
         until_s, applied = fired_through[0], self.applied
+
+        def parts_of(due_s: int, rows: list[Row]) -> tuple[list[Row], list[Row], list[Row]]:
+            """Returns the rows that have fired, those that are held, and those that wait."""
+            past = (
+                rows if (due_s, rows[-1][0]) <= fired_through else [r for r in rows if (due_s, r[0]) <= fired_through]
+            )
+            held = held_of(due_s, past) if held_of and past else []
+            return without(past, held), held, rows[len(past) :]
+
         # Whether the store holds a row at or below ``fired_through`` that no commit accepted.
         if applied > next_offset and any(
-            row[0] >= next_offset and is_past(due_s, row) for due_s, rows in self.scan(NEVER, until_s) for row in rows
+            row[0] >= next_offset for due_s, rows in self.scan(NEVER, until_s) for row in parts_of(due_s, rows)[0]
         ):
             until_s, applied = layout.LAST_S, next_offset
         batch = WriteBatch(raw_mode=True)
         pending = self.pending
         for due_s, rows in self.scan(NEVER, until_s):
-            rest = [row for row in rows if row[0] < applied and not is_past(due_s, row)]
-            held = [row for row in rest if (due_s, row[0]) <= fired_through] if is_held else []
-            if len(rest) < len(rows) or 0 < len(held) < len(rest):
-                pending -= len(rows) - len(rest)
-                batch.delete(self._scanned[-1][0])
-                for part in (held, rest[len(held) :]):  # a scan begins above ``fired_through``
-                    if part:
-                        batch.put(pack_key(due_s, part[0][0]), self._pack(part))
+            _, *left = parts_of(due_s, rows)
+            if rows[-1][0] >= applied:
+                left = [[row for row in part if row[0] < applied] for part in left]
+            if len(left[0]) == len(rows) or len(left[1]) == len(rows):
+                continue
+            pending -= len(rows) - len(left[0]) - len(left[1])
+            batch.delete(self._scanned[-1][0])
+            for part in left:  # a scan begins above ``fired_through``: held rows have an entry of their own
+                if part:
+                    batch.put(pack_key(due_s, part[0][0]), self._pack(part))
         lineage = self.lineage if applied == self.applied else self.lineage.before(applied)
         self._write(batch, pending, applied, lineage)
 

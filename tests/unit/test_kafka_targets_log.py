@@ -24,6 +24,8 @@ class SimTopic:
         self.records: list[tuple[bytes, bytes | None]] = []
         self.leader: int | None = 1
         self.waited: list[float] = []
+        self.removed = 0
+        """So many records at the end are removed by compaction."""
 
     def add(self, number: int, target: str, *, paused: bool = True) -> None:
         self.records.append(wire.encode(Target(Command(number, target, paused))))
@@ -37,7 +39,8 @@ class SimTopic:
         return 0, len(self.records)
 
     async def fetch(self, leader: int, place: object, offset: int, *, wait_s: float) -> RawFetch:
-        if offset > len(self.records):
+        end = len(self.records) + self.removed
+        if offset > end:
             raise OffsetOutOfRangeError
         self.waited.append(wait_s)
         data = b""
@@ -45,7 +48,7 @@ class SimTopic:
             builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 10**6)
             builder.append(0, 0, key, value, [])
             data += at.to_bytes(8, "big") + bytes(builder.build())[8:]
-        return RawFetch(0, len(self.records), data)
+        return RawFetch(0, end, data)
 
 
 @pytest.fixture
@@ -97,6 +100,16 @@ async def test_a_topic_that_was_made_anew_and_has_grown_is_read_again_soon(
     assert await numbers(reader) == [1]
     constants(targets_log, WHOLE_S=0.0)
     assert await numbers(reader) == [7]
+
+
+async def test_what_compaction_has_removed_is_not_waited_for(topic: SimTopic, reader: TargetsReader) -> None:
+    topic.add(1, "a")
+    topic.removed = 3
+    assert await numbers(reader) == [1]
+    topic.records += [(b"b", None)] * 3
+    topic.removed = 0
+    topic.add(5, "c")
+    assert await numbers(reader) == [1, 5]
 
 
 async def test_without_a_leader_nothing_is_known(topic: SimTopic, reader: TargetsReader) -> None:

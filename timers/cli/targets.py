@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -182,14 +183,20 @@ def list_targets(output: Output) -> None:
     of timers with an id, it also counts versions that were replaced or cancelled.
     """
     settings = load_settings()
+    from timers.kafka import topic_admin
     from timers.offline.targets import look
 
     found = look(settings)
-    rows = [_row(found.shown(name) | _held(settings, name)) for name in found.names]
+    cluster_id = topic_admin.cluster_id(settings) if found.names else ""
+    rows = [_row(found.shown(name) | _held(settings, cluster_id, name)) for name in found.names]
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(len(_COLUMNS))]
     output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS[:-1])), 0), rows)
     if not rows:
         say("no callback topic is paused, and no timer is held")
+    taken = Counter(progress.taken for progress in found.progress.values())
+    for number, count in sorted(taken.items()):
+        if number:
+            say(f"command {number} is the newest that {counted(count, 'partition')} took")
     for fields, _ in rows:
         if waits := fields["waits_for"]:
             say(f"{fields['topic']}: command {fields['number']} is not taken yet by {', '.join(waits)}")
@@ -203,13 +210,13 @@ COUNTING_S = 2.0
 """How long the held timers of one topic are counted."""
 
 
-def _held(settings: Settings, name: str) -> dict[str, Any]:
+def _held(settings: Settings, cluster_id: str, name: str) -> dict[str, Any]:
     """How many timers of a topic are due and have not fired, as the workers count them."""
     held, until, after = 0, time.monotonic() + COUNTING_S, dict[str, str]()
     try:
         while True:
             asked = {"topic": name, "to": str(int(time.time()) + 1), "by": str(DAY_S), **after}
-            answer = ask(settings, COUNT_PATH, asked, None)
+            answer = ask(settings, COUNT_PATH, asked, cluster_id)
             held += sum(each["timers"] for each in answer["timers"])
             if answer["next"] is None or time.monotonic() > until:
                 break

@@ -47,6 +47,7 @@ class TargetsReader:
         self._client, self._place = client, (topic, PARTITION)
         self._newest: NewestCommitted | None = None
         self._began_at = 0.0
+        self._found, self._decoded_to = Targets({}, {}), -1
 
     async def look(self, wait_s: float) -> Targets | None:
         """Returns what the topic says, after its end was reached; None while it has no leader.
@@ -67,18 +68,21 @@ class TargetsReader:
             newest, is_whole, self._began_at = NewestCommitted(None, low), True, monotonic()
         try:
             while True:
-                fetched = await self._client.fetch(
-                    leader, self._place, newest.position, wait_s=0 if is_whole else wait_s
-                )
+                position = newest.position
+                fetched = await self._client.fetch(leader, self._place, position, wait_s=0 if is_whole else wait_s)
                 newest.add(fetched.data)
+                if newest.position == position:  # compaction has removed what was there
+                    newest.position = max(position, fetched.end)
                 if newest.position >= fetched.end:
                     break
                 wait_s = 0
         except OffsetOutOfRangeError:  # the topic lost its end, or was made anew
             self._newest = None
             raise
+        if newest is not self._newest or newest.position != self._decoded_to:
+            self._found, self._decoded_to = wire.decode_all(newest.values), newest.position
         self._newest = newest
-        return wire.decode_all(newest.values)
+        return self._found
 
 
 def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float = connection.TIMEOUT_S) -> Targets:

@@ -133,7 +133,8 @@ class TargetWatch(Service):
     def _differences(self, progress: Progress) -> Iterator[tuple[str, str]]:
         """Targets that a machine treats in another way than the topic says -> a sentence."""
         known, fired_s = self._targets.known, progress.fired_through[0]
-        for target in sorted({*known, *(hold.target for hold in progress.holds if hold.is_paused)}):
+        asked = (name for name, each in known.items() if each.command.is_paused)
+        for target in sorted({*asked, *(hold.target for hold in progress.holds if hold.is_paused)}):
             if target in self._targets.unreadable:
                 continue
             command = known[target].command if target in known else None

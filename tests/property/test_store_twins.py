@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Batch, RecordCount
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import Store
-from timers.core.timer import Origin, Row, RowsByDue
+from timers.core.timer import DueRows, Origin, Row, RowsByDue
 from timers.machines.store import layout, memory_limit, rocks
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore, RocksView
@@ -239,6 +240,123 @@ class Twins:
             assert {id: found[id] for id in found if found[id]} == {id: entry for id, entry in page if id in ids}
 
 
+HELD = "ü"
+
+
+class HeldTwins(Twins):
+    """Both stores, while a hold of one target goes on: what is due is passed over, and released in parts.
+
+    Args:
+        begin: the hold holds what is above this key, which may be inside a group.
+    """
+
+    def __init__(self, path: Path, begin: OrderKey) -> None:
+        super().__init__(path)
+        self.begin = self.released = begin
+
+    def is_held(self, key: OrderKey, target: str) -> bool:
+        return target == HELD and self.begin < key and self.released < key
+
+    def write(
+        self, values: list[tuple[int, tuple[object, ...]]], entries: dict[bytes, tuple[int, int, int] | None]
+    ) -> None:
+        """Accept one batch; some of its rows are late by a second: those that are held are stored."""
+        waiting: RowsByDue = {}
+        held: RowsByDue = {}
+        for ahead_s, value in values:
+            row: Row = (self.next_offset, *value)  # type: ignore[assignment]
+            key = max(0, self.now_s + ahead_s - 1), self.next_offset
+            if key > self.fired_through:
+                waiting.setdefault(key[0], []).append(row)
+            elif self.is_held(key, row[1]):
+                held.setdefault(key[0], []).append(row)
+            self.next_offset += 1
+        for store in (self.memory, self.rocks):
+            store.write(waiting, self.next_offset, entries, None, held)
+
+    def fire(self, ahead_s: int, groups: int, left: int) -> None:
+        """As a machine: a chunk passes over what is held, and takes only a part of its last group."""
+        second, last, count = self.now_s + ahead_s, None, 0
+        rest: list[Row] = []
+        kept: list[DueRows] = []
+        for due_s, rows in self.rocks.scan(self.fired_through, second):
+            if groups == 0:
+                break
+            groups -= 1
+            fired = rows if groups else rows[: max(1, len(rows) - left)]
+            rest = rows[len(fired) :]
+            held = [row for row in fired if self.is_held((due_s, row[0]), row[1])]
+            if held:
+                kept.append((due_s, held))
+            last, count = (due_s, fired[-1][0]), count + len(fired) - len(held)
+            if rest:
+                break
+        else:
+            last = max((second, MAX_OFFSET), self.fired_through)
+        if last is None:
+            return
+        deque(self.memory.scan(self.fired_through, second), maxlen=0)
+        self.fired_through = last
+        if count or rest:
+            for store in (self.rocks, self.memory):
+                store.delete(last, count, rest, kept)
+
+    def release(self, limit: int) -> None:
+        """Release the next rows of the hold."""
+        groups: list[tuple[DueRows, list[Row]]] = []
+        for due_s, rows in self.rocks.held(self.released, self.fired_through, HELD):
+            held = [
+                row for row in rows if (due_s, row[0]) <= self.fired_through and self.is_held((due_s, row[0]), row[1])
+            ]
+            held = held[:limit]
+            limit -= len(held)
+            if held:
+                groups.append(((due_s, rows), [row for row in rows if row not in held]))
+        for store in (self.rocks, self.memory):
+            store.replace(groups)
+        gone = [(due_s, row[0]) for (due_s, rows), left in groups for row in rows if row not in left]
+        self.released = max([self.released, *gone])
+
+    def drop(self, next_offset: int = MAX_OFFSET) -> None:
+        def held_of(due_s: int, rows: list[Row]) -> list[Row]:
+            return [row for row in rows if self.is_held((due_s, row[0]), row[1])]
+
+        for store in (self.memory, self.rocks):
+            store.drop_through(self.fired_through, next_offset, held_of)
+        self.next_offset = self.memory.applied
+
+    def check(self, ahead_s: int) -> None:
+        super().check(ahead_s)
+        for store in (self.rocks, self.memory):
+            for after in (NEVER, self.begin, self.released):
+                found = store.held(after, self.fired_through, HELD)
+                held = {(due_s, row[0]) for due_s, rows in found for row in rows if row[1] == HELD}
+                keys = {(due_s, row[0]) for due_s, row in rows_of(self.memory) if row[1] == HELD}
+                wanted = {key for key in keys if after < key <= self.fired_through}
+                assert wanted <= held <= keys
+            for due_s, row in rows_of(self.memory):
+                assert _plain(store.row((due_s, row[0])) or row) == row
+                assert store.row((due_s, row[0])) is not None
+                assert store.row((due_s + 7, row[0])) is None
+
+
+def test_a_range_of_deleted_entries_ends_at_what_is_held(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocks, "POINT_DELETES", 128)
+        twins = HeldTwins(tmp_path / "store", NEVER)
+        free, held = ("t", "k", b"v", None, None), (HELD, "k", b"v", None, None)
+        every = {2, 150, 151, 300, 399}
+        twins.write([(each, held if each in every else free) for each in range(1, 400)], {})
+        twins.write([(each, free) for each in every], {})
+        twins.fire(500, 10**6, 0)
+        twins.check(0)
+        assert [due_s + 1 for due_s, _ in rows_of(twins.rocks)] == sorted(every)
+        twins.release(3)
+        twins.check(0)
+        assert [due_s + 1 for due_s, _ in rows_of(twins.rocks)] == [300, 399]
+        twins.rocks.close()
+
+
 def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> None:
     twins = Twins(tmp_path / "store")
     for number in range(40):
@@ -274,11 +392,35 @@ def test_the_stores_are_twins_in_many_runs(calls: list[tuple[str, object]], seco
     compare(calls, second)
 
 
-def compare(calls: list[tuple[str, object]], second: int) -> None:
+RELEASE = st.tuples(st.just("release"), st.tuples(st.integers(0, 5)))
+HELD_CALLS = st.lists(
+    st.one_of(BATCH, BATCH, FIRE, FIRE, RELEASE, REOPEN, OVERTAKEN, VIEW, RESTORE), min_size=6, max_size=20
+)
+BEGIN = st.just(NEVER) | st.tuples(SECONDS, st.integers(0, 9))
+
+
+@settings(max_examples=25)
+@given(HELD_CALLS, SECONDS, BEGIN)
+def test_the_stores_are_twins_while_rows_are_held(
+    calls: list[tuple[str, object]], second: int, begin: OrderKey
+) -> None:
+    compare(calls, second, lambda path: HeldTwins(path, begin))
+
+
+@pytest.mark.long
+@settings(max_examples=400)
+@given(HELD_CALLS, SECONDS, BEGIN)
+def test_the_stores_are_twins_while_rows_are_held_in_many_runs(
+    calls: list[tuple[str, object]], second: int, begin: OrderKey
+) -> None:
+    compare(calls, second, lambda path: HeldTwins(path, begin))
+
+
+def compare(calls: list[tuple[str, object]], second: int, twins_of: Callable[[Path], Twins] = Twins) -> None:
     """Give both stores the same calls, and compare them after each."""
     path = Path(tempfile.mkdtemp(prefix="timers-twins-"))
     try:
-        twins = Twins(path / "store")
+        twins = twins_of(path / "store")
         for name, argument in calls:
             call = getattr(twins, name)
             if argument is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from tests.simulation.hold_oracle import HoldChecks
 from tests.simulation.id_oracle import Request, Step, has_fired_verdict, is_ended
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimLog, SimRecord
@@ -22,7 +23,6 @@ from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import NO_WITNESS, MachineLog
 from tests.simulation.store_checks import StoreChecks
 from tests.simulation.time_checks import TimeChecks
-from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S, Progress
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
@@ -66,6 +66,7 @@ class Checkers:
         self.times = TimeChecks(log, self.logs, settings.app_id)
         self._seals: dict[str, bytes] = {}
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
+        self.holds = HoldChecks(self.logs, settings.app_id, self._outcomes)
         self.counts: Counter[str] = Counter()
         self._settled = 0
         """By how much the forgotten requests tip the balance of :meth:`check_end`."""
@@ -104,8 +105,10 @@ class Checkers:
                 log.changed = False
                 self._check_outcomes(machine, log)
                 self._check_witness(machine, log)
+                self.holds.check_outcomes(machine)
         if runner is not None:
             self.stores.check(runner)
+            self.holds.check(runner)
 
     def _request(self, record: SimRecord, runner: SimRunner | None) -> None:
         log = self.logs[record.topic, record.partition]
@@ -120,6 +123,7 @@ class Checkers:
                 if record.topic == self._settings.retry_topic:
                     name, attempt = origin.request, origin.attempt
                     self._check_attempt(name, attempt, due_s, row[1], runner)
+                    self.holds.check_sent(record, row[1])
                     self._moved[name, attempt] += 1
                     self.counts["retried"] += 1
                     self.times.check_not_ended(self._by_source[name])
@@ -242,6 +246,8 @@ class Checkers:
         failing = headers[h.TIMER_ERROR] == b"target-failing" and not self._log.max_message_bytes
         if failing and not self._moved[request.name, self._settings.retry_attempts]:
             raise Violation(f"{source} became a dead letter before its last retry")
+        if request.row is not None and headers[h.TIMER_ERROR] != b"promotion-invalid":
+            self.holds.check_sent(record, request.row[1])
         self._given_up[source] += 1
         self._note_outcome(source)
         self.counts["dead-lettered"] += 1
@@ -266,9 +272,10 @@ class Checkers:
         expected = (topic, key_bytes(key), value, [*(asked_headers or ()), *by_engine])
         if expected != (record.topic, record.key, record.value, list(record.headers[:-1])):
             raise Violation(f"bytes in, bytes out: {source} fired as {record!r}, asked for {expected!r}")
+        self.holds.check_sent(record, topic)
         self._fired[request.name] += 1
         if not self._moved[request.name, 0] + self._moved[request.name, 1]:
-            self.times.check_not_ended(request)
+            self.times.check_not_ended(request, None if runner is None else self.holds.sent_after_s(request, runner))
         if runner is not None:
             self.times.check_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
         self._note_outcome(request.name)
@@ -307,6 +314,7 @@ class Checkers:
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
+        self.holds.commit(machine, before, after, record)
         # A repair writes no copy: its hole says what a former copy says.
         log.needs_witness = after != before and after.holes == before.holes
         self._reject_too_large(log, before.next_offset)
@@ -367,7 +375,7 @@ class Checkers:
             if not self._has_own_outcome(log, request):
                 continue
             rejected = request.key is None or log.cold.is_refused(request, log.progress)
-            finished = offset < next_offset and (rejected or progress.is_past(request.key or NEVER))
+            finished = offset < next_offset and (rejected or request.has_fired(progress))
             finished = has_fired_verdict(request, next_offset) or (finished and not is_ended(request, next_offset))
             finished = finished and not request.refused
             outcomes = self._outcomes(request)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 from tests.simulation.checkers import Checkers
+from tests.simulation.kit.grouped_store import GroupedStore
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION
+from tests.simulation.kit.store import SimDisk, SimStore
 from tests.simulation.kit.worker import Parts, SimWorker
 from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
+from tests.simulation.pauses import PausingWorker, SimPauses
 from tests.simulation.workload import Workload
 from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
@@ -34,6 +38,9 @@ MAX_CLOCK_LEAP_S = 2
 
 WALL_OFFSETS_S = (0, 0, 5 * 3600, -5 * 3600, 2 * YEAR_S)
 """By how much the wall clocks of the workers' machines are ahead: none agrees with a wrong clock of a broker."""
+
+PAUSING = 0.12
+"""Part of the runs in which operators pause targets."""
 
 SLOW_RECORDS = 8
 """Records that slow brokers take in one transaction."""
@@ -113,6 +120,22 @@ class SimCluster:
         """Returns a new random source."""
         self._sources.append(Random(f"{self.seed} {name}"))
         return self._sources[-1]
+
+    def _with_pauses(self, worker: type[SimWorker], parts: Parts) -> SimPauses | None:
+        """Returns the pauses of callback topics; None: this run has none."""
+        random = self._source("holds and resumes")
+        if random.random() >= PAUSING and not issubclass(worker, PausingWorker):
+            return None
+        pauses = SimPauses.of(self.workers, random, self._settings.request_topic, lambda: self.clock.now_s)
+        self.checkers.holds.commands = pauses.commands
+        if parts.store is SimStore:
+            for each in self.workers:
+                each.disk = SimDisk(GroupedStore)
+        if random.random() < 0.5:
+            limits = replace(self.limits, noisy_rows=random.choice([1, 2, 4]))
+            for each in self.workers:
+                each.limits = limits
+        return pauses
 
     def _late_changes(self) -> Random | None:
         """Returns what decides about changes that are readable late; None: this run has no more than others make."""
@@ -396,6 +419,7 @@ class SimCluster:
         newest, found = self.checkers.logs[machine].progress, progress_record.decode_witness(text)
         known = progress_record.decode(older.value or b"", LEVEL)[0]
         is_told = (known.settings, known.late_changes) == (newest.settings, newest.late_changes)
+        is_told &= known.taken == newest.taken and not (known.holds or newest.holds)
         return is_told and found is not None and found[0] == newest.witness
 
     def _repair(self) -> str:

@@ -69,6 +69,10 @@ class Request:
         """The cold request of a copy, else the request itself."""
         return self.copy_of or self
 
+    def has_fired(self, progress: Progress) -> bool:
+        """Whether a machine with this progress has sent it, if it has accepted it."""
+        return self.key is not None and self.row is not None and progress.has_fired(self.key, self.row[1])
+
 
 @dataclass(eq=False)
 class Step:
@@ -197,8 +201,8 @@ class IdOracle:
             return False
         copy = self.copy_of(request, below)
         if copy is None:
-            return not self.is_cold(request, self._progress) and self._progress.is_past(request.key)
-        return copy.key is not None and self._progress.is_past(copy.key)
+            return not self.is_cold(request, self._progress) and request.has_fired(self._progress)
+        return copy.has_fired(self._progress)
 
     def has_late_changes(self, offset: int) -> bool:
         """Whether records at an offset are refused if the version that they name has fired."""

@@ -8,6 +8,7 @@ fired once, and each one that only the store of the accepting worker held must b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,7 +17,8 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
-from timers.core.fired import reached
+from tests.simulation.pauses import SimPauses
+from timers.core.levels import HOLDS
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import LOG_CUT, Progress
@@ -24,6 +26,7 @@ from timers.core.timer import TopicPartition, id_bytes
 from timers.process.config.settings import Settings
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
+from timers.wire import progress as progress_record
 from timers.wire.dead_letter import LOST_FROM_LOG
 from timers.wire.topics import ID_REQUEST, REQUEST
 
@@ -32,6 +35,9 @@ IDS = tuple(b"id-%d" % number for number in range(6))
 
 SETTLE_ROUNDS = 60
 """Seconds at the end until everything due has fired."""
+
+PAUSING = 0.2
+"""Part of the runs in which operators pause the target."""
 
 LAST_DUE_S = 30
 """The largest number of seconds that a request is due in the future."""
@@ -63,6 +69,7 @@ class LossSimulator:
     def __init__(self, seed: int, steps: int = 140, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         self._random = random = Random(f"{seed} losses")
         self._ahead_random = Random(f"{seed} reading")
+        self._pause_random = Random(f"{seed} commands")
         self._steps = steps
         self.history: list[str] = []
         self.settings = Settings(
@@ -85,17 +92,24 @@ class LossSimulator:
         self._cut: set[TopicPartition] = set()
         """Machines whose logs have lost records."""
         self.counts: Counter[str] = Counter()
+        self._pauses = SimPauses(self.workers, self._pause_random, [TARGET], lambda: self.clock.now_s)
+        self._paused: dict[str, bool] = {}
+        """Transactional id of a machine -> whether its committed progress has a pause."""
 
     def run(self) -> None:
         """Do all steps, and check."""
         try:
-            actions = [
+            actions: list[tuple[Callable[[], str], float]] = [
                 *((self._work, 60), (self._request, 18), (self._pass_time, 12), (self._crash, 3), (self._restart, 6)),
                 *((self._rebalance, 3), (self._elect, 3), (self._lose_end, 2), (self._restore_disks, 1)),
                 *((self._compare, 4), (self._arm, 4)),
             ]
             if self._ahead_random.random() < 0.2:
                 actions.append((self._read_ahead, 6))
+            if self._pause_random.random() < PAUSING:
+                actions += self._pauses.actions
+                for each in self.workers:
+                    each.first_level = HOLDS
             weights = [weight * self._random.choice([0.3, 1, 1, 3]) for _, weight in actions]
             self._restart()
             for _ in range(self._steps):
@@ -162,8 +176,12 @@ class LossSimulator:
         if self._random.random() < 0.7:
             self._fetch(worker, worker.runners[name], self._random.randint(1, limit))
         if name in worker.runners:
-            worker.step(name)
-            self.counts["rounds"] += 1
+            self._step(worker, name)
+
+    def _step(self, worker: SimWorker, name: TopicPartition) -> None:
+        self._pauses.tell(worker, worker.runners[name])
+        worker.step(name)
+        self.counts["rounds"] += 1
 
     def _fetch(self, worker: SimWorker, runner: SimRunner, limit: int) -> None:
         if runner.read_to > self.log.end(*runner.name):  # out of range: the worker opens the machine again
@@ -385,8 +403,7 @@ class LossSimulator:
             if known is None:
                 continue
             due_s, row = known
-            key = due_s, row[0]
-            has_fired = row[0] < progress.next_offset and key <= reached(progress.fired_through, progress.holes, row[0])
+            has_fired = row[0] < progress.next_offset and progress.has_fired((due_s, row[0]), row[1])
             is_latest = row[5] is None or entries.get(id_bytes(row[5][0]), (0, row[0]))[1] == row[0]
             fate.held = is_latest and not has_fired
 
@@ -401,7 +418,12 @@ class LossSimulator:
 
     def _note(self, record: SimRecord) -> None:
         headers = dict(record.headers)
-        if record.topic == TARGET:
+        if record.topic == self.settings.progress_topic and record.transaction is not None:
+            progress, _ = progress_record.decode(record.value or b"")
+            self._paused[record.transaction.transactional_id] = progress.holds.pauses(TARGET)
+        elif record.topic == TARGET:
+            if record.transaction is not None and self._paused[record.transaction.transactional_id]:
+                raise Violation(f"sent while paused: {record!r}")
             fate = self.fates[record.key or b""]
             fate.fired += 1
             fate.sources.append((headers.get(h.TIMER_SOURCE) or headers[h.TIMER_ID] or b"").decode())
@@ -431,6 +453,7 @@ class LossSimulator:
 
     def _settle(self) -> None:
         """Let the faults stop, and everything fire."""
+        self._pauses.resume_all()
         for worker in self.workers:
             worker.faults.clear()
         self._restart()
@@ -450,8 +473,7 @@ class LossSimulator:
                         if name in worker.runners:
                             self._fetch(worker, worker.runners[name], 1000)
                         if name in worker.runners:
-                            worker.step(name)
-                            self.counts["rounds"] += 1
+                            self._step(worker, name)
             self._observe()
 
     def _check(self) -> None:

@@ -69,7 +69,7 @@ class MachineLog:
             for offset, request in self.requests.items()
             if offset < next_offset
             and request.key is not None
-            and not progress.is_past(request.key)
+            and not request.has_fired(progress)
             and not request.refused
             and (request.original.end is None or request.original.end.offset >= next_offset)
             and self.cold.is_timer(request, progress, next_offset)
@@ -82,7 +82,11 @@ class MachineLog:
 
     def all_requests(self) -> list[Request]:
         """All requests, schedules too."""
-        return [*self.requests.values(), *([] if self.schedules is None else self.schedules.requests.values())]
+        return [request for _, request in self.timers()]
+
+    def timers(self) -> list[tuple[int, Request]]:
+        """(offset, request) of all that may be timers."""
+        return [*self.requests.items(), *({} if self.schedules is None else self.schedules.requests).items()]
 
     def unsettled(self) -> set[str]:
         """The names of the requests that have no outcome yet."""

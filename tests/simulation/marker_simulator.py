@@ -86,8 +86,11 @@ class MarkerLog(MachineLog):
     def pending(self, progress: Progress, next_offset: int) -> list[OrderKey]:
         """Order keys of the messages whose leases are not over."""
         _, tracked = self.fold(next_offset)
-        keys = [each.version.key for each in tracked.values() if each.version.key is not None]
-        return sorted(key for key in keys if not progress.is_past(key))
+        versions = [each.version for each in tracked.values()]
+        return sorted(each.key for each in versions if each.key is not None and not each.has_fired(progress))
+
+    def timers(self) -> list[tuple[int, Request]]:
+        return [*self.fold()[0].items()]
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
         _, tracked = self.fold(applied)
@@ -108,7 +111,7 @@ class MarkerLog(MachineLog):
                     raise Violation(f"{version.name} is no marker, and has {count} dead letters")
                 continue
             delivered[version.timer_id] += count
-            due = offset < next_offset and progress.is_past(version.key)
+            due = offset < next_offset and version.has_fired(progress)
             ended = version.end is not None and version.end.offset < next_offset
             if count > 1 or (count and not due) or (due and not ended and not count):
                 raise Violation(f"{version.name} with key {version.key} has {count} outcomes: {progress}")

@@ -7,6 +7,7 @@ from tests.simulation import cold_mutations as c
 from tests.simulation import condition_mutations as ci
 from tests.simulation import delivery_mutations as d
 from tests.simulation import doubt_mutations as o
+from tests.simulation import hold_mutations as hm
 from tests.simulation import id_mutations as i
 from tests.simulation import level_mutations as lv
 from tests.simulation import life_mutations as lf
@@ -69,6 +70,7 @@ MUTATIONS: dict[str, Mutation] = {
     **c.CHANGED,
     **ci.CHANGED,
     **d.CHANGED,
+    **hm.CHANGED,
     **o.CHANGED,
     **i.CHANGED,
     **lv.CHANGED,

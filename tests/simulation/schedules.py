@@ -83,7 +83,7 @@ class ScheduleLog:
                     )
                 continue
             end = request.end if request.end is not None and request.end.offset < next_offset else None
-            due = offset < next_offset and progress.is_past(request.key)
+            due = offset < next_offset and request.has_fired(progress)
             if count != self._tombstones[offset]:
                 raise Violation(f"{request.name} has {count} outcomes and {self._tombstones[offset]} tombstones")
             unread = request.record.compacted  # if it did not fire, compaction removed it before a worker read it
@@ -102,9 +102,14 @@ class ScheduleLog:
             for offset, request in self.requests.items()
             if offset < applied
             and request.key is not None
-            and not progress.is_past(request.key)
+            and not request.has_fired(progress)
             and (request.end is None or request.end.offset >= applied)
         )
+
+    def has_fired(self, key: OrderKey, progress: Progress) -> bool:
+        """Whether a machine with this progress has sent a version that it has accepted."""
+        request = self.requests.get(key[1])
+        return progress.is_past(key) if request is None else request.has_fired(progress)
 
     def is_compacted(self, key: OrderKey) -> bool:
         """Whether compaction removed a version, or it was forgotten; a store may then not hold it."""

@@ -63,6 +63,7 @@ class Simulator(SimCluster):
 
     def __init__(self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         super().__init__(seed, parts, worker)
+        self._pauses = self._with_pauses(worker, parts)
         self.history: list[str] = []
         self._steps = steps
         self._paused = 0
@@ -111,6 +112,10 @@ class Simulator(SimCluster):
             actions += [(self._compact_requests, 10)]
         if self._may_have_damaged and not (compacts_requests or (self._lose_progress, 4) in actions):
             actions += [(self._damage, 4), (self._read_damaged, 4)]
+        if self._pauses is not None:
+            actions += [*self._pauses.actions, (self._pause_in_burst, 3)]
+            if self._pauses.random.random() < 0.3:
+                actions += [(self._repair, 4)]
         actions += self._level_actions
         self._weighted = actions
         self.rounds = 0
@@ -169,6 +174,9 @@ class Simulator(SimCluster):
         runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idle_probability
         was_idle_too_long = runner.idle_too_long
         self.rounds += 1
+        if self._pauses is not None:
+            self._pauses.tell(worker, runner)
+        self.checkers.holds.note_step(runner)
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner:
@@ -289,6 +297,28 @@ class Simulator(SimCluster):
         return f"{sum(record.unreadable for record in self.log.damaged)} are left"
 
     # ---- faults -------------------------------------------------------------------------------------------------
+
+    def _pause_in_burst(self) -> str:
+        """Pause a target while many timers come due, and let the owner fail in the middle of them."""
+        assert self._pauses is not None
+        random = self._pauses.random
+        did = [self._pauses.pause() if random.random() < 0.7 else self._pauses.resume()]
+        self._pauses.tell_all()
+        for _ in range(random.randint(1, 3)):
+            self._workload.burst()
+        for _ in range(random.randint(1, 4)):
+            did += [self._work() for _ in range(random.randint(0, 5))]
+            if self._settings.id_topic and random.random() < 0.5:
+                (self._workload.set_by_id if random.random() < 0.6 else self._workload.cancel)()
+            if random.random() < 0.2:
+                did.append(self._pauses.pause() if random.random() < 0.5 else self._pauses.resume())
+                self._pauses.tell_all()
+            if random.random() < 0.4:
+                did.append(self._crash())
+                self._restart()
+            self.clock.advance_ms(random.choice([500, 1000, 2000]))
+            self._tick()
+        return f"{did[0]}, {len(did)} steps"
 
     def _arm(self) -> str:
         worker = self._fail_later(self._random_worker())
@@ -525,6 +555,8 @@ class Simulator(SimCluster):
 
     def _settle(self) -> None:
         self.levels.finish_upgrade()
+        if self._pauses is not None:
+            self._pauses.resume_all()
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
         if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers
@@ -550,6 +582,7 @@ class Simulator(SimCluster):
         for runner in (self._owner[name].runners[name] for name in self.machines):
             self.checkers.stores.check_recovery(runner, self.limits, self._random)
         self.checkers.check_end(until_s)
+        self.checkers.holds.check_end()
 
     def _dated_records(self) -> Iterable[SimRecord]:
         """The records that are no later than the end of a run."""
@@ -598,6 +631,8 @@ class Simulator(SimCluster):
         for name in self.machines:
             runner = self._owner[name].runners.get(name)
             if runner is None or runner.loop.firing or runner.machine.recovering or not runner.machine.may_accept:
+                return False
+            if self._pauses is not None and self._pauses.may_end(self.checkers.logs[name].progress):
                 return False
             oldest_s = runner.machine.oldest_due_s
             if oldest_s is not None and oldest_s <= self.clock.now_s + 20:

@@ -175,7 +175,7 @@ class SnapshotWorker(SimWorker):
 
     def restore(self, machine: TopicPartition, progress: Progress, now_s: float) -> SimStore:
         """Restore the newest snapshot that a progress names to a store of its own."""
-        start, snapshots, store = self.log.start(*machine), self.snapshots_of(machine), SimStore(Faults())
+        start, snapshots, store = self.log.start(*machine), self.snapshots_of(machine), self.disk.beside(Faults())
         beside, stale_after_s = partial(self.disk.beside, store.faults), self.spec(machine).limits.stale_after_s
 
         def is_fresh(store: SimStore) -> bool:

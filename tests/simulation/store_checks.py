@@ -95,7 +95,7 @@ class StoreChecks:
         store, progress = runner.store, runner.machine.progress
         expected, keys = log.pending(store.applied, progress), [(due_s, row[0]) for due_s, row in _alive(runner)]
         missing = [key for key in expected if key not in keys and not log.is_compacted(key)]
-        surplus = [key for key in keys if key not in expected and not progress.is_past(key)]
+        surplus = [key for key in keys if key not in expected and not log.has_fired(key, progress)]
         known, wanted = dict(store.entries_after(b"", 10**6).entries), log.entries(store.applied)
         for key in list(surplus):  # compaction removed the version that replaced it
             if log.is_compacted(key):
@@ -105,7 +105,7 @@ class StoreChecks:
         for id in known.keys() | wanted.keys():
             held, entry = known.get(id), wanted.get(id)
             if held != entry and not any(
-                each is not None and (progress.is_past(each[:2]) or log.is_compacted(each[:2]))
+                each is not None and (log.has_fired(each[:2], progress) or log.is_compacted(each[:2]))
                 for each in (held, entry)
             ):
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")

@@ -42,11 +42,12 @@ class TimeChecks:
             self._ticks[:count] = [(newest_s, self._ticks[count - 1][1])]
         del self.steps_back[:-1]
 
-    def check_not_ended(self, request: Request) -> None:
-        """Check that a timer was not ended before its due second began."""
+    def check_not_ended(self, request: Request, released_s: int | None = None) -> None:
+        """Check that a timer was not ended before its due second began; if it was held, before a later second."""
         if request.key is None or request.end is None:
             return
-        ends = next((ends for second, ends in self._ticks if second >= request.key[0]), None)
+        before_s = max(request.key[0], released_s or 0)
+        ends = next((ends for second, ends in self._ticks if second >= before_s), None)
         machine = request.record.topic, request.record.partition
         if ends is not None and request.end.offset < ends[machine]:
             raise Violation(f"{request.name} fired, although {request.end.source} ended it before its second began")

@@ -360,3 +360,49 @@ def test_holds_are_in_the_progress_record() -> None:
         assert progress_record.decode(progress_record.encode(each, b"t" * 16))[0] == each
     assert shortened.rescues[0].holds == tuple(holds)
     assert [hold.begin.next_offset for hold in progress.shortened(6).holds] == [5, 6]
+
+
+def test_a_pause_that_got_an_end_which_is_over_ends() -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", 11)
+    assert rig.at(20) == []
+    assert rig.at(21, pause(2, until_s=15)) == [(11, 0)]
+    assert rig.holds == []
+
+
+def test_commands_are_taken_when_a_replay_has_ended() -> None:
+    rig = Rig()
+    rig.at(9)
+    rig.set("mail", 10)
+    rig.machine.commit_progress()
+    rig.open(wipe=True)
+    loop = Loop(rig.machine)
+    loop.commands = (pause(),)
+    loop.add_tick(Tick(10_000))
+    loop.step()
+    assert rig.machine.recovering
+    loop.add_fetch(rig.fetch())
+    while not loop.idle:
+        loop.step()
+    assert rig.outbox.fired == []
+    assert rig.holds == [("mail", PAUSE)]
+
+
+def test_after_a_wrong_time_held_timers_are_counted_once_and_none_is_early() -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", 11, 30, 31)
+    assert rig.at(40) == []
+    rig.outbox.progress = rig.machine.progress.without_time()
+    rig.open()
+    hold = rig.machine.progress.holds[0]
+    assert rig.machine.held.count(rig.machine.progress, hold) == 3
+    assert rig.at(12) == []
+    assert rig.machine.held.count(rig.machine.progress, hold) == 3
+    assert rig.at(13, resume()) == [(11, 0)]
+    assert rig.at(29) == []
+    assert rig.at(30) == [(30, 1)]
+    assert rig.at(31) == [(31, 2)]
+    rig.at(41)
+    assert rig.holds == []

@@ -175,6 +175,10 @@ class Holds(tuple[Hold, ...]):
                 return rows
         return [row for row in rows if self.of((due_s, row[0]), row[1], holes) is not None]
 
+    def pauses(self, target: str) -> bool:
+        """Whether a pause of a target goes on."""
+        return any(hold.is_paused for hold in self.by_target.get(target, ()))
+
     def may_hold(self, key: OrderKey, holes: Sequence[Hole]) -> bool:
         """Whether a row with this key may be held, whatever its target is."""
         return any(hold.holds(key, holes) for hold in self)

@@ -19,9 +19,7 @@ from timers.core.sums import bytes_of
 from timers.core.timer import DueRows, Row, RowsByDue, without
 
 NOISY_PART = 10
-"""A target with this part of a full chunk is noisy [I36],"""
-NOISY_ROWS = 1_000
-"""if it has at least so many rows of the chunk."""
+"""A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""
 SAMPLED = 8
 """Each of so many rows is counted."""
 
@@ -92,10 +90,16 @@ class HeldRows:
             for due_s, group in rows.items():
                 self._note(progress, due_s, group)
 
-    def note_kept(self, progress: Progress, kept: Iterable[DueRows]) -> None:
-        """Count the held rows that a chunk has passed over."""
+    def note_kept(self, progress: Progress, kept: Iterable[DueRows], start: OrderKey) -> None:
+        """Count the held rows that a chunk has passed over. A hold may have begun with it.
+
+        Args:
+            start: ``fired_through`` before it. After this was taken back, a chunk passes over held rows again.
+        """
+        self.note_begun(progress)
+        holes = progress.holes
         for due_s, rows in kept:
-            self._note(progress, due_s, rows)
+            self._note(progress, due_s, [row for row in rows if (due_s, row[0]) > reached(start, holes, row[0])])
 
     def _note(self, progress: Progress, due_s: int, rows: list[Row]) -> None:
         for target in {row[1] for row in rows}:
@@ -190,18 +194,19 @@ def past_through(progress: Progress) -> OrderKey:
     return reached(progress.fired_through, [hole for hole in progress.holes if hole.through[0] != MOVED_S], -1)
 
 
-def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int) -> Progress:
+def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int, noisy_rows: int) -> Progress:
     """Returns the progress after a full chunk, with a hold for each target that has a large part of it [I36]: the rest
     of its due timers is sent when no others are due.
 
     Args:
         fired: what the chunk sends.
         second: of the tick.
+        noisy_rows: so many rows a noisy target has at least.
     """
     counts: Counter[str] = Counter()
     for _, rows in fired:
         counts.update(row[1] for row in rows[::SAMPLED])
-    least = max(NOISY_ROWS // SAMPLED, counts.total() // NOISY_PART)
+    least = max(noisy_rows // SAMPLED, counts.total() // NOISY_PART)
     holds = progress.holds
     for target, number in counts.items():
         if number >= least:

@@ -23,6 +23,8 @@ LONG_S = 3.0
 smaller. Deliveries time out after 6 s."""
 
 
+NOISY_ROWS = 1_000
+
 LEAST_RELEASED = 100
 """So many timers of a hold are released at a time, if the brokers take that many."""
 
@@ -137,3 +139,5 @@ class Limits:
     """Reject requests that were due before they were sent, if the request format can."""
     stale_after_s: int = 0
     """Maximum age of the store in seconds, if the log is compacted [I9]; 0: the log is not compacted."""
+    noisy_rows: int = NOISY_ROWS
+    """A target with so many timers of a full chunk may be noisy [I36]."""

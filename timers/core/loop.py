@@ -56,7 +56,7 @@ class Loop:
         self._ticks: deque[tuple[Tick, int | None]] = deque()
         self.firing = False
         self.commands: Sequence[Command] = ()
-        self._commit_due = self._may_end_pauses = False
+        self._commit_due = self._may_take = False
 
     @property
     def idle(self) -> bool:
@@ -93,8 +93,8 @@ class Loop:
             Lost: drop the machine and open it again [I5].
             Fenced: another worker owns the machine.
         """
-        must_ask_end, is_new_second = False, bool(self._ticks)
-        self._may_end_pauses |= is_new_second
+        must_ask_end = False
+        self._may_take |= bool(self._ticks)
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self.firing = self._commit_due = True
@@ -102,13 +102,13 @@ class Loop:
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
-        if is_new_second:
+        if self._may_take:  # also in a later step, after a replay
             self.machine.take(self.commands)
         is_draining = self.firing and self.machine.fire_chunk()
         if self.firing and not is_draining:
-            if self._may_end_pauses and self.machine.is_drained:
+            if self._may_take and self.machine.is_drained:
                 self.machine.take(self.commands)
-                self._may_end_pauses = False
+                self._may_take = False
             self.firing = self.machine.release_chunk()
         consumed, read_again_from = False, None
         if self._may_accept() and not (is_draining and self.machine.fires_first):

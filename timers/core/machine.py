@@ -448,7 +448,7 @@ class Machine:
             full = False
         after = replace(self.progress, fired_through=max(start, through))
         if full and after.level >= HOLDS and self._pace is None:
-            after = with_noisy(after, fired, tick.second)
+            after = with_noisy(after, fired, tick.second, self._limits.noisy_rows)
         count -= sum(len(rows) for _, rows in kept)
         if fired:
             if self.progress.holds:
@@ -462,8 +462,7 @@ class Machine:
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if after.holds:
-            self.held.note_begun(after)
-            self.held.note_kept(after, kept)
+            self.held.note_kept(after, kept, start)
         if count or rest:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
             self._store.delete(after.fired_through, count, rest, kept)
@@ -496,8 +495,9 @@ class Machine:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that is due has fired or is held."""
-        return self._tick is not None and self.progress.fired_through >= (self._tick.second, MAX_OFFSET)
+        """Whether all that is due has fired or is held, so that pauses may end."""
+        tick = self._tick if "commit_change" in STEPS[self.state] else None
+        return tick is not None and self.progress.fired_through >= (tick.second, MAX_OFFSET)
 
     def release_chunk(self) -> bool:
         """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.

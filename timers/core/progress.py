@@ -285,23 +285,23 @@ class Progress:
             rows_of: counts the rows that a hold holds.
             is_drained: whether all that is due has fired or is held.
         """
-        if self.level < HOLDS:
+        if self.level < HOLDS or not (commands or self.holds):
             return self
         holds, now, taken = self.holds, self.moment, self.taken
-        for hold in holds:
-            if is_drained and hold.is_paused and 0 < hold.until_s <= second:
-                holds = holds.resumed(hold.target, now, second, hold.over_s, rows_of, hold.number)
         has_room = True
         for command in commands:
             if command.number <= self.taken:
                 continue
-            if command.is_paused and not 0 < command.until_s <= second:
+            if command.is_paused and (not 0 < command.until_s <= second or holds.pauses(command.target)):
                 holds = holds.paused(command, now, second)
                 # Without room it is not taken yet; those that end may make room.
                 has_room &= any(hold.number >= command.number for hold in holds.by_target.get(command.target, ()))
             elif not command.is_paused and is_drained and holds.has_pause(command.target, command.number):
                 holds = holds.resumed(command.target, now, second, command.over_s, rows_of, command.number)
             taken = command.number if has_room and is_drained else taken
+        for hold in holds if is_drained else ():
+            if hold.is_paused and 0 < hold.until_s <= second:
+                holds = holds.resumed(hold.target, now, second, hold.over_s, rows_of, hold.number)
         return self.with_holds(holds) if taken == self.taken else replace(self, holds=holds, taken=taken)
 
     def has_to_run(self, commands: Sequence[Command], second: int) -> bool:

@@ -1,0 +1,112 @@
+"""Changes and classes that each break one rule of holds [I33] to [I36]. The simulator must find each one."""
+
+from __future__ import annotations
+
+from tests.simulation.condition_mutations import WithoutConditions
+from tests.simulation.edits import Mutation, changed
+from tests.simulation.kit.worker import Parts
+from tests.simulation.pauses import PausingWorker
+from timers.core.keys import MAX_OFFSET
+from timers.core.machine import Machine
+
+
+class PlainWorker(PausingWorker, WithoutConditions):
+    """In runs in which timers with an id have no conditions."""
+
+
+class ReleasesBeforeTheBarrier(Machine):
+    """[I35]: held timers are sent in a second of which not all requests were read."""
+
+    def release_chunk(self) -> bool:
+        barrier, self._barrier = self._barrier, None
+        try:
+            return super().release_chunk()
+        finally:
+            self._barrier = barrier
+
+
+def paused(*changes: tuple[str, str], worker: type[PausingWorker] = PausingWorker) -> Mutation:
+    return changed(*changes, worker=worker)
+
+
+HELD = "key <= self.released or self.begin.had_passed(key, holes)"
+COMMITTED = "...(after, Output(alive), release.number)"
+ENDED = "Release(taken, number, None if is_end else after, groups)"
+KNOWN = "command.number <= self.taken"
+
+CHANGED = {
+    "[I33] a hold has no begin": paused((HELD, "key <= self.released")),
+    "[I33] a hold has no end": paused(("self.end is None or self.end.had_passed(key, holes)", "True")),
+    "[I33] what was released is held again": paused((HELD, "self.begin.had_passed(key, holes)")),
+    "[I33] late timers of a paused target fire": paused(("not (progress.holds and late)", "True")),
+    "[I33] a replay drops what is held": paused(
+        (
+            "self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage, held)",
+            "self._store.write(waiting, to_offset, {**entries, **copy_entries}, lineage)",
+        ),
+    ),
+    "[I33] an opening deletes what is held": paused(
+        (
+            "store.drop_through(progress.fired_through, progress.next_offset, held_of)",
+            "store.drop_through(progress.fired_through, progress.next_offset)",
+        ),
+    ),
+    "[I33] an opening deletes what is held in a hole": paused(
+        (
+            "store.drop_through(hole.through, hole.before_offset, held_of)",
+            "store.drop_through(hole.through, hole.before_offset)",
+        ),
+    ),
+    "[I33] a pause is taken twice": paused((KNOWN, f"not command.is_paused and {KNOWN}")),
+    "[I33] an older command is taken": paused((KNOWN, "command.number == self.taken")),
+    "[I33] a changed pause keeps its former end": paused(
+        (
+            "hold._replace(number=command.number, until_s=until_s, over_s=over_s)",
+            "hold._replace(number=command.number)",
+        ),
+    ),
+    "[I33] a pause goes on after its end": paused(
+        ("holds if is_drained else ()", "()"),
+    ),
+    "[I33] commands wait for a second that is released at once": paused(
+        ("self._may_take and self.machine.is_drained", "self._may_take"),
+    ),
+    "[I33] a verdict says that a held timer has fired": paused(
+        ("row is None or progress.hold_of(key, row[1]) is None", "True"),
+    ),
+    "[I33] the id of a held timer is forgotten": paused(
+        ("not (progress.holds and progress.holds.may_hold(key, progress.holes))", "True"), worker=PlainWorker
+    ),
+    "[I34] a chunk deletes what is held": paused(
+        (
+            "self._store.delete(after.fired_through, count, rest, kept)",
+            f"self._store.drop_through(after.fired_through, {MAX_OFFSET})",
+        ),
+    ),
+    "[I34] the rest of a group of which all is held is lost": paused(("count or rest", "count")),
+    "[I35] a paused target is released": paused(
+        ("hold.target not in paused and hold.quota(second) != 0", "hold.quota(second) != 0"),
+    ),
+    "[I35] released before the barrier": Mutation(Parts(machine=ReleasesBeforeTheBarrier), PausingWorker),
+    "[I35] what was released is not committed with it": paused(
+        (COMMITTED, "...(self.progress, Output(alive), release.number), setattr(self, 'progress', after)"),
+    ),
+    "[I35] a release has no pace": paused(("quota = hold.quota(second)", "quota = None")),
+    "[I35] a pause ends before all that is due is held": paused(
+        (
+            "self.progress.with_commands(commands, self._tick.second, rows_of, is_drained=self.is_drained)",
+            "self.progress.with_commands(commands, self._tick.second, rows_of, is_drained=True)",
+        ),
+    ),
+    "[I35] a hold ends while it holds timers": paused((ENDED, "Release(taken, number, None, groups)")),
+    "[I35] a hold that holds nothing goes on": paused((ENDED, "Release(taken, number, after, groups)")),
+    "[I35] after a wrong time held timers are early": paused(
+        ("min(past_through(progress), (second, MAX_OFFSET))", "past_through(progress)"),
+    ),
+    "[I36] a noisy hold begins before the chunk": paused(
+        (
+            "with_noisy(after, fired, ..., ...)",
+            "after.with_holds(with_noisy(self.progress, fired, ..., ...).holds)",
+        ),
+    ),
+}

@@ -144,7 +144,7 @@ class HeldRows:
         quota = hold.quota(second)
         limit = min(LARGEST if quota is None else quota, chunk.timers, limits.chunk_timers)
         if second - self.others_s <= OTHERS_S:
-            limit = min(limit, chunk.in_50_ms)
+            limit = min(limit, chunk.part)
         released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
         taken: list[DueRows] = []
         groups: list[tuple[DueRows, list[Row]]] = []

@@ -28,7 +28,10 @@ NOISY_ROWS = 1_000
 LEAST_RELEASED = 100
 """So many timers of a hold are released at a time, if the brokers take that many."""
 
-SHORT_S = 0.05
+SHORT_S, LONG_PART_S = 0.05, 0.25
+BEFORE_TICK_S = 0.2
+"""While others fire too, what a hold releases is sent in parts of ``LONG_PART_S``. In the last ``BEFORE_TICK_S`` of a
+second they take ``SHORT_S``: the others come due with the next tick, and wait for the part that is being sent."""
 
 
 class ChunkSize:
@@ -37,15 +40,15 @@ class ChunkSize:
     Attributes:
         timers: maximum number of timers in the next transaction.
         begun: number of timers in the last one.
-        in_50_ms: so many timers are sent in 50 ms, or in twice the time that brokers need for few of them, by the last
-            one: what may wait is sent in such parts.
     """
 
     def __init__(self) -> None:
         self.timers = LARGEST
         self.begun = 0
-        self.in_50_ms = LEAST_RELEASED
         self._took_s: deque[float] = deque(maxlen=16)
+        self._per_s = LEAST_RELEASED / SHORT_S
+        self._since_tick_s = 0.0
+        """Seconds that transactions have taken since the last tick."""
 
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
@@ -54,15 +57,27 @@ class ChunkSize:
 
     def committed(self, seconds: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
-        self._took_s.append(max(seconds, 0.001))
+        self._took_s.append(seconds)
+        self._since_tick_s += seconds
         if self.begun >= LEAST_RELEASED:
-            part_s = max(SHORT_S, 2 * min(self._took_s))
-            self.in_50_ms = max(LEAST_RELEASED, int(self.begun * part_s / self._took_s[-1]))
+            self._per_s = self.begun / max(seconds, 0.001)
         if seconds > LONG_S and self.begun > SMALL:
             self.timers = max(SMALL, self.begun // 2)
         elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
             limit = LARGEST if seconds < QUICK_S else SMALL
             self.timers = max(self.timers, min(2 * self.timers, limit))
+
+    def ticked(self) -> None:
+        """Note that a second has begun."""
+        self._since_tick_s = 0.0
+
+    @property
+    def part(self) -> int:
+        """How many timers of a hold to release in the next transaction, while others fire too. Where brokers need long
+        for few of them, a part takes twice as long: else the overhead would be all of it."""
+        left_s = 1 - BEFORE_TICK_S - self._since_tick_s
+        aim_s = max(SHORT_S, min(LONG_PART_S, left_s), 2 * min(self._took_s, default=0.0))
+        return max(LEAST_RELEASED, int(self._per_s * aim_s))
 
 
 OVERDUE_S = 10

@@ -216,6 +216,7 @@ class Machine:
         self.clock_is_behind = tick.second < (fired_s if self.clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = latest_tick(self._tick, tick)
+        self._outbox.chunk.ticked()
         if self._barrier is not None:
             if went_back:
                 self._barrier.start_again()
@@ -502,8 +503,8 @@ class Machine:
     def release_chunk(self) -> bool:
         """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.
 
-        The holds take turns. While others fire too, what is sent at a time takes about 50 ms, so that those that come
-        due wait for no more than that [I35].
+        The holds take turns. While others fire too, what is sent at a time is small, so that those that come due do not
+        wait for long [I35].
 
         Returns:
             Whether more may be released.

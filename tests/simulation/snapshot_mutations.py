@@ -10,7 +10,9 @@ from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.worker import Parts, SimRunner
+from tests.simulation.pauses import PausingWorker
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
+from timers.core.keys import decode
 from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
@@ -132,6 +134,16 @@ class LeavesOutRemembered(SnapshotWorker):
         return replace(view, items=kept)
 
 
+class LeavesOutHeld(SnapshotWorker, PausingWorker):
+    """[I34]: what a pause holds is left out of a snapshot, as if it had fired."""
+
+    def view(self, runner: SimRunner) -> MemoryView:
+        view, fired = super().view(runner), runner.machine.progress.fired_through
+        kept = [each for each in view if each[0] >= layout.ROWS_END or decode(each[0]) > fired]
+        rows = sum(layout.row_count(value) for key, value in kept if key < layout.ROWS_END)
+        return replace(view, items=kept, rows=rows)
+
+
 class NamesTheCommittedOffset(SnapshotWorker):
     """[S1]: the offset of a snapshot is that of the last commit, not that of its view."""
 
@@ -194,6 +206,7 @@ MUTATIONS = {
     ),
     "S1 A is the committed offset": Mutation(worker=NamesTheCommittedOffset),
     "S1 read while the store changes": Mutation(worker=ReadsTheStore),
+    "S1 what is held is left out": Mutation(worker=LeavesOutHeld),
     "S2 named early": Mutation(worker=NamesEarly),
     "S2 deleted early": Mutation(worker=DeletesEarly),
     "S2 the older one is deleted": Mutation(worker=DeletesTheOlderOne),

@@ -300,6 +300,18 @@ def test_a_release_leaves_what_a_wrong_clock_has_passed() -> None:
     assert rig.at(900) == [(900, 1)]
 
 
+def test_a_release_takes_its_own_rows_although_others_name_its_target(tmp_path: Path) -> None:
+    """A store looks for the name of the target in whole groups, where it may stand in another field."""
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause(1), pause(2, "sms"))
+    for target, value in (("sms", b"mail"), ("mail", b"")):
+        rig.log.append(rig.topic, b"11", future.encode(target, "k", value), partition=0)
+        rig.read()
+    rig.at(11)
+    assert rig.at(12, resume(3)) == [(11, 1)]
+    assert rig.at(13, resume(4, "sms")) == [(11, 0)]
+
+
 def test_a_newer_command_wins_and_a_release_gets_another_speed() -> None:
     rig = Rig()
     rig.at(10, pause(1))

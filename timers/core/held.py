@@ -99,7 +99,8 @@ class HeldRows:
         self.note_begun(progress)
         holes = progress.holes
         for due_s, rows in kept:
-            self._note(progress, due_s, [row for row in rows if (due_s, row[0]) > reached(start, holes, row[0])])
+            new = [row for row in rows if (due_s, row[0]) > reached(start, holes, row[0])] if holes else rows
+            self._note(progress, due_s, new)
 
     def _note(self, progress: Progress, due_s: int, rows: list[Row]) -> None:
         for target in {row[1] for row in rows}:
@@ -184,7 +185,8 @@ def _held_by(progress: Progress, hold: Hold, due_s: int, rows: list[Row]) -> lis
     """Returns those of rows of one second that a hold holds."""
     holes, first, last = progress.holes, (due_s, rows[0][0]), (due_s, rows[-1][0])
     if progress.is_past(last) and hold.holds(first, holes) and hold.holds(last, holes):
-        return rows if all(row[1] == hold.target for row in rows) else [row for row in rows if row[1] == hold.target]
+        others = {row[1] for row in rows} != {hold.target}
+        return [row for row in rows if row[1] == hold.target] if others else rows
     keys = (((due_s, row[0]), row) for row in rows if row[1] == hold.target)
     return [row for key, row in keys if hold.holds(key, holes) and progress.is_past(key)]
 

@@ -227,8 +227,8 @@ def test_a_machine_reads_each_request_at_its_level_also_in_a_replay() -> None:
         (SNAPSHOTS, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
         (TRIMMING, BY_HEADERS, TRIMMING, TRIMMING),
         (TRIMMING, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED),
-        (BY_HEADERS, 99, READABLE_LATE, READABLE_LATE),
-        (TRIMMING, 99, READABLE_LATE, READABLE_LATE),
+        (BY_HEADERS, 99, RAISED_TO, RAISED_TO),
+        (TRIMMING, 99, RAISED_TO, RAISED_TO),
         (READABLE_LATE, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
     ],
 )
@@ -248,7 +248,7 @@ def test_from_the_level_on_that_says_it_no_raise_forgets_that_a_log_begins_late(
     whole = Progress.first(BY_HEADERS).with_setting(FEATURE_LEVEL, READABLE_LATE)
     assert not whole.settings.trims
     assert whole.with_setting(LOG_TRIMMED, 1).settings.trims
-    assert [each for each in range(FIRST, SUPPORTED + 1) if allows_trimming(each)] == [6, 8, 9]
+    assert [each for each in range(FIRST, SUPPORTED + 1) if allows_trimming(each)] == [6, 8, 9, 10]
 
 
 @pytest.mark.parametrize("payload", [JSON, future.encode("secret", "k", b"nested")])

@@ -231,8 +231,6 @@ class Split(NamedTuple):
 def split_late(rows: RowsByDue, progress: Progress) -> Split:
     """Returns what becomes of new rows."""
     fired_s, fired_offset = progress.fired_through
-    if all(due_s > fired_s for due_s in rows):
-        return Split({}, rows, {})
     late: RowsByDue = {}
     waiting: RowsByDue = {}
     for due_s, group in rows.items():

@@ -40,6 +40,7 @@ class ChunkSize:
     Attributes:
         timers: maximum number of timers in the next transaction.
         begun: number of timers in the last one.
+        since_tick_s: seconds that transactions have taken since the last tick; the machine sets it to 0.
     """
 
     def __init__(self) -> None:
@@ -47,8 +48,7 @@ class ChunkSize:
         self.begun = 0
         self._took_s: deque[float] = deque(maxlen=16)
         self._per_s = LEAST_RELEASED / SHORT_S
-        self._since_tick_s = 0.0
-        """Seconds that transactions have taken since the last tick."""
+        self.since_tick_s = 0.0
 
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
@@ -58,7 +58,7 @@ class ChunkSize:
     def committed(self, seconds: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
         self._took_s.append(seconds)
-        self._since_tick_s += seconds
+        self.since_tick_s += seconds
         if self.begun >= LEAST_RELEASED:
             self._per_s = self.begun / max(seconds, 0.001)
         if seconds > LONG_S and self.begun > SMALL:
@@ -67,15 +67,11 @@ class ChunkSize:
             limit = LARGEST if seconds < QUICK_S else SMALL
             self.timers = max(self.timers, min(2 * self.timers, limit))
 
-    def ticked(self) -> None:
-        """Note that a second has begun."""
-        self._since_tick_s = 0.0
-
     @property
     def part(self) -> int:
         """How many timers of a hold to release in the next transaction, while others fire too. Where brokers need long
         for few of them, a part takes twice as long: else the overhead would be all of it."""
-        left_s = 1 - BEFORE_TICK_S - self._since_tick_s
+        left_s = 1 - BEFORE_TICK_S - self.since_tick_s
         aim_s = max(SHORT_S, min(LONG_PART_S, left_s), 2 * min(self._took_s, default=0.0))
         return max(LEAST_RELEASED, int(self._per_s * aim_s))
 

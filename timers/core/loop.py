@@ -102,6 +102,7 @@ class Loop:
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
+        self._may_take &= bool(self.commands or self.machine.progress.holds)
         if self._may_take:  # also in a later step, after a replay
             self.machine.take(self.commands)
         is_draining = self.firing and self.machine.fire_chunk()

@@ -21,8 +21,7 @@ from typing import Any
 from timers.core.counters import HELD, LATE, Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.fired import Command
-from timers.core.grouping import RUN_BYTES, runs
-from timers.core.held import HeldRows, split_late, with_noisy
+from timers.core.held import HeldRows, Split, split_late, with_noisy
 from timers.core.index import Sweeper, known_row
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import HOLDS
@@ -35,6 +34,7 @@ from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
+    RUN_BYTES,
     Decoded,
     DueRows,
     Fetched,
@@ -42,6 +42,7 @@ from timers.core.timer import (
     RowsByDue,
     Tick,
     latest_tick,
+    runs,
 )
 from timers.core.variant import Variant
 
@@ -216,7 +217,7 @@ class Machine:
         self.clock_is_behind = tick.second < (fired_s if self.clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = latest_tick(self._tick, tick)
-        self._outbox.chunk.ticked()
+        self._outbox.chunk.since_tick_s = 0.0
         if self._barrier is not None:
             if went_back:
                 self._barrier.start_again()
@@ -325,7 +326,9 @@ class Machine:
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
             rows, judged = self._index.settle(decoded, self.progress, self.committed)
-        late, waiting, held = split_late(rows, self.progress)
+        fired_s = self.progress.fired_through[0]
+        is_ahead = all(due_s > fired_s for due_s in rows)
+        late, waiting, held = Split({}, rows, {}) if is_ahead else split_late(rows, self.progress)
         lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
@@ -474,10 +477,7 @@ class Machine:
     def take(self, commands: Sequence[Command]) -> bool:
         """Take the commands about targets that it has not taken yet, and end pauses whose time is over [I33].
 
-        Call for each tick before it fires, and when all that is due has fired.
-
-        Args:
-            commands: ascending by number.
+        Call for each tick before it fires, and when all that is due has fired. The commands ascend by number.
 
         Returns:
             Whether a change was committed.

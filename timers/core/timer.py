@@ -7,12 +7,13 @@ work on it. Rows are kept in lists of one due second.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.lineage import Lineage, PassedBatch
 from timers.core.operation import Operation
+from timers.core.sums import bytes_of
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -81,6 +82,30 @@ def without(rows: list[Row], some: Sequence[Row]) -> list[Row]:
         return []
     offsets = {row[0] for row in some}
     return [row for row in rows if row[0] not in offsets]
+
+
+RUN_BYTES = 256 * 1024
+"""Stored groups are looked up in the index together up to this size."""
+
+
+def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
+    """Yields what is looked up in the index together: (rows by due second, number of rows, their size in bytes).
+
+    Each stored group holds the timers of one fetch and second, often only a few. Each later step has a cost for
+    each call.
+    """
+    run: list[DueRows] = []
+    before = count = size = 0
+    for due_s, rows in scanned:
+        group_bytes = bytes_of(rows)
+        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+            yield run, count, size
+            run, before, count, size = [], before + count, 0, 0
+        run.append((due_s, rows))
+        count += len(rows)
+        size += group_bytes
+    if run:
+        yield run, count, size
 
 
 def key_bytes(key: Key) -> bytes | None:

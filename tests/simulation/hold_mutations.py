@@ -33,6 +33,8 @@ HELD = "key <= self.released or self.begin.had_passed(key, holes)"
 COMMITTED = "...(after, Output(alive), release.number)"
 ENDED = "Release(taken, number, None if is_end else after, groups)"
 KNOWN = "command.number <= self.taken"
+SPLIT = "Split(dict(free), waiting, dict(held))"
+TOGETHER = "{**waiting, **{due_s: [*rows, *waiting.get(due_s, ())] for due_s, rows in held}}"
 
 CHANGED = {
     "[I33] a hold has no begin": paused((HELD, "key <= self.released")),
@@ -84,6 +86,7 @@ CHANGED = {
         ),
     ),
     "[I34] the rest of a group of which all is held is lost": paused(("count or rest", "count")),
+    "[I34] what is held and what waits are one group": paused((SPLIT, f"Split(dict(free), {TOGETHER}, {{}})")),
     "[I35] a paused target is released": paused(
         ("hold.target not in paused and hold.quota(second) != 0", "hold.quota(second) != 0"),
     ),
@@ -103,10 +106,16 @@ CHANGED = {
     "[I35] after a wrong time held timers are early": paused(
         ("min(past_through(progress), (second, MAX_OFFSET))", "past_through(progress)"),
     ),
+    "[I33] a pause that got an end which is over goes on": paused(
+        ("not 0 < command.until_s <= second or holds.pauses(command.target)", "not 0 < command.until_s <= second"),
+    ),
     "[I36] a noisy hold begins before the chunk": paused(
         (
             "with_noisy(after, fired, ..., ...)",
             "after.with_holds(with_noisy(self.progress, fired, ..., ...).holds)",
         ),
+    ),
+    "[I36] a noisy hold goes on beside a pause": paused(
+        ("hold._replace(end=now) if hold.target == command.target and hold.end is None else hold", "hold"),
     ),
 }

@@ -38,6 +38,9 @@ SEGMENT_MS = (CLEANING_S + 1) * 1000
 SETTLE_ROUNDS = 400
 """Maximum number of seconds at the end until all due timers have fired. Retries take long: their pauses double."""
 
+SETTLE_STEPS = 40
+"""A machine does so many steps in such a second, if it passes over held timers, which may be many."""
+
 ACCEPT_ROUND = 60
 """After so many rounds an operator accepts the doubts that are left: random owners have found each whole store."""
 
@@ -598,10 +601,13 @@ class Simulator(SimCluster):
         for worker in self.workers:
             worker.poll_ticks()
             for name in list(worker.runners):
-                for _ in range(3):
-                    if name in worker.runners:
-                        self._deliver(worker, name)
-                        self._step(worker, name)
+                for number in range(SETTLE_STEPS):
+                    if name not in worker.runners:
+                        break
+                    if number >= 3 and (self._pauses is None or worker.runners[name].loop.idle):
+                        break
+                    self._deliver(worker, name)
+                    self._step(worker, name)
 
     def _accept_doubts(self) -> None:
         """Open the machines that no worker may open, each at the worker whose store is whole.

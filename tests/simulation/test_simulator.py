@@ -10,6 +10,7 @@ from tests.simulation import mutations
 from tests.simulation.kit import Parts
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
+from tests.simulation.pauses import PausingWorker
 from tests.simulation.simulator import SEEDS, SimulationFailed, Simulator
 from timers.core.operation import VERDICTS
 
@@ -80,6 +81,17 @@ def test_no_run_with_slow_openings_breaks_a_promise(seeds: range) -> None:
         simulator.run()
         faults.update(step.split()[1].rstrip(":") for step in simulator.history)
     assert all(faults[fault] > len(seeds) for fault in ("let_go", "open_slowly", "end_pauses"))
+
+
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 2000), marks=pytest.mark.long)], ids=str)
+def test_no_run_with_pauses_breaks_a_promise(seeds: range) -> None:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        simulator = Simulator(seed, worker=PausingWorker)
+        simulator.run()
+        counts += simulator.checkers.holds.counts
+    assert min(counts[each] for each in ("pauses", "resumes", "held", "released")) > 2 * len(seeds)
+    assert min(counts[each] for each in ("changed pauses", "noisy", "other paces")) > len(seeds) // 10
 
 
 @pytest.mark.parametrize("steps", [500, pytest.param(2000, marks=pytest.mark.long)])

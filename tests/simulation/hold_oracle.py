@@ -79,6 +79,9 @@ class HoldChecks:
     def commit(self, machine: TopicPartition, before: Progress, after: Progress, record: SimRecord) -> None:
         """Note a commit."""
         self._before[machine] = record.transaction, before
+        for (name, _), release in self._releases.items():
+            if name == machine:  # what is moved or given up has no time of its own
+                release.note_time(after.fired_through[0])
         if not (before.holds or after.holds):
             return
         if after.taken < before.taken:

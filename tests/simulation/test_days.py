@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_failing_run_is_shrunk_to_what_it_needs_and_repeated_by_its_command() 
     assert f"--only {as_text(left)}" in first[0].options(left)
     again = failure(from_text(as_text(left)))
     assert again is not None
-    assert str(again[1].__cause__) == "timer-request/0/3 has an outcome, but is cold"
+    assert re.fullmatch(r"timer-request/0/\d+ has an outcome, but is cold", str(again[1].__cause__))
 
 
 def test_shrinking_takes_whole_days_first_and_then_single_actions() -> None:

@@ -40,7 +40,7 @@ def test_a_pause_and_a_slow_release_across_a_failed_task_and_a_takeover(
         system.fired(sent, PATIENCE_S)
         assert system.reader(paused).rest() == []
     with SparkQuery(spark, system, engine, crash=Crash(COMMITTED, tmp_path / "crash")) as query:
-        command("resume", paused, "--over", "60s")
+        command("resume", paused, "--over", "20m")
         query.wait_for_failure()
     shutil.rmtree(engine)
     with SparkQuery(spark, system, engine) as query:

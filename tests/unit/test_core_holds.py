@@ -312,6 +312,27 @@ def test_a_release_takes_its_own_rows_although_others_name_its_target(tmp_path: 
     assert rig.at(13, resume(4, "sms")) == [(11, 0)]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_release_that_began_at_a_wrong_time_goes_on(at_once: bool) -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", *[11] * 10)
+    rig.at(12)
+    rig.observe(9000)
+    rig.machine.take([resume(over_s=5)])
+    rig.fire()
+    rig.machine.take([resume(over_s=5)])
+    assert rig.machine.release_chunk() is False
+    assert len(rig.outbox.fired) == 2
+    if at_once:
+        rig.machine.take([resume(3)])
+    rig.machine.commit_progress(even_if_idle=True)
+    rig.outbox.progress = rig.outbox.progress.without_time()
+    rig.open()
+    assert len(rig.at(13)) == (8 if at_once else 8 // 5)
+    assert len(rig.at(30)) == (0 if at_once else 7)
+
+
 def test_a_newer_command_wins_and_a_release_gets_another_speed() -> None:
     rig = Rig()
     rig.at(10, pause(1))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.timer import Row
+from timers.core.timer import CLOCK_STEP_BACK_S, Row
 
 MOVED_S = 2**56 - 1
 """Second in the key of a hole whose requests were moved to another app; above every due second."""
@@ -187,6 +187,16 @@ class Holds(tuple[Hold, ...]):
         """Returns the holds of which rows may be released in a tick second."""
         paused = {hold.target for hold in self if hold.is_paused}
         return [hold for hold in self if hold.target not in paused and hold.quota(second) != 0]
+
+    def with_time(self, second: int) -> Holds:
+        """Returns them at a tick second. A release that began at a wrong time, which is to come, goes on from now: else
+        it would wait until then."""
+        holds = self
+        for hold in self:
+            if hold.resumed_s > second + CLOCK_STEP_BACK_S:
+                left = max(0, hold.rows - hold.gone)
+                holds = holds.changed(hold, hold._replace(resumed_s=second, rows=left, gone=0))
+        return holds
 
     def changed(self, old: Hold, new: Hold | None) -> Holds:
         """Returns them with a hold in the place of another one; None: without it."""

@@ -216,8 +216,9 @@ class Machine:
         fired_s = self.progress.fired_through[0]
         self.clock_is_behind = tick.second < (fired_s if self.clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        if self._tick is None or tick.second != self._tick.second:
+            self._outbox.chunk.since_tick_s = 0.0
         self._tick = latest_tick(self._tick, tick)
-        self._outbox.chunk.since_tick_s = 0.0
         if self._barrier is not None:
             if went_back:
                 self._barrier.start_again()
@@ -489,16 +490,16 @@ class Machine:
             return False
         rows_of = partial(self.held.count, self.progress)
         after = self.progress.with_commands(commands, self._tick.second, rows_of, is_drained=self.is_drained)
-        if after is self.progress or not self.commit_change(lambda now: after):
-            return False
-        self.held.note_begun(after)
-        return True
+        if is_taken := after is not self.progress and self.commit_change(lambda now: after):
+            self.held.note_begun(after)
+        return is_taken
 
     @property
     def is_drained(self) -> bool:
         """Whether all that is due has fired or is held, so that pauses may end."""
         tick = self._tick if "commit_change" in STEPS[self.state] else None
-        return tick is not None and self.progress.fired_through >= (tick.second, MAX_OFFSET)
+        second = tick and (tick.second if self._barrier is None else self._barrier.through(tick.second))
+        return second is not None and self.progress.fired_through >= (second, MAX_OFFSET)
 
     def release_chunk(self) -> bool:
         """Fire the next timers of one hold that may be released. Call when :meth:`fire_chunk` has returned False.
@@ -521,7 +522,6 @@ class Machine:
         if second is None or hold is None:
             return False
         release = self.held.next_release(self.progress, hold, second, self._outbox.chunk, self._limits)
-        # [I33] A hold that holds nothing is over; a pause must have ended before.
         after = self.progress.with_holds(self.progress.holds.changed(hold, release.hold))
         alive = release.rows if self._index is None else self._index.alive(release.rows)
         if alive:

@@ -287,7 +287,7 @@ class Progress:
         """
         if self.level < HOLDS or not (commands or self.holds):
             return self
-        holds, now, taken = self.holds, self.moment, self.taken
+        holds, now, taken = self.holds.with_time(second), self.moment, self.taken
         has_room = True
         for command in commands:
             if command.number <= self.taken:
@@ -312,7 +312,7 @@ class Progress:
         if commands and commands[-1].number > self.taken:
             return True
         ends = any(hold.is_paused and 0 < hold.until_s <= second for hold in self.holds)
-        return ends or bool(self.holds.released_in(second))
+        return ends or self.holds.with_time(second) is not self.holds or bool(self.holds.released_in(second))
 
     def with_holds(self, holds: Holds) -> Progress:
         """Returns the progress with these holds."""

@@ -11,7 +11,7 @@ from tests.harness.console_pages import HTML, PART
 from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
-from timers.errors import TimersError
+from timers.errors import AccessError, TimersError, UnacknowledgedError
 
 PAUSE, RESUME = "/v1/targets/pause", "/v1/targets/resume"
 
@@ -48,7 +48,7 @@ async def test_a_topic_is_paused_looked_at_and_resumed(cluster: SimCluster) -> N
     [
         (PAUSE, {"topic": "mail"}, 422, "target-refused", "did you mean 'mails'? "),
         (PAUSE, {"topic": "mail*"}, 400, "parameter-invalid", "the name of one callback topic, without a pattern"),
-        (PAUSE, {"topic": "timers-progress"}, 422, "target-refused", "a topic of the engine itself"),
+        (PAUSE, {"topic": "timers-progress"}, 422, "target-refused", "is internal"),
         (PAUSE, {"topic": "mails", "for": "soon"}, 400, "parameter-invalid", "such as 1h30m"),
         (PAUSE, {"topic": "mails", "for": "0s"}, 422, "target-refused", "a pause lasts 1 s to 366 days"),
         (RESUME, {"topic": "mails"}, 422, "target-refused", "'mails' is not paused"),
@@ -74,16 +74,29 @@ async def test_a_key_gives_one_command(cluster: SimCluster) -> None:
             cluster.now_s += 10
         status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"}, headers=key)
         assert (status, answer["code"]) == (422, "idempotency-key-reused")
+        other = {"topic": "tenant-mails", "for": "1h"}
+        status, answer = await answer_of(client, "POST", PAUSE, json=other, headers=key)
+        assert (status, answer["code"]) == (422, "idempotency-key-reused")
         await answer_of(client, "POST", RESUME, json={"topic": "mails"})
         _, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h"}, headers=key)
         assert (answer["number"], answer["paused"]) == (2, False), "a late copy of the request does not pause it again"
 
 
-async def test_an_answer_of_no_broker_is_no_refusal(cluster: SimCluster) -> None:
-    cluster.failure = TimersError("no broker answers")
+@pytest.mark.parametrize(
+    ("failure", "status", "code", "outcome"),
+    [
+        (UnacknowledgedError("no broker answers"), 504, "unknown", "unknown"),
+        (TimersError("no broker answers"), 503, "brokers-unreachable", None),
+        (AccessError("ops may not do that"), 502, "publish-refused", None),
+    ],
+)
+async def test_only_what_may_have_been_given_is_unknown(
+    cluster: SimCluster, failure: TimersError, status: int, code: str, outcome: str | None
+) -> None:
+    cluster.failure = failure
     async with console(cluster) as client:
-        status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"})
-    assert (status, answer["code"], answer["outcome"]) == (504, "unknown", "unknown")
+        found, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"})
+    assert (found, answer["code"], answer.get("outcome")) == (status, code, outcome)
 
 
 async def test_roles_and_topics_of_users_count(cluster: SimCluster, tmp_path: Path) -> None:

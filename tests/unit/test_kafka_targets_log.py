@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.constants import Constants
 from timers.core.fired import Command
+from timers.errors import TargetError, TimersError, UnacknowledgedError
 from timers.kafka import targets_log
 from timers.kafka.aiokafka_internals.leader_client import RawFetch
+from timers.kafka.connection import ErrorReports
 from timers.kafka.targets_log import TargetsReader
+from timers.process.config.settings import Settings
 from timers.wire import targets as wire
 from timers.wire.targets import Target
 
@@ -115,3 +121,67 @@ async def test_what_compaction_has_removed_is_not_waited_for(topic: SimTopic, re
 async def test_without_a_leader_nothing_is_known(topic: SimTopic, reader: TargetsReader) -> None:
     topic.leader = None
     assert await reader.look(1.0) is None
+
+
+class SimWriter:
+    """Opens writers, each of which fails as the next of some answers says."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers, self.opened, self.sent = list(answers), 0, list[Any]()
+
+    def open(self, *_: object) -> SimWriter:
+        self.opened += 1
+        return self
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        yield self.sent.append
+        if (code := self.answers.pop(0)) is not None:
+            raise KafkaException(KafkaError(code))
+
+
+def given(writer: SimWriter, constants: Constants, monkeypatch: pytest.MonkeyPatch, refuse: bool = False) -> Command:
+    """Gives a command to a topic that says nothing."""
+
+    def make(found: wire.Targets) -> Target:
+        if refuse:
+            raise TargetError("no")
+        return Target(Command(1, "mails", True))
+
+    constants(targets_log, AGAIN_S=0.0)
+    monkeypatch.setattr(targets_log, "_writer", writer.open)
+    monkeypatch.setattr(targets_log, "read", lambda *_: wire.Targets({}, {}))
+    return targets_log.give(Settings(), ErrorReports(Settings()), lambda: make)
+
+
+def test_a_command_that_is_refused_fences_no_other(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SimWriter()
+    with pytest.raises(TargetError):
+        given(writer, constants, monkeypatch, refuse=True)
+    assert not writer.opened
+
+
+def test_a_command_that_is_fenced_is_given_again_for_some_time(
+    constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SimWriter(KafkaError._FENCED, None)
+    assert given(writer, constants, monkeypatch).number == 1
+    assert (writer.opened, len(writer.sent)) == (2, 2)
+    constants(targets_log, FENCED_S=-1.0)
+    with pytest.raises(TimersError, match=r"other commands .* were given at the same time"):
+        given(SimWriter(KafkaError._FENCED), constants, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TIMED_OUT, UnacknowledgedError),
+        (KafkaError._TRANSPORT, UnacknowledgedError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaException),
+    ],
+)
+def test_only_what_may_have_been_written_is_unacknowledged(
+    constants: Constants, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        given(SimWriter(code), constants, monkeypatch)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.constants import Constants
-from timers.core.fired import MOST_PAUSES, Command, Hold, Holds, Moment
+from timers.core.fired import MOST_PAUSES, NOISY, Command, Hold, Holds, Moment
 from timers.core.keys import NEVER
 from timers.core.levels import HOLDS, READABLE_LATE
 from timers.core.progress import Progress
@@ -54,11 +54,36 @@ def test_an_end_is_a_second_and_has_a_slow_release() -> None:
     assert paused(found(progress())) == Command(1, "mails", True)
 
 
-@pytest.mark.parametrize("target", ["mail*", "a,b", "", "a b", "timer-request", "other-timer-targets", "__x"])
+@pytest.mark.parametrize("target", ["mail*", "a,b", "", "a b", "x" * 250])
 def test_what_is_no_callback_topic_is_refused_with_an_example(target: str) -> None:
     for make in (pausing, resuming):
         with pytest.raises(TargetError, match="timers targets pause orders"):
             make(Settings(), target, Request())
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("timer-request", "is internal"),
+        ("other-timer-targets", "in TIMERS_CALLBACK_ALLOW allows it"),
+        ("__x", "in TIMERS_CALLBACK_ALLOW allows it"),
+        (Settings().canary_topic, "is the canary topic"),
+        ("order-denied", "of TIMERS_CALLBACK_DENY"),
+        ("mails", "not among those of TIMERS_CALLBACK_ALLOW"),
+    ],
+)
+def test_a_topic_to_which_no_timer_fires_is_not_paused(target: str, why: str) -> None:
+    settings = Settings(callback_allow="order-*", callback_deny="*-denied")
+    with pytest.raises(TargetError, match=f"{why}.* timers targets pause orders"):
+        pausing(settings, target, Request())
+
+
+def test_what_the_settings_allow_is_paused_and_what_they_allowed_is_resumed() -> None:
+    allowing = Settings(callback_allow="*,timer-request,order-progress")
+    for target in ("timer-request", "order-progress"):
+        assert pausing(allowing, target, Request())(found(progress()), {target}, NOW_S).command.is_paused
+    there = found(progress(hold("order-progress", 1)))
+    assert resuming(Settings(), "order-progress", Request())(there, (), NOW_S).command.number == 2
 
 
 def test_partitions_below_the_level_are_named() -> None:
@@ -70,8 +95,17 @@ def test_partitions_below_the_level_are_named() -> None:
 
 def test_no_more_are_paused_than_a_machine_holds() -> None:
     full = found(progress(*(hold(f"t{at}", at + 1) for at in range(MOST_PAUSES))))
-    with pytest.raises(TargetError, match=r"32 callback topics .* timers targets resume t0"):
+    with pytest.raises(TargetError, match=r"timer-request/0 has 32 pauses.* timers targets resume t0"):
         paused(full)
+    released = (hold("orders", at, end=BEGIN, resumed_s=NOW_S) for at in range(MOST_PAUSES))
+    with pytest.raises(TargetError, match=r"wait until the held timers of orders are sent$"):
+        paused(found(progress(), progress(*released)))
+    asked = tuple(Command(at + 1, f"t{at}", True) for at in range(MOST_PAUSES))
+    for there in (found(progress(), known=asked), found(known=asked)._replace(missing=(TP,))):
+        with pytest.raises(TargetError, match="has 32 pauses"):
+            paused(there)
+    ended = tuple(command._replace(until_s=NOW_S) for command in asked)
+    assert paused(found(progress(), known=ended)).number == MOST_PAUSES + 1
     assert paused(full._replace(progress={TP: progress(hold("mails", 1))})).number == 2  # it is paused: a change
 
 
@@ -82,6 +116,8 @@ def test_only_what_is_paused_is_resumed() -> None:
     assert resuming(Settings(), "mails", Request(), over_s=60)(there, (), NOW_S).command == Command(
         2, "mails", False, 0, 60
     )
+    with pytest.raises(TargetError, match="'mails' is noisy, not paused: nothing to do"):
+        resuming(Settings(), "mails", Request())(found(progress(hold("mails", 1)._replace(reason=NOISY))), (), NOW_S)
     damaged = found(progress())._replace(targets=Targets({}, {"mails": "it is damaged"}))
     assert resuming(Settings(), "mails", Request())(damaged, (), NOW_S).command.number == 1
 
@@ -98,6 +134,8 @@ def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
     released = hold("mails", 3, end=BEGIN, resumed_s=NOW_S, over_s=60)
     going = found(progress(released, taken=4), known=(Command(4, "mails", False, 0, 60),))
     assert (going.shown("mails")["state"], going.shown("mails")["released_by_s"]) == ("going-on", NOW_S + 60)
+    ended = found(progress(released, taken=3), known=(command,)).shown("mails")
+    assert (ended["state"], ended["until_s"]) == ("going-on", None), "a pause that ended by itself"
     assert found(progress(taken=4), known=(Command(4, "mails", False),)).names == []
     assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in progress")
 

@@ -132,7 +132,15 @@ _INVALID = (
 )
 _CONDITION = ("exists", "changed", "worker-unreachable")
 _ASK = ("worker-unreachable", "brokers-unreachable", "queries-off", "busy")
-_TARGET = ("unknown", "busy", "topic-forbidden", "target-refused", "idempotency-key-reused")
+_TARGET = (
+    "unknown",
+    "brokers-unreachable",
+    "publish-refused",
+    "busy",
+    "topic-forbidden",
+    "target-refused",
+    "idempotency-key-reused",
+)
 _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (verdict undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (

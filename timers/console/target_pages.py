@@ -12,7 +12,7 @@ from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
 from timers.console.problems import Problem
 from timers.console.timer_pages import ask
 from timers.core.fired import Command
-from timers.errors import InvalidTimerError, TargetError, TimersError
+from timers.errors import AccessError, InvalidTimerError, TargetError, TimersError, UnacknowledgedError
 from timers.wire.query import COUNT_PATH
 
 if TYPE_CHECKING:
@@ -81,9 +81,13 @@ async def _give(call: Call, made: Callable[..., Make]) -> Reply:
         raise Problem("idempotency-key-reused", str(error)) from None
     except TargetError as error:
         raise Problem("target-refused", str(error)) from None
-    except TimersError as error:
+    except AccessError as error:
+        raise Problem("publish-refused", str(error)) from None
+    except UnacknowledgedError as error:
         why = f"{error}. It is not known whether the command was given: look at the list, or send it again"
         raise Problem("unknown", why, outcome="unknown") from None
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
     return Reply(_shown(command))
 
 

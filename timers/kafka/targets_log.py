@@ -9,16 +9,16 @@ from random import random
 from time import monotonic, sleep
 
 from aiokafka.errors import OffsetOutOfRangeError
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.core.fired import Command
+from timers.errors import TimersError, UnacknowledgedError
 from timers.kafka import connection, records
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, NewestCommitted
 from timers.kafka.clients import span_reader
-from timers.kafka.error_codes import FENCED, code_of
+from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.process.config.settings import Settings
-from timers.process.threads import call_in_thread
 from timers.wire import targets as wire
 from timers.wire import topics
 from timers.wire.targets import PARTITION, Target, Targets
@@ -30,6 +30,9 @@ WHOLE_S = 30.0
 topic lost its end, or was made anew, and has grown again."""
 
 MAX_RECORD_BYTES = 64 * 1024
+
+FENCED_S = 30.0
+"""Seconds after which a command is given up that others have fenced again and again."""
 
 AGAIN_S = 0.5
 """Longest pause before a command is given again that another one has fenced."""
@@ -105,32 +108,53 @@ def give(
 ) -> Command:
     """Write one command, and return it when the brokers have it. Blocks.
 
-    No two commands have the same number: each one reads the topic after it has fenced those that began before.
+    No two commands have the same number: each one reads the topic after it has fenced those that began before. A
+    request that is refused fences none.
 
     Args:
-        prepare: called once, while the fence is under way. Returns what makes the command of what the topic says.
+        prepare: called once. Returns what makes the command of what the topic says.
 
     Raises:
-        KafkaException: the brokers do not answer, or refuse.
+        UnacknowledgedError: the brokers did not answer: they may have the command.
+        TimersError: other commands have fenced this one for :data:`FENCED_S`.
+        KafkaException: the brokers do not answer, or refuse; nothing was changed.
     """
-    make: Callable[[Targets], Target] | None = None
+    make = prepare()
+    make(read(settings, reports))
+    until = monotonic() + FENCED_S
     while True:
-        opening = call_in_thread("timers-targets", _writer, settings, reports)
-        make = make or prepare()
-        writer = opening.result()
-        found = read(settings, reports)
-        target = make(found)
-        # What is no name of a topic, no other command replaces.
-        values = [wire.encode(target), *((key, None) for key in found.keys)]
         try:
-            with writer.transaction() as send:
-                send([Record(settings.targets_topic, PARTITION, key, value, []) for key, value in values])
+            writer = _writer(settings, reports)
+            found = read(settings, reports)
+            target = make(found)
+            _write(settings, reports, writer, target, found)
         except KafkaException as error:
             if code_of(error) not in FENCED:
                 raise
+            if monotonic() > until:
+                raise TimersError(
+                    f"for {FENCED_S:.0f} s, other commands about callback topics were given at the same time; this one "
+                    "was not given: try again"
+                ) from None
             sleep(random() * AGAIN_S)  # another command was given at the same moment
         else:
             return target.command
+
+
+def _write(
+    settings: Settings, reports: connection.ErrorReports, writer: TransactionalWriter, target: Target, found: Targets
+) -> None:
+    # What is no name of a topic, no other command replaces.
+    values = [wire.encode(target), *((key, None) for key in found.keys)]
+    try:
+        with writer.transaction() as send:
+            send([Record(settings.targets_topic, PARTITION, key, value, []) for key, value in values])
+    except KafkaException as error:
+        # librdkafka gives up what waits in a transaction that is refused.
+        if code_of(error) in {*FENCED, *NOT_ALLOWED, KafkaError._PURGE_QUEUE}:
+            raise
+        failed = f"topic {settings.targets_topic!r} did not take the command"
+        raise reports.user_error(error, failed, UnacknowledgedError) from error
 
 
 def _writer(settings: Settings, reports: connection.ErrorReports) -> TransactionalWriter:

@@ -7,8 +7,7 @@ with their next tick (:mod:`timers.core.fired`). Progress records say what each 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,11 +27,12 @@ from timers.kafka.progress_log import allowed_level, read_all
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_admin import listed
 from timers.kafka.topics import Cluster
+from timers.machines.firing.policy import CallbackRules
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.wire.targets import MAX_TEXT, Target, Targets
-from timers.wire.topics import LEGAL_FORM, WORKERS_ONLY, commander_id, is_legal, partition_name
+from timers.wire.topics import LEGAL_FORM, commander_id, is_legal, partition_name
 
 OVER_S = 600
 """Seconds over which a pause with an end releases its timers, when it ends by itself."""
@@ -103,12 +103,39 @@ class Found(NamedTuple):
             if progress.level >= HOLDS and not has_taken(progress, command)
         ]
 
+    def check_room(self, target: str, now_s: int) -> None:
+        """Check that each machine has room for a pause of a target. One whose timers are being released takes room too,
+        and a target may have several of them.
+
+        Raises:
+            TargetError: a machine has none.
+        """
+        asked = [each.command for name, each in self.targets.known.items() if each.command.is_paused and name != target]
+        asked = [command for command in asked if not 0 < command.until_s <= now_s]
+        first = dict.fromkeys(self.missing, Progress.first(HOLDS))
+        for tp, progress in sorted({**first, **self.progress}.items()):
+            pauses = [(hold.target, hold.is_paused) for hold in progress.holds if hold.reason == PAUSE]
+            pauses += [(command.target, True) for command in asked if not has_taken(progress, command)]
+            if len(pauses) < MOST_PAUSES or progress.holds.pauses(target):
+                continue
+            going_on = sorted({name for name, is_paused in pauses if not is_paused})
+            end = "" if len(going_on) == 0 else f"wait until the held timers of {_some(going_on)} are sent"
+            if paused := sorted({name for name, is_paused in pauses if is_paused}):
+                end = f"{end}, or " if end else ""
+                end += f"end one first, such as: timers targets resume {paused[0]} ({_some(paused)})"
+            raise TargetError(
+                f"nothing was paused: {partition_name(*tp)} has {counted(len(pauses), 'pause')}, with those whose held "
+                f"timers are being sent, and no more than {MOST_PAUSES} fit: {end}"
+            )
+
     def shown(self, name: str) -> dict[str, Any]:
         """What is known of one of :attr:`names`, for JSON."""
         target, holds = self.targets.known.get(name), self.holds_of(name)
         every = [hold for each in holds.values() for hold in each]
         paused = [hold for hold in every if hold.is_paused]
-        if paused or (target is not None and target.command.is_paused):
+        waits = self.waits_for(target.command) if target else []
+        # A pause that has ended by itself is still the newest command.
+        if paused or (target is not None and target.command.is_paused and waits):
             state = PAUSED
         else:
             state = NOISY if all(hold.reason == NOISY and hold.end is None for hold in every) else GOING_ON
@@ -123,7 +150,7 @@ class Found(NamedTuple):
             "released_by_s": max((hold.resumed_s + hold.over_s for hold in releases), default=None),
             "by": target.by if target else "",
             "why": target.why if target else ("" if state == NOISY else ONLY_IN_PROGRESS),
-            "waits_for": self.waits_for(target.command) if target else [],
+            "waits_for": waits,
             "machines": {partition_name(*tp): progress.taken for tp, progress in sorted(self.progress.items())},
         }
 
@@ -190,7 +217,8 @@ def pausing(
     Raises:
         TargetError: it cannot be paused.
     """
-    _check_name(settings, target)
+    _check_name(target)
+    _check_allowed(settings, target)
     if over_s is not None and for_s is None:
         raise TargetError(
             f"a release over {over_s} s belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
@@ -208,19 +236,16 @@ def pausing(
         if target not in names:
             nearest = difflib.get_close_matches(target, names, n=1)
             hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-            raise TargetError(f"topic {target!r} does not exist: {hint}Name a callback topic, such as: {EXAMPLE}")
+            raise TargetError(
+                f"topic {target!r} does not exist, or this user may not see it (Describe on the topic): {hint}Name a "
+                f"callback topic, such as: {EXAMPLE}"
+            )
         if below := found.below:
-            shown = f"{', '.join(below[:5])}{f' and {len(below) - 5} more' if len(below) > 5 else ''}"
             raise TargetError(
-                f"nothing was paused: {shown} {'is' if len(below) == 1 else 'are'} below feature level {HOLDS}, from "
-                f"which on timers can be held. When all workers run this version: timers levels --raise {HOLDS}"
+                f"nothing was paused: {_some(below)} {'is' if len(below) == 1 else 'are'} below feature level {HOLDS}, "
+                f"from which on timers can be held. When all workers run this version: timers levels --raise {HOLDS}"
             )
-        paused = {name for name in found.names if name != target and found.shown(name)["state"] != NOISY}
-        if len(paused) >= MOST_PAUSES:
-            raise TargetError(
-                f"{counted(len(paused), 'callback topic')} are paused, or have timers that are being released, and no "
-                f"more than {MOST_PAUSES} can be: end one first, such as: timers targets resume {min(paused)}"
-            )
+        found.check_room(target, now_s)
         until_s = 0 if for_s is None else now_s + for_s
         return Command(found.number + 1, target, True, until_s, over_s if until_s else 0)
 
@@ -234,9 +259,9 @@ def resuming(settings: Settings, target: str, request: Request, *, over_s: int =
         over_s: seconds that the release of held timers takes; 0: as long as it needs.
 
     Raises:
-        TargetError: the release cannot take so long, or it is no callback topic.
+        TargetError: the release cannot take so long, or it is no name of a topic.
     """
-    _check_name(settings, target)
+    _check_name(target)  # not whether it is allowed: a setting may have changed since it was paused
     _check_release(over_s)
 
     def command(found: Found, names: Collection[str], now_s: int) -> Command:
@@ -245,6 +270,11 @@ def resuming(settings: Settings, target: str, request: Request, *, over_s: int =
             raise TargetError(
                 f"{target!r} is not paused{paused}; `timers targets list` shows what is, and this pauses a topic: "
                 f"{EXAMPLE}"
+            )
+        if target in found.names and found.shown(target)["state"] == NOISY:
+            raise TargetError(
+                f"{target!r} is noisy, not paused: nothing to do. Its timers are sent when no others are due; this "
+                f"would pause it: timers targets pause {target}"
             )
         return Command(found.number + 1, target, False, 0, over_s)
 
@@ -259,12 +289,13 @@ def _target(
     names: Collection[str],
     now_s: int,
 ) -> Target:
-    former = found.targets.known.get(target)
-    marks = former.marks if former else ()
-    if former and request.mark and (given := _given(request.mark, marks)):
-        if given != request.mark:
-            raise KeyReused(f"the first request with this key asked for something else of {target!r}")
-        return former  # it is written once more, which changes nothing
+    key = request.mark.partition("/")[0]
+    for name, former in found.targets.known.items() if key else ():
+        if given := next((each for each in former.marks if each.partition("/")[0] == key), ""):
+            if given != request.mark:
+                raise KeyReused(f"the first request with this key asked for something else, of {name!r}")
+            return former  # it is written once more, which changes nothing
+    marks = found.targets.known[target].marks if target in found.targets.known else ()
     marks = (*marks, request.mark) if request.mark else marks
     return Target(command(found, names, now_s), request.by[:MAX_TEXT], request.why, now_s, marks)
 
@@ -277,7 +308,8 @@ def give(settings: Settings, make: Make) -> Command:
 
     Raises:
         TargetError: as ``make`` says.
-        TimersError: the brokers do not answer, or refuse.
+        UnacknowledgedError: the brokers did not answer: they may have the command, or may still take it.
+        TimersError: the brokers do not answer, or refuse. Nothing was changed.
     """
     reports = connection.ErrorReports(settings)
 
@@ -300,10 +332,8 @@ def give(settings: Settings, make: Make) -> Command:
             ) from None
 
 
-def _given(mark: str, marks: Iterable[str]) -> str:
-    """That of some marks which has the same key; empty: none."""
-    key = mark.partition("/")[0]
-    return next((each for each in marks if each.partition("/")[0] == key), "")
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
 
 
 def _check_release(over_s: int) -> None:
@@ -312,13 +342,18 @@ def _check_release(over_s: int) -> None:
         raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {over_s} s; try: {example}")
 
 
-def _check_name(settings: Settings, target: str) -> None:
+def _check_name(target: str) -> None:
     if set("*?[],") & set(target):
         raise TargetError(f"{quoted(target)[:300]} is a pattern or a list: name one callback topic, such as: {EXAMPLE}")
     if not is_legal(target):
         raise TargetError(f"{quoted(target)[:300]} is no {LEGAL_FORM.removeprefix('a ')}; try: {EXAMPLE}")
-    if target in settings.own_topics or any(fnmatchcase(target, pattern) for pattern in WORKERS_ONLY):
+
+
+def _check_allowed(settings: Settings, target: str) -> None:
+    if target == settings.canary_topic:
         raise TargetError(
-            f"{target!r} is a topic of the engine itself, to which no timer fires: name a callback topic, such as: "
-            f"{EXAMPLE}"
+            f"{target!r} is the canary topic: by its timers workers see whether timers fire in time. Name another "
+            f"callback topic, such as: {EXAMPLE}"
         )
+    if problem := CallbackRules(settings).check_topic(target):
+        raise TargetError(f"{problem.reason}. No timer fires there; name a callback topic, such as: {EXAMPLE}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.next_level import LEVEL
+from timers.core.fired import Command
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, SettingChange
 from timers.core.timer import Fetched
@@ -21,9 +23,9 @@ class RaisesWithABatch(Machine):
         self._wanted = level
         return False
 
-    def accept(self, fetched: Fetched) -> bool:
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
         start = self.progress.next_offset
-        is_due = super().accept(fetched)
+        is_due = super().accept(fetched, commands)
         if self.progress.next_offset > start and self._wanted > self.progress.level:
             change = SettingChange(FEATURE_LEVEL, start, self._wanted)
             self.progress = replace(self.progress, settings=History((*self.progress.settings, change)))

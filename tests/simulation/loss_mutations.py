@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.worker import Parts, SimWorker
 from tests.simulation.life_mutations import TRIED_AGAIN
+from timers.core.fired import Command
 from timers.core.lineage import Leader
 from timers.core.machine import Machine
 from timers.core.timer import Fetched
@@ -29,7 +32,7 @@ class TrustsEachLeader(Machine):
 class CountsNoMarkers(Machine):
     """The lineage has the batches with records only: the offset behind a marker looks like a loss."""
 
-    def accept(self, fetched: Fetched) -> bool:
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
         offsets = {record.offset for record in fetched.records}
         passed = [each for each in fetched.passed if each[1].base_offset in offsets]
         return super().accept(fetched._replace(passed=passed))

@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation.edits import changed
 from tests.simulation.kit import Parts, SimStore, SimWorker
 from tests.simulation.life_mutations import GOES_ON
+from timers.core.fired import Command
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.machine import Machine
 from timers.core.progress import Progress
@@ -76,14 +77,14 @@ class FiresWhileRecovering(Machine):
 class IgnoresGaps(Machine):
     """[I7]: the machine does not notice that a fetch was lost."""
 
-    def accept(self, fetched: Fetched) -> bool:
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
         return super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
 
 
 class CountsOffsetsAsRecords(Machine):
     """[I13]: the position moves by the number of records, although offsets have holes."""
 
-    def accept(self, fetched: Fetched) -> bool:
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
         to_offset = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
         return super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -12,6 +12,7 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.worker import Parts, SimRunner
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
+from timers.core.fired import Command
 from timers.core.keys import decode
 from timers.core.machine import Machine
 from timers.core.operation import key_of
@@ -178,9 +179,9 @@ class NamesAfterAnotherOwner(SnapshotWorker):
 class StoresFirst(Machine):
     """[I32]: what was read again is stored before it is compared: the next opening does not read it again."""
 
-    def accept(self, fetched: Fetched) -> bool:
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
         try:
-            return super().accept(fetched)
+            return super().accept(fetched, commands)
         except LogMismatch:
             self._store.write({}, self.progress.next_offset, lineage=self.progress.lineage)
             raise

@@ -10,7 +10,7 @@ from timers.core.fired import PAUSE, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET
 from timers.core.progress import Progress
 from timers.spark.audit import gaps
-from timers.spark.audit.gaps import DELETED, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
+from timers.spark.audit.gaps import DELETED, HELD, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
 from timers.wire.key_partition import partitions_of
 
 DUE = 1_700_000_000
@@ -62,7 +62,7 @@ def test_a_timer_that_is_held_is_not_lost(cold: bool) -> None:
     progress = Progress(20, (DUE, MAX_OFFSET)).with_holds(Holds([hold]))
     known = replace(gaps_of(), progress={("requests", 3): progress, ("retries", 0): progress}, retry_topic="retries")
     assert known.is_held(timer(cold=cold))
-    assert known.is_held(timer(moved=True))
+    assert known.why(timer(moved=True)) == HELD
     assert not known.is_held(timer(due_s=DUE + 1)), "its second has not begun for the machine: it is late"
     assert not known.is_held(timer(topic="other"))
     assert not known.is_held(timer(due_s=DUE - 9, offset=5)), "it was due before the pause"

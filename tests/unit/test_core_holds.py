@@ -312,6 +312,24 @@ def test_a_release_takes_its_own_rows_although_others_name_its_target(tmp_path: 
     assert rig.at(13, resume(4, "sms")) == [(11, 0)]
 
 
+def test_a_pause_is_taken_before_what_is_new_behind_a_replay() -> None:
+    rig = Rig()
+    rig.at(10)
+    rig.set("mail", 11)
+    rig.at(30)
+    rig.log.append(rig.topic, b"12", future.encode("mail", "k", b""), partition=0)
+    rig.open(wipe=True)
+    loop = Loop(rig.machine)
+    loop.commands = [pause()]
+    loop.add_tick(Tick(31_000))
+    loop.step()
+    loop.add_fetch(rig.fetch())
+    while not loop.idle:
+        loop.step()
+    assert rig.keys == [(12, 1)], "late, and held"
+    assert rig.outbox.fired == [(11, 0)]
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_release_that_began_at_a_wrong_time_goes_on(at_once: bool) -> None:
     rig = Rig()

@@ -114,7 +114,7 @@ class Loop:
         consumed, read_again_from = False, None
         if self._may_accept() and not (is_draining and self.machine.fires_first):
             try:
-                if self.machine.accept(self.fetches[0]):
+                if self.machine.accept(self.fetches[0], self.commands):
                     self.firing = is_draining = True
             except ReadAgain as refused:
                 read_again_from = refused.position

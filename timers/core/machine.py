@@ -231,8 +231,8 @@ class Machine:
         """Whether a fetch may be accepted, and comes from a leader whose log is the one that was read."""
         return self.may_accept and self.untrusted_leader(fetched) is None
 
-    def accept(self, fetched: Fetched) -> bool:
-        """Accept one fetch.
+    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
+        """Accept one fetch. If it begins in a replay and ends behind it, commands about targets are taken in between.
 
         Returns:
             Whether timers may be due that could not fire before: a replay has ended, or a second was released.
@@ -265,8 +265,8 @@ class Machine:
             self._in_pieces(self._replay, before, end_of_replay)
             if not self.may_accept:
                 raise ReadAgain(end_of_replay)
-            after = [record for record in records if record.offset >= end_of_replay]
-            self._in_pieces(self._accept_new, after, fetched.to_offset)
+            self.take(commands)
+            self._in_pieces(self._accept_new, records[len(before) :], fetched.to_offset)
         if self._barrier is not None:
             self._barrier.read(self.position)
         return (recovering and not self.recovering) or self.released_s != released_s

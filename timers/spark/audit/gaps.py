@@ -116,12 +116,13 @@ class Scope:
         return Span(starts, read_ends, scope_ends)
 
 
-NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED = (
+NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED, HELD = (
     "no-such-topic",
     "records-deleted",
     "open-transaction",
     "dead-letters-not-visible",
     "moved",
+    "held",
 )
 MEANING = {
     NO_TOPIC: "neither fired nor dead-lettered, and the callback topic does not exist or may not be described",
@@ -129,6 +130,7 @@ MEANING = {
     OPEN: "not found, and the partition of the callback, or the retry topic, has records of an open transaction",
     NO_LETTERS: "not found, and dead letters of that time are deleted or behind an open transaction",
     MOVED: "not found, and what was pending of its partition was moved to another app (`timers export --move`)",
+    HELD: "moved to the retry topic, where timers of its callback topic are held: perhaps this one too",
     NO_VERDICT: "not found, and the verdict on its condition is deleted or not written yet",
 }
 
@@ -167,14 +169,8 @@ class Gaps:
 
     def is_held(self, timer: Timer) -> bool:
         """Whether the callback topic is paused or noisy, and the engine holds the timer [I33]."""
-        target = timer.callback_topic
-        if target is None:
-            return False
-        if timer.moved:  # where its record is on the retry topic is not known here
-            holds = (each.holds.by_target for tp, each in self.progress.items() if tp[0] == self.retry_topic)
-            return any(target in each for each in holds)
-        progress = self.progress.get((timer.topic, timer.partition))
-        if progress is None or timer.due_s is None:
+        target, progress = timer.callback_topic, self.progress.get((timer.topic, timer.partition))
+        if target is None or progress is None or timer.due_s is None or timer.moved:
             return False
         # The offset of a promoted copy is not known here.
         key = timer.due_s, progress.next_offset - 1 if timer.cold else timer.offset
@@ -184,6 +180,9 @@ class Gaps:
         """Why the outcome of a lost timer is not known; None if the timer is lost."""
         if timer.offset < self.moved.get((timer.topic, timer.partition), 0):
             return MOVED
+        holds = (each.holds.by_target for tp, each in self.progress.items() if tp[0] == self.retry_topic)
+        if timer.moved and any(timer.callback_topic in each for each in holds):
+            return HELD
         could_be_ms = max((timer.due_s or 0) * 1000, timer.accepted_ms)
         letters = self._gap(self.letter_topic, timer.record_key, timer.partition, timer.moved)
         possible = (

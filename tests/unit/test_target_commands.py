@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -193,6 +193,42 @@ def test_a_machine_that_differs_from_the_topic_is_named_with_the_command(
     assert pool.commands == commands
     found = watching.problems.get("timer-request/0")
     assert (found is None) if says is None else (found is not None and says in found), found
+
+
+@pytest.mark.parametrize(
+    ("holds", "command", "says"),
+    [
+        ((), Command(3, "mails", True, NOW_S + 60, 600), "pause mails --for 60s --over 600s"),
+        ((hold("mails", 3),), Command(4, "mails", False, 0, 90), "resume mails --over 90s"),
+        ((hold("mails", 3),), Command(3, "mails", True, NOW_S - 1, 90), "resume mails --over 90s"),
+        ((hold("mails", 3, until_s=NOW_S + 5, over_s=7),), None, "pause mails --for 5s --over 7s, or "),
+    ],
+)
+def test_the_command_in_red_asks_for_the_same(
+    at_once: None, holds: tuple[Hold, ...], command: Command | None, says: str
+) -> None:
+    watching = watch(SimPool(progress(*holds)))
+    watching._note(Targets({command.target: Target(command)} if command else {}, {}), "")
+    assert f"timers targets {says}" in watching.problems["timer-request/0"]
+
+
+def test_all_that_is_wrong_with_a_partition_or_the_topic_is_said(at_once: None) -> None:
+    watching = watch(SimPool(progress(hold("mails", 3), hold("orders", 4))))
+    watching._note(Targets({}, {"a": "it is damaged", "b": "it is damaged"}), "")
+    assert all(f"{name!r} is paused" in watching.problems["timer-request/0"] for name in ("mails", "orders"))
+    assert all(f"the record of {name!r}" in watching.problems["targets"] for name in ("a", "b"))
+
+
+async def test_the_end_of_the_connection_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    watching = TargetWatch(Settings(), cast("Any", SimPool(progress())))
+
+    async def look(wait_s: float) -> None:
+        watching._stopped.set()
+        raise OSError("closed")
+
+    watching._reader = cast("Any", SimpleNamespace(look=look))
+    await cast("Any", TargetWatch._watch).fun(watching)
+    assert not caplog.records and watching._unread_since is None
 
 
 def test_a_difference_is_shown_after_some_time_only() -> None:

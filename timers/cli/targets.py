@@ -18,14 +18,13 @@ from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import ask
-from timers.wire.query import COUNT_PATH, format_due
+from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount, format_due
 
 WAIT_S = 60.0
 """How long ``--wait`` waits."""
 
 POLL_S = 0.2
 SAID_S = 2.0
-DAY_S = 86_400
 
 
 class _Duration(click.ParamType):
@@ -188,7 +187,8 @@ def list_targets(output: Output) -> None:
 
     found = look(settings)
     cluster_id = topic_admin.cluster_id(settings) if found.names else ""
-    rows = [_row(found.shown(name) | _held(settings, cluster_id, name)) for name in found.names]
+    until = time.monotonic() + COUNTING_S
+    rows = [_row(found.shown(name) | _held(settings, cluster_id, name, until)) for name in found.names]
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(len(_COLUMNS))]
     output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS[:-1])), 0), rows)
     if not rows:
@@ -206,24 +206,15 @@ def list_targets(output: Output) -> None:
         say(f"below feature level {HOLDS}, so they take no commands: {', '.join(found.below)} (timers levels)")
 
 
-COUNTING_S = 2.0
-"""How long the held timers of one topic are counted."""
-
-
-def _held(settings: Settings, cluster_id: str, name: str) -> dict[str, Any]:
+def _held(settings: Settings, cluster_id: str, name: str, until: float) -> dict[str, Any]:
     """How many timers of a topic are due and have not fired, as the workers count them."""
-    held, until, after = 0, time.monotonic() + COUNTING_S, dict[str, str]()
+    count, why = DueCount(name, int(time.time())), f"it was not counted within {COUNTING_S:.0f} s"
     try:
-        while True:
-            asked = {"topic": name, "to": str(int(time.time()) + 1), "by": str(DAY_S), **after}
-            answer = ask(settings, COUNT_PATH, asked, cluster_id)
-            held += sum(each["timers"] for each in answer["timers"])
-            if answer["next"] is None or time.monotonic() > until:
-                break
-            after = {"cursor": answer["next"]}
+        while count.goes_on and time.monotonic() < until:
+            count.add(ask(settings, COUNT_PATH, count.asked, cluster_id))
     except QueryError as error:
-        return {"held": None, "held_at_least": False, "why_unknown": str(error)}
-    return {"held": held, "held_at_least": answer["next"] is not None or bool(answer["missing"])}
+        count, why = DueCount(name, 0), str(error)
+    return count.shown | ({"why_unknown": why} if count.shown["held"] is None else {})
 
 
 def _row(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

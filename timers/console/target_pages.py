@@ -13,15 +13,10 @@ from timers.console.problems import Problem
 from timers.console.timer_pages import ask
 from timers.core.fired import Command
 from timers.errors import AccessError, InvalidTimerError, TargetError, TimersError, UnacknowledgedError
-from timers.wire.query import COUNT_PATH
+from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
 
 if TYPE_CHECKING:
     from timers.offline.targets import Make
-
-COUNTING_S = 2.0
-"""How long all held timers are counted for an answer."""
-
-DAY_S = 86_400
 
 
 @handles("listTargets")
@@ -41,17 +36,13 @@ async def list_targets(call: Call) -> Reply:
 
 async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
     """How many timers of a topic are due and have not fired, as the workers count them."""
-    held, after = 0, dict[str, str]()
+    count = DueCount(name, int(call.console.now_s()))
     try:
-        while True:
-            asked = {"topic": name, "to": str(int(call.console.now_s()) + 1), "by": str(DAY_S), **after}
-            answer = (await ask(call, COUNT_PATH, asked)).body
-            held += sum(each["timers"] for each in answer["timers"])
-            if answer["next"] is None or monotonic() > until:
-                return {"held": held, "held_at_least": answer["next"] is not None or bool(answer["missing"])}
-            after = {"cursor": answer["next"]}
+        while count.goes_on and monotonic() < until:
+            count.add((await ask(call, COUNT_PATH, count.asked)).body)
     except Problem:  # what is paused is known all the same
-        return {"held": None, "held_at_least": False}
+        return DueCount(name, 0).shown
+    return count.shown
 
 
 @handles("pauseTarget")
@@ -92,9 +83,20 @@ async def _give(call: Call, made: Callable[..., Make]) -> Reply:
 
 
 def _seconds(call: Call, name: str) -> int | None:
-    text = call.body.get(name)
+    return None if (text := call.body.get(name)) is None else seconds(name, text)
+
+
+def seconds(name: str, text: str) -> int:
+    """Return the seconds of a duration that a request has.
+
+    Args:
+        name: of its field.
+
+    Raises:
+        Problem: it is none.
+    """
     try:
-        return None if text is None else parse_duration(text)
+        return parse_duration(text)
     except InvalidTimerError as error:
         raise Problem("parameter-invalid", f"{name}: {error}") from None
 

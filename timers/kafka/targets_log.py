@@ -25,6 +25,15 @@ from timers.wire.targets import PARTITION, Target, Targets
 
 logger = logging.getLogger(__name__)
 
+LOOK_S = 1.0
+"""Seconds for which a request of a worker waits for a new command, and between two looks or tries."""
+
+OPENING_S = 5.0
+"""Longest time for which a worker that starts waits for the commands, before it opens machines."""
+
+ANSWER_S = 5.0
+"""Longest time for which the leader may be silent."""
+
 WHOLE_S = 30.0
 """Seconds after which the topic is read from its beginning again. It is small. So no position counts for longer, if the
 topic lost its end, or was made anew, and has grown again."""

@@ -31,11 +31,8 @@ from timers.machines.firing.policy import CallbackRules
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire.targets import MAX_TEXT, Target, Targets
+from timers.wire.targets import MAX_TEXT, RELEASE_S, Target, Targets
 from timers.wire.topics import LEGAL_FORM, commander_id, is_legal, partition_name
-
-OVER_S = 600
-"""Seconds over which a pause with an end releases its timers, when it ends by itself."""
 
 DAY_S = 86_400
 MAX_FOR_S = 366 * DAY_S
@@ -212,7 +209,7 @@ def pausing(
 
     Args:
         for_s: seconds after which the pause ends by itself; None: it goes on until it is resumed.
-        over_s: seconds that the release takes then; None: :data:`OVER_S`.
+        over_s: seconds that the release takes then; None: :data:`RELEASE_S`.
 
     Raises:
         TargetError: it cannot be paused.
@@ -223,7 +220,7 @@ def pausing(
         raise TargetError(
             f"a release over {over_s} s belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
         )
-    over_s = OVER_S if over_s is None else over_s
+    over_s = RELEASE_S if over_s is None else over_s
     _check_release(over_s)
     if for_s is not None and not 0 < for_s <= MAX_FOR_S:
         raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {for_s} s; try: {EXAMPLE}")

@@ -65,13 +65,11 @@ from timers.wire import progress as progress_record
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
 from timers.wire.headers import Header
+from timers.wire.targets import RELEASE_S
 from timers.wire.verdict import VerdictMessage
 
 EPOCH_S = 1_700_000_000
 """Default start of simulated time: 14 November 2023, 22:13:20 UTC."""
-
-RELEASE_S = 600
-"""Seconds over which held timers are released when a pause ends by itself, as with ``timers targets pause --for``."""
 
 
 class SimClock:

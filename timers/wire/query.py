@@ -17,6 +17,9 @@ from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
 
 LIST_PATH = "/timers"
+COUNTING_S = 2.0
+"""How long the held timers of all callback topics are counted for one list."""
+
 COUNT_PATH = "/timers/counts"
 FIND_PATH = "/timer"
 SNAPSHOT_PATH = "/snapshots/take"
@@ -91,6 +94,39 @@ class Query(NamedTuple):
         """Whether it is for a short first page, for which someone waits. One with values may be large."""
         is_first = self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
         return is_first or self.is_part_of_quick
+
+
+class DueCount:
+    """Counts the timers of a callback topic that are due and have not fired: they are held.
+
+    Args:
+        topic: callback topic.
+        now_s: epoch second.
+
+    Attributes:
+        asked: parameters of the next question on :data:`COUNT_PATH`.
+        goes_on: whether it has to be asked.
+    """
+
+    def __init__(self, topic: str, now_s: int) -> None:
+        self.asked = {"topic": topic, "to": str(now_s + 1), "by": str(MAX_GROUP_S)}
+        self.goes_on = True
+        self._timers: int | None = None
+        self._lacks = False
+
+    def add(self, answer: dict[str, Any]) -> None:
+        """Add the answer to the question."""
+        self._timers = (self._timers or 0) + sum(each["timers"] for each in answer["timers"])
+        self.goes_on = answer["next"] is not None
+        self._lacks |= bool(answer["missing"])
+        if self.goes_on:
+            self.asked["cursor"] = answer["next"]
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The number, for JSON; None: not known."""
+        at_least = self._timers is not None and (self.goes_on or self._lacks)
+        return {"held": self._timers, "held_at_least": at_least}
 
 
 def format_due(due_s: int) -> str:

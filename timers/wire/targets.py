@@ -27,6 +27,9 @@ MAX_TEXT = 200
 
 MAX_MARKS = 8
 
+RELEASE_S = 600
+"""Seconds over which a pause with an end releases its timers when it ends by itself, if nothing else is said."""
+
 
 class Target(NamedTuple):
     """What an operator wants of one callback topic."""

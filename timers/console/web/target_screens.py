@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from timers.client.request import parse_duration
 from timers.console.call import Reply
-from timers.console.problems import Problem
+from timers.console.target_pages import seconds
 from timers.console.web.page import Page, screen
-from timers.errors import InvalidTimerError
 
 
 @screen("/targets")
@@ -34,11 +32,6 @@ async def resume_target(page: Page) -> Reply:
         return page.show("parts/target_command.html", command=await page.api("resumeTarget", body))
     listed = await page.api("listTargets")
     target: dict[str, Any] = next((each for each in listed["targets"] if each["topic"] == body.get("topic")), {})
-    return page.show("parts/resume_preview.html", body=body, target=target, over_s=_seconds(body.get("over", "0s")))
-
-
-def _seconds(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except InvalidTimerError as error:
-        raise Problem("parameter-invalid", f"over: {error}") from None
+    return page.show(
+        "parts/resume_preview.html", body=body, target=target, over_s=seconds("over", body.get("over", "0s"))
+    )

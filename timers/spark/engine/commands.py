@@ -11,19 +11,12 @@ from aiokafka.errors import KafkaError
 
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.targets_log import TargetsReader
+from timers.kafka.targets_log import ANSWER_S, LOOK_S, OPENING_S, TargetsReader
 from timers.process.config.settings import Settings
 from timers.spark.engine.machines import Openings
+from timers.wire.targets import Targets
 
 logger = logging.getLogger(__name__)
-
-LOOK_S = 1.0
-"""Seconds for which a request waits for a new command, and between two tries."""
-
-OPENING_S = 5.0
-"""Longest time for which an engine that starts waits for the commands."""
-
-ANSWER_S = 5.0
 
 
 class Commands:
@@ -49,17 +42,20 @@ class Commands:
         self._thread.join(2 * ANSWER_S)
 
     def _serve(self) -> None:
-        submit, failing = self._openings.parts.producers.submit, False
+        submit, known, failing = self._openings.parts.producers.submit, Targets({}, {}), False
         while not self._stop.is_set():
             look = submit(self._reader.look(LOOK_S if self._read.is_set() else 0.0))
             try:
                 found, why = look.result(2 * ANSWER_S), "it has no leader"
-            except (KafkaError, OSError, ValueError, NotYet) as error:
+            except Exception as error:  # of whatever kind: timers fire, and what is held stays held
                 look.cancel()
                 found, why = None, repr(error)
+                if not isinstance(error, (KafkaError, OSError, ValueError, NotYet)) and not failing:
+                    logger.exception("topic %s cannot be read: an exception that no code expects", self._topic)
             if found is not None:
-                for name, damage in found.unreadable.items() if found.commands != self._openings.commands else ():
+                for name, damage in found.unreadable.items() if found.unreadable != known.unreadable else ():
                     logger.error("the record of %r in topic %s cannot be read: %s", name, self._topic, damage)
+                known = found
                 self._openings.commands = found.commands
                 self._read.set()
             elif not failing:

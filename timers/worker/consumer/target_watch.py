@@ -20,7 +20,7 @@ from timers.core.levels import HOLDS
 from timers.core.progress import Progress
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.targets_log import TargetsReader
+from timers.kafka.targets_log import ANSWER_S, LOOK_S, OPENING_S, TargetsReader
 from timers.process.config.settings import Settings
 from timers.wire.targets import Targets
 from timers.wire.topics import partition_name
@@ -28,16 +28,9 @@ from timers.worker.machines.pool import Pool
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""Seconds for which a request waits for a new command, and between two looks at what the machines have taken."""
-
-OPENING_S = 5.0
-"""Longest time for which a worker that starts waits for the commands, before it opens machines."""
-
 DIFFERS_S = 10.0
 """After this long without the topic, or in which a machine holds something else than it says, it is shown as red."""
 
-ANSWER_S = 5.0
 BEHIND_S = 2
 """A machine that is so many seconds behind takes the end of a pause later, when nothing is due."""
 
@@ -73,8 +66,12 @@ class TargetWatch(Service):
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Partition or topic -> what is wrong, in a sentence. Any thread."""
-        return {name: why for name, why, since in self._wrong if monotonic() - since >= DIFFERS_S}
+        """Partition or topic -> what is wrong, in sentences. Any thread."""
+        found: dict[str, str] = {}
+        for name, why, since in self._wrong:
+            if monotonic() - since >= DIFFERS_S:
+                found[name] = f"{found[name]}; {why}" if name in found else why
+        return found
 
     _wrong: tuple[tuple[str, str, float], ...] = ()
 
@@ -87,6 +84,8 @@ class TargetWatch(Service):
                 why = "" if found is not None else "it has no leader"
             except (KafkaError, OSError, ValueError) as error:
                 found, why = None, repr(error)
+            if self.should_stop:  # the end of the connection is no failure
+                return
             self._note(found, why)
             # A request that waited for a record has taken the time; one that failed must not be repeated at once.
             await self.sleep(max(0.05, LOOK_S - (monotonic() - began_at)) if why else 0.05)
@@ -133,6 +132,7 @@ class TargetWatch(Service):
     def _differences(self, progress: Progress) -> Iterator[tuple[str, str]]:
         """Targets that a machine treats in another way than the topic says -> a sentence."""
         known, fired_s = self._targets.known, progress.fired_through[0]
+        now_s = self._pool.tick_s or fired_s
         asked = (name for name, each in known.items() if each.command.is_paused)
         for target in sorted({*asked, *(hold.target for hold in progress.holds if hold.is_paused)}):
             if target in self._targets.unreadable:
@@ -140,18 +140,20 @@ class TargetWatch(Service):
             command = known[target].command if target in known else None
             held = next((hold for hold in progress.holds.by_target.get(target, ()) if hold.is_paused), None)
             if held is not None and (command is None or command.number < held.number):
+                lost = Command(held.number, target, True, held.until_s, held.over_s)
                 text = (
                     f"{target!r} is paused by command {held.number}, which is only in progress, and not in topic "
                     f"{self._topic!r}: it has lost its newest records, or was made anew. Give the command again: "
-                    f"timers targets pause {target}, or timers targets resume {target}"
+                    f"timers targets {_name(lost, now_s)}, or timers targets resume {target}"
                 )
                 yield target, text
             elif command is not None and is_wanted(command, fired_s) != (held is not None):
                 if held is not None and fired_s < (self._pool.tick_s or 0) - BEHIND_S:
                     continue
+                name = _name(command, now_s)
                 text = (
-                    f"command {command.number}, {_name(command)}, was not taken for {DIFFERS_S:.0f} s. Give it again: "
-                    f"timers targets {_name(command)}"
+                    f"command {command.number}, {name}, was not taken for {DIFFERS_S:.0f} s. Give it again: "
+                    f"timers targets {name}"
                 )
                 yield target, text
 
@@ -165,5 +167,10 @@ def is_wanted(command: Command, fired_s: int) -> bool:
     return command.is_paused and not 0 < command.until_s <= fired_s
 
 
-def _name(command: Command) -> str:
-    return f"{'pause' if command.is_paused else 'resume'} {command.target}"
+def _name(command: Command, now_s: int) -> str:
+    """What gives a command once more: a pause that has an end ends in the same second."""
+    left_s = command.until_s - now_s
+    over = f" --over {command.over_s}s" if command.over_s else ""
+    if not command.is_paused or (command.until_s and left_s <= 0):
+        return f"resume {command.target}{over}"
+    return f"pause {command.target} --for {left_s}s{over}" if command.until_s else f"pause {command.target}"

@@ -218,8 +218,11 @@ class SimCluster(KafkaCluster):
         timer = self.timers[id]
         due_s = int(timer.at)  # type: ignore[arg-type]
         shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
+        holds = self.progress.holds.by_target.get(timer.topic, ()) if due_s <= self.now_s else ()
+        held = [{"reason": hold.reason, "number": hold.number, "since": hold.since_s} for hold in holds]
         return {
             **shown,
+            **({"held": held[0]} if held else {}),
             "key": shown_key(timer.key),
             "value_bytes": len(timer.value),
             "source": self.sources.get(id, f"{TOPIC}/0/1" if timer.id else id),

@@ -9,8 +9,10 @@ import pytest
 
 from tests.harness.console_pages import HTML, PART
 from tests.harness.console_users import USERS, bearer
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client.request import TimerRequest
+from timers.console import target_pages
 from timers.errors import AccessError, TimersError, UnacknowledgedError
 
 PAUSE, RESUME = "/v1/targets/pause", "/v1/targets/resume"
@@ -131,3 +133,29 @@ async def test_the_page_pauses_and_shows_what_a_release_would_do(cluster: SimClu
         async with client.post("/targets/resume", data={**form, "confirm": "1"}, headers=PART) as done:
             assert "goes on" in await done.text()
         assert not cluster.known_targets["mails"].command.is_paused
+
+
+async def test_a_held_timer_is_shown_as_held_and_its_release_can_be_changed(cluster: SimCluster) -> None:
+    async def text_of(path: str) -> str:
+        async with client.get(path, headers=HTML) as page:
+            return await page.text()
+
+    async with console(cluster) as client:
+        assert "held by" not in await text_of("/timers")
+        await answer_of(client, "POST", PAUSE, json={"topic": "mails", "why": "down"})
+        for path in ("/timers", "/timer?id=a"):
+            assert 'href="/targets">held by pause 1 since <time' in await text_of(path)
+        assert "Pause again" not in await text_of("/targets")
+        await answer_of(client, "POST", RESUME, json={"topic": "mails", "over": "10m"})
+        page = await text_of("/targets")
+        assert "being sent" in page and "Another speed" in page and "Pause again" in page
+        async with client.post("/targets/pause", data={"topic": "mails", "why": "down"}, headers=PART) as done:
+            assert "is paused" in await done.text()
+
+
+async def test_all_counts_of_a_list_have_one_deadline(cluster: SimCluster, constants: Constants) -> None:
+    constants(target_pages, COUNTING_S=-1.0)
+    async with console(cluster) as client:
+        await answer_of(client, "POST", PAUSE, json={"topic": "mails"})
+        shown = (await listed(client))["mails"]
+    assert (shown["state"], shown["held"], shown["held_at_least"]) == ("paused", None, False)

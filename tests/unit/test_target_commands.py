@@ -9,13 +9,16 @@ from typing import Any, cast
 import pytest
 
 from tests.harness.constants import Constants
+from timers.cli import partitions
 from timers.core.fired import MOST_PAUSES, NOISY, Command, Hold, Holds, Moment
 from timers.core.keys import NEVER
 from timers.core.levels import HOLDS, READABLE_LATE
 from timers.core.progress import Progress
-from timers.errors import TargetError
+from timers.errors import TargetError, TimersError
+from timers.offline import targets as offline
 from timers.offline.targets import Found, Request, pausing, resuming
 from timers.process.config.settings import Settings
+from timers.wire.query import DueCount
 from timers.wire.targets import Target, Targets
 from timers.worker.consumer import target_watch
 from timers.worker.consumer.target_watch import TargetWatch
@@ -138,6 +141,34 @@ def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
     assert (ended["state"], ended["until_s"]) == ("going-on", None), "a pause that ended by itself"
     assert found(progress(taken=4), known=(Command(4, "mails", False),)).names == []
     assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in progress")
+
+
+def test_what_is_due_is_counted_page_by_page() -> None:
+    count = DueCount("mails", 90_000)
+    assert count.asked == {"topic": "mails", "to": "90001", "by": "86400"}
+    assert count.shown == {"held": None, "held_at_least": False}
+    count.add({"timers": [{"timers": 2}, {"timers": 3}], "next": "1/t/0/5", "missing": []})
+    assert (count.asked["cursor"], count.goes_on, count.shown) == ("1/t/0/5", True, {"held": 5, "held_at_least": True})
+    count.add({"timers": [{"timers": 1}], "next": None, "missing": []})
+    assert (count.goes_on, count.shown) == (False, {"held": 6, "held_at_least": False})
+    count.add({"timers": [], "next": None, "missing": ["t/1"]})
+    assert count.shown["held_at_least"]
+
+
+def test_a_move_to_another_app_names_what_is_held(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for there in (found(progress(hold("mails", 1))), found(progress()), TargetError("no"), TimersError("no login")):
+
+        def look(settings: Settings, there: Found | TimersError = there) -> Found:
+            if isinstance(there, TimersError):
+                raise there
+            return there
+
+        monkeypatch.setattr(offline, "look", look)
+        partitions._warn_of_held(Settings())
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "timers targets pause mails" in said[0] and "no login" in said[1], said
 
 
 # ---- what a worker says ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
 from timers.core.clock_guard import iso
 from timers.core.keys import NEVER
-from timers.errors import TimersError
+from timers.errors import TargetError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import ask
@@ -536,6 +536,8 @@ def export(file: Path, move: bool, output: Output) -> None:
         from timers.offline import pending
 
         cluster = existing(settings, reports)
+        if move:
+            _warn_of_held(settings)
 
         def report(done: ExportedPartition) -> None:
             text = f"{done.name}: {counted(done.timers, 'timer')} pending at offset {done.offset}"
@@ -549,6 +551,24 @@ def export(file: Path, move: bool, output: Output) -> None:
     left = enabled_formats(settings).keys() - pending.exported_topics(settings)
     if left:
         say(f"timers of {', '.join(sorted(left))} are not exported: these topics belong to their users")
+
+
+def _warn_of_held(settings: Settings) -> None:
+    """Say that the other app does not know what is paused here."""
+    from timers.offline.targets import look
+
+    try:
+        names = look(settings).names
+    except TargetError:  # no worker has made the topic of targets yet
+        return
+    except TimersError as error:
+        say(f"it is not known whether timers are held here: {error}")
+        return
+    if names:
+        say(
+            f"held here: the timers of {', '.join(names)}; the other app sends those whose second is over at once: "
+            f"pause these topics there before the import, such as: timers targets pause {names[0]}"
+        )
 
 
 @click.command("import-pending")

@@ -108,7 +108,8 @@ def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: boo
 def resume(topic: str, over_s: int, wait: bool, output: Output) -> None:
     """Send the timers of TOPIC that are held, and let the others fire as they come due.
 
-    Timers that come due from now on fire at their second, also while the held ones are being sent.
+    Timers that come due from now on fire at their second, also while the held ones are being sent: they overtake these.
+    TIMERS_CATCH_UP_PER_S does not limit what is sent; --over does.
 
     \b
       timers targets resume orders

@@ -357,7 +357,8 @@ class Declarations:
         "Largest number of overdue timers (more than 10 s late) of one request topic that fire in a second, over all "
         "workers. Each partition fires at least one. The limit protects receivers after a downtime. Timers above it go "
         "to the retry topic, spread over the next seconds. This counts as an attempt of TIMERS_RETRY_ATTEMPTS. Timers "
-        "that are on time overtake them. 0: no limit.",
+        "that are on time overtake them. It does not limit what a pause of a callback topic has held: `timers targets "
+        "resume --over` does. 0: no limit.",
         default=0,
         unit="timers/s",
         example=10_000,

@@ -111,8 +111,8 @@ CHANGED = {
     ),
     "[I36] a noisy hold begins before the chunk": paused(
         (
-            "with_noisy(after, fired, ..., ...)",
-            "after.with_holds(with_noisy(self.progress, fired, ..., ...).holds)",
+            "with_noisy(after, fired, ..., ..., ...)",
+            "after.with_holds(with_noisy(self.progress, fired, ..., ..., ...).holds)",
         ),
     ),
     "[I36] a noisy hold goes on beside a pause": paused(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
+from timers.core.counters import TopicCounters
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.levels import HOLDS
@@ -217,6 +218,7 @@ def test_a_cancel_counts_until_the_release() -> None:
 
 def test_a_noisy_target_waits_for_the_others() -> None:
     rig = Rig(limits=LIMITS)
+    rig.machine.counters.topics["sms"] = TopicCounters()
     rig.at(10)
     rig.set("mail", *[11] * 3000)
     rig.set("sms", 11, 11)
@@ -395,6 +397,15 @@ def test_a_lost_pause_costs_no_timer() -> None:
     assert (witness, topic_id) == (after.witness, b"t" * 16)
     assert before.is_behind(after.witness)
     assert before.at_least(after.witness).fired_through == (100, MAX_OFFSET), "what was held fires, others again"
+
+
+def test_a_burst_of_the_only_target_is_not_held() -> None:
+    rig = Rig(limits=LIMITS)
+    rig.at(10)
+    rig.set("mail", *[11] * 3000)
+    rig.observe(11)
+    assert rig.machine.fire_chunk()
+    assert rig.holds == []
 
 
 def test_holds_are_in_the_progress_record() -> None:

@@ -7,7 +7,7 @@ leaves them. Later they are released, target by target, in key order [I35].
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from timers.core.fired import MOVED_S, Hold, Moment, reached
@@ -196,14 +196,17 @@ def past_through(progress: Progress) -> OrderKey:
     return reached(progress.fired_through, [hole for hole in progress.holes if hole.through[0] != MOVED_S], -1)
 
 
-def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int, noisy_rows: int) -> Progress:
+def with_noisy(
+    progress: Progress, fired: Iterable[DueRows], second: int, noisy_rows: int, known: Collection[str]
+) -> Progress:
     """Returns the progress after a full chunk, with a hold for each target that has a large part of it [I36]: the rest
-    of its due timers is sent when no others are due.
+    of its due timers is sent when no others are due. If no other target is known, no one waits.
 
     Args:
         fired: what the chunk sends.
         second: of the tick.
         noisy_rows: so many rows a noisy target has at least.
+        known: targets to which the machine has sent timers.
     """
     counts: Counter[str] = Counter()
     for _, rows in fired:
@@ -211,7 +214,7 @@ def with_noisy(progress: Progress, fired: Iterable[DueRows], second: int, noisy_
     least = max(noisy_rows // SAMPLED, counts.total() // NOISY_PART)
     holds = progress.holds
     for target, number in counts.items():
-        if number >= least:
+        if number >= least and (len(counts) > 1 or any(each != target for each in known)):
             holds = holds.with_noisy(target, progress.moment, second)
     return progress.with_holds(holds)
 

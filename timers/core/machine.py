@@ -453,7 +453,7 @@ class Machine:
             full = False
         after = replace(self.progress, fired_through=max(start, through))
         if full and after.level >= HOLDS and self._pace is None:
-            after = with_noisy(after, fired, tick.second, self._limits.noisy_rows)
+            after = with_noisy(after, fired, tick.second, self._limits.noisy_rows, self.counters.topics)
         count -= sum(len(rows) for _, rows in kept)
         if fired:
             if self.progress.holds:

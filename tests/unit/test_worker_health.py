@@ -46,6 +46,7 @@ class SimMachine:
     oldest_due_s = released_s = None
     position = 0
     counters = Counters()
+    progress = Progress()
 
     def __init__(self) -> None:
         self.fires = threading.Event()

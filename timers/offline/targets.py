@@ -265,8 +265,8 @@ def resuming(settings: Settings, target: str, request: Request, *, over_s: int =
         if target not in found.names and target not in found.targets.unreadable:
             paused = f": {', '.join(found.names[:5])} {'is' if len(found.names) == 1 else 'are'}" if found.names else ""
             raise TargetError(
-                f"{target!r} is not paused{paused}; `timers targets list` shows what is, and this pauses a topic: "
-                f"{EXAMPLE}"
+                f"{target!r} is not paused{paused}; `timers targets list` shows what is. This pauses it: "
+                f"timers targets pause {target} --for 1h"
             )
         if target in found.names and found.shown(target)["state"] == NOISY:
             raise TargetError(

@@ -21,14 +21,17 @@ from confluent_kafka import Producer
 from tests.harness.command_walk import NOT_WALKED, WALKS
 from tests.harness.constants import Constants
 from timers import cli as cli_package
-from timers.cli import output, reach
+from timers.cli import output, reach, timers
 from timers.cli.broker.embedded import free_port
 from timers.cli.main import cli, main
 from timers.cli.output import Output
+from timers.core.fired import NOISY, PAUSE, Hold, Moment
+from timers.core.keys import NEVER
 from timers.core.printable import printable
 from timers.errors import TimersError
 from timers.kafka import topic_admin
 from timers.process.config.settings import Settings
+from timers.wire import query
 from timers.wire.topics import REQUEST
 
 NO_DATA = {
@@ -404,3 +407,15 @@ def test_the_documented_lines_load_the_completion(shell: str) -> None:
     environment = {**os.environ, "_TIMERS_COMPLETE": f"{shell}_source"}
     script = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert "_TIMERS_COMPLETE" in script.stdout
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [(PAUSE, "held by pause 7 since"), (NOISY, "held by many due timers of its topic since")]
+)
+def test_a_look_up_says_that_a_timer_is_held(reason: str, said: str) -> None:
+    hold = Hold("mails", reason, 7, Moment(0, NEVER, 0), 1_700_000_000)
+    row = (3, "mails", "k", b"v", None, None)
+    timer = query.describe(row, 1_700_000_009, "timer-request", 0, hold, moved=False, with_value=False)
+    sentence = timers._sentence({**timer, "state": query.PENDING})
+    assert said in sentence
+    assert "2023-11-14T22:13:20Z" in sentence

@@ -170,6 +170,9 @@ def _wait_for(settings: Settings, command: Command) -> None:
     say(f"each of {of} has taken command {command.number}")
 
 
+NAMED = 3
+"""So many partitions are named in a sentence."""
+
 _COLUMNS = ("TOPIC", "STATE", "HELD", "SINCE", "UNTIL", "BY", "WHY")
 
 
@@ -195,12 +198,13 @@ def list_targets(output: Output) -> None:
     if not rows:
         say("no callback topic is paused, and no timer is held")
     taken = Counter(progress.taken for progress in found.progress.values())
-    for number, count in sorted(taken.items()):
-        if number:
-            say(f"command {number} is the newest that {counted(count, 'partition')} took")
+    for number, count in sorted(taken.items()) if len(taken) > 1 else ():
+        say(f"command {number} is the newest that {counted(count, 'partition')} took")
     for fields, _ in rows:
         if waits := fields["waits_for"]:
-            say(f"{fields['topic']}: command {fields['number']} is not taken yet by {', '.join(waits)}")
+            named = f"{', '.join(waits[:NAMED])}{', ...' if len(waits) > NAMED else ''}"
+            of = counted(len(waits), "partition")
+            say(f"{fields['topic']}: command {fields['number']} is not taken yet by {of}: {named}")
     for name, why in sorted(found.targets.unreadable.items()):
         say(f"the record of {name} cannot be read: {why}; give it again: timers targets pause {name}, or resume")
     if found.below:

@@ -17,6 +17,7 @@ import click
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, worker_option
 from timers.client.request import from_now, parse_ahead, parse_due, parse_duration
+from timers.core.fired import PAUSE
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED
 from timers.core.printable import one_line, quoted
@@ -341,6 +342,10 @@ def _sentence(timer: Timer) -> str:
     parts = [timer["state"]]
     if "due" in timer:
         parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
+    if "held" in timer:
+        held = timer["held"]
+        by = f"pause {held['number']}" if held["reason"] == PAUSE else "many due timers of its topic"
+        parts.append(f"held by {by} since {held['since_at']}")
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
         parts.append(f"key {one_line(callback_key_bytes(timer))}")

@@ -25,6 +25,7 @@ from tests.harness.records import Record
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.client import Backoff, TimersClient
+from timers.core import levels
 from timers.queue import Queue
 
 pytestmark = [pytest.mark.broker]
@@ -160,7 +161,7 @@ def test_what_commands_write(clocks: Clocks) -> None:
     for arguments in (
         ("queue", "send", clocks.target, "--value", "v"),
         ("dead-letters", "retry", "--topic", "missing", "--yes"),
-        ("levels", "--raise", "9"),
+        ("levels", "--raise", str(levels.RAISED_TO)),
     ):
         ran = clocks.run(*arguments)
         assert ran.code == 0, ran.err

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.harness.spark_query import COMMITTED, Crash, SparkQuery
 from tests.harness.system import System, soon
+from tests.harness.waiting import wait_until
 from timers.cli.main import main
 from timers.kafka import topics
 from timers.kafka.progress_log import allow_in_new_app
@@ -40,11 +41,12 @@ def test_a_pause_and_a_slow_release_across_a_failed_task_and_a_takeover(
         system.fired(sent, PATIENCE_S)
         assert system.reader(paused).rest() == []
     with SparkQuery(spark, system, engine, crash=Crash(COMMITTED, tmp_path / "crash")) as query:
-        command("resume", paused, "--over", "20m")
+        command("resume", paused, "--over", "5m")
         query.wait_for_failure()
     shutil.rmtree(engine)
     with SparkQuery(spark, system, engine) as query:
         query.ready()
+        wait_until(lambda: system.end(paused, committed=True) > 0, "the release goes on", PATIENCE_S)
         command("pause", paused, "--wait")
         before = system.reader(paused).rest()
         assert 0 < len(before) < len(held)

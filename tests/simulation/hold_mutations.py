@@ -107,7 +107,10 @@ CHANGED = {
         ("min(past_through(progress), (second, MAX_OFFSET))", "past_through(progress)"),
     ),
     "[I33] a pause that got an end which is over goes on": paused(
-        ("not 0 < command.until_s <= second or holds.pauses(command.target)", "not 0 < command.until_s <= second"),
+        (
+            "not is_over(command.until_s, second) or holds.pauses(command.target)",
+            "not is_over(command.until_s, second)",
+        ),
     ),
     "[I36] a noisy hold begins before the chunk": paused(
         (

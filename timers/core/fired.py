@@ -51,6 +51,11 @@ MOST_NOISY = 16
 """Most noisy holds beside them."""
 
 
+def is_over(until_s: int, second: int) -> bool:
+    """Whether a pause has ended by itself. ``until_s``: the tick second of its end; 0: it has none."""
+    return 0 < until_s <= second
+
+
 class Moment(NamedTuple):
     """What a machine had accepted, and up to where it had fired, when a hold began or ended."""
 
@@ -109,6 +114,11 @@ class Hold(NamedTuple):
             return False
         return self.end is None or self.end.had_passed(key, holes)
 
+    def holds_all(self, due_s: int, rows: Sequence[Row], holes: Sequence[Hole]) -> bool:
+        """Whether it holds all rows of its target among rows of one second, which is over. They are in ascending
+        offset, and between two offsets that it holds it holds all."""
+        return self.holds((due_s, rows[0][0]), holes) and self.holds((due_s, rows[-1][0]), holes)
+
     def quota(self, second: int) -> int | None:
         """Returns how many more rows may be released in a tick second; None: all."""
         after_s = second - self.resumed_s + 1
@@ -161,18 +171,13 @@ class Holds(tuple[Hold, ...]):
         return None
 
     def held(self, due_s: int, rows: list[Row], holes: Sequence[Hole]) -> list[Row]:
-        """Returns those that are held of rows of one second, which is over.
-
-        They are in ascending offset, so between two rows that a hold holds it holds all rows of its target. Most groups
-        have one target, and need no look at each row.
-        """
+        """Returns those that are held of rows of one second, which is over. Most groups have one target, and need no
+        look at each row."""
         targets = {row[1] for row in rows}
         if self.by_target.keys().isdisjoint(targets):
             return []
-        if len(targets) == 1:
-            ends = (due_s, rows[0][0]), (due_s, rows[-1][0])
-            if any(all(hold.holds(key, holes) for key in ends) for hold in self.by_target[rows[0][1]]):
-                return rows
+        if len(targets) == 1 and any(hold.holds_all(due_s, rows, holes) for hold in self.by_target[rows[0][1]]):
+            return rows
         return [row for row in rows if self.of((due_s, row[0]), row[1], holes) is not None]
 
     def pauses(self, target: str) -> bool:
@@ -215,9 +220,8 @@ class Holds(tuple[Hold, ...]):
         """
 
         def resumed(hold: Hold) -> Hold:
-            rows = rows_of(hold)
-            end, over = hold.end or now, over_s
-            return hold._replace(end=end, number=number, resumed_s=second, over_s=over, rows=rows, gone=0)
+            begun = hold._replace(number=number, resumed_s=second, over_s=over_s)
+            return begun._replace(end=hold.end or now, rows=rows_of(hold), gone=0)
 
         return Holds(resumed(hold) if hold.target == target else hold for hold in self)
 

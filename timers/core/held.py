@@ -23,7 +23,6 @@ NOISY_PART = 10
 SAMPLED = 8
 """Each of so many rows is counted."""
 
-
 OTHERS_S = 2
 """So many seconds after :attr:`HeldRows.others_s`, rows are released in small parts: others may come due again."""
 
@@ -183,8 +182,8 @@ class HeldRows:
 
 def _held_by(progress: Progress, hold: Hold, due_s: int, rows: list[Row]) -> list[Row]:
     """Returns those of rows of one second that a hold holds."""
-    holes, first, last = progress.holes, (due_s, rows[0][0]), (due_s, rows[-1][0])
-    if progress.is_past(last) and hold.holds(first, holes) and hold.holds(last, holes):
+    holes = progress.holes
+    if progress.is_past((due_s, rows[-1][0])) and hold.holds_all(due_s, rows, holes):
         others = {row[1] for row in rows} != {hold.target}
         return [row for row in rows if row[1] == hold.target] if others else rows
     keys = (((due_s, row[0]), row) for row in rows if row[1] == hold.target)

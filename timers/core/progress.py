@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, reached
+from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, is_over, reached
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import FIRST, HOLDS, says_trimmed
 from timers.core.lineage import Lineage
@@ -292,7 +292,7 @@ class Progress:
         for command in commands:
             if command.number <= self.taken:
                 continue
-            if command.is_paused and (not 0 < command.until_s <= second or holds.pauses(command.target)):
+            if command.is_paused and (not is_over(command.until_s, second) or holds.pauses(command.target)):
                 holds = holds.paused(command, now, second)
                 # Without room it is not taken yet; those that end may make room.
                 has_room &= any(hold.number >= command.number for hold in holds.by_target.get(command.target, ()))
@@ -300,7 +300,7 @@ class Progress:
                 holds = holds.resumed(command.target, now, second, command.over_s, rows_of, command.number)
             taken = command.number if has_room and is_drained else taken
         for hold in holds if is_drained else ():
-            if hold.is_paused and 0 < hold.until_s <= second:
+            if hold.is_paused and is_over(hold.until_s, second):
                 holds = holds.resumed(hold.target, now, second, hold.over_s, rows_of, hold.number)
         return self.with_holds(holds) if taken == self.taken else replace(self, holds=holds, taken=taken)
 
@@ -311,7 +311,7 @@ class Progress:
             return False
         if commands and commands[-1].number > self.taken:
             return True
-        ends = any(hold.is_paused and 0 < hold.until_s <= second for hold in self.holds)
+        ends = any(hold.is_paused and is_over(hold.until_s, second) for hold in self.holds)
         return ends or self.holds.with_time(second) is not self.holds or bool(self.holds.released_in(second))
 
     def with_holds(self, holds: Holds) -> Progress:

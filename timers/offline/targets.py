@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold
+from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, is_over
 from timers.core.levels import HOLDS
 from timers.core.printable import quoted
 from timers.core.progress import Progress
@@ -108,7 +108,7 @@ class Found(NamedTuple):
             TargetError: a machine has none.
         """
         asked = [each.command for name, each in self.targets.known.items() if each.command.is_paused and name != target]
-        asked = [command for command in asked if not 0 < command.until_s <= now_s]
+        asked = [command for command in asked if not is_over(command.until_s, now_s)]
         first = dict.fromkeys(self.missing, Progress.first(HOLDS))
         for tp, progress in sorted({**first, **self.progress}.items()):
             pauses = [(hold.target, hold.is_paused) for hold in progress.holds if hold.reason == PAUSE]

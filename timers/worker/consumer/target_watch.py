@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 from mode import Service
 
-from timers.core.fired import Command
+from timers.core.fired import Command, is_over
 from timers.core.levels import HOLDS
 from timers.core.progress import Progress
 from timers.kafka.aiokafka_clients import arguments
@@ -52,9 +52,10 @@ class TargetWatch(Service):
         self._read = asyncio.Event()
         self._targets = Targets({}, {})
         self._unread_since: float | None = None
-        self._failed = ""
         self._since: dict[str, float] = {}
         """What is wrong now -> since when."""
+        self._wrong: tuple[tuple[str, str, float], ...] = ()
+        """(Partition or topic, sentence, since when) of each."""
 
     async def wait_until_read(self) -> None:
         """Wait until the topic was read to its end, for :data:`OPENING_S` at most."""
@@ -72,8 +73,6 @@ class TargetWatch(Service):
             if monotonic() - since >= DIFFERS_S:
                 found[name] = f"{found[name]}; {why}" if name in found else why
         return found
-
-    _wrong: tuple[tuple[str, str, float], ...] = ()
 
     @Service.task
     async def _watch(self) -> None:
@@ -164,7 +163,7 @@ class TargetWatch(Service):
 
 def is_wanted(command: Command, fired_s: int) -> bool:
     """Whether a machine that has fired up to a second holds the timers of a target."""
-    return command.is_paused and not 0 < command.until_s <= fired_s
+    return command.is_paused and not is_over(command.until_s, fired_s)
 
 
 def _name(command: Command, now_s: int) -> str:

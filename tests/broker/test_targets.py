@@ -185,7 +185,7 @@ def test_commands_that_are_given_at_the_same_moment_have_numbers_of_their_own(
     settings = system.settings
 
     def pause(target: str) -> int:
-        return give(settings, pausing(settings, target, Request("ops"))).number
+        return give(settings, pausing(settings, target, Request("ops"))).target.command.number
 
     with ThreadPoolExecutor(len(targets)) as threads:
         numbers = list(threads.map(pause, targets))

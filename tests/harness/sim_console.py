@@ -22,7 +22,6 @@ from timers.console.kafka_cluster import (
     WorkerAnswer,
 )
 from timers.console.web.server import Server
-from timers.core.fired import Command
 from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.core.printable import json_value
@@ -30,7 +29,7 @@ from timers.core.progress import Progress
 from timers.errors import QueryError, QueueError, TimersError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings
-from timers.offline.targets import Found, Make
+from timers.offline.targets import Found, Given, Make
 from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
@@ -289,15 +288,16 @@ class SimCluster(KafkaCluster):
         progress = {(TOPIC, 0): self.progress}
         return Found(Targets(self.known_targets, {}), progress, (), HOLDS)
 
-    async def command(self, make: Make) -> Command:
+    async def command(self, make: Make) -> Given:
         """The only machine takes each command at once."""
         assert self.recorded, "a change is recorded before it is made"
         if self.failure is not None:
             raise self.failure
         found = make(await self.targets(), self.topic_names, self.now_s)
-        self.known_targets[found.command.target] = found
-        self.progress = self.progress.with_commands([found.command], self.now_s, lambda hold: 0, is_drained=True)
-        return found.command
+        command = found.target.command
+        self.known_targets[command.target] = found.target
+        self.progress = self.progress.with_commands([command], self.now_s, lambda hold: 0, is_drained=True)
+        return found
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

@@ -101,6 +101,8 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
         [
             (["shedule"], "No such command 'shedule': did you mean 'schedule'?"),
             (["queue", "redrives"], "No such command 'redrives': did you mean 'redrive'?"),
+            (["targets", "puase", "mails"], "No such command 'puase': did you mean 'pause'?"),
+            (["dead-letters", "retyr"], "No such command 'retyr': did you mean 'retry'?"),
             (["spark", "audits", "--all"], "No such command 'audits': did you mean 'audit'?"),
             (["xyz"], "No such command 'xyz'"),
         ],

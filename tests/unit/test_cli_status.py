@@ -47,3 +47,18 @@ def test_the_exit_code_says_whether_all_timers_fire(
         assert rows[-1] == {"partition": "t/1", "worker": "w2", "state": "unknown", "age_s": None, "from": None}
     assert program.main(["status"]) == code
     assert capsys.readouterr().out.splitlines()[1].split() == ["t/0", "w1", "fires", "61", "s", "store"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({"paused_targets": 2.0, "held": 12_408.0}, "2 callback topics are paused: 12,408 timers are held ("),
+        ({"paused_targets": 1.0, "held": None}, "1 callback topic is paused: their timers wait ("),
+        ({"paused_targets": 0.0, "held": 1.0}, "1 timer is held ("),
+        ({"paused_targets": 0.0, "held": None}, ""),
+    ],
+)
+def test_timers_that_are_held_are_said(figures: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    partitions._say_held([{**OWNER, **figures}, LOST])
+    line = capsys.readouterr().err
+    assert line.startswith(said) and ("timers targets list" in line) == bool(said)

@@ -36,12 +36,15 @@ async def test_a_topic_is_paused_looked_at_and_resumed(cluster: SimCluster) -> N
         status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h", "why": "down"})
         assert status == 200
         until_s = cluster.now_s + 3600
-        assert answer == {"topic": "mails", "number": 1, "paused": True, "until_s": until_s, "over_s": 600}
+        command = {"topic": "mails", "number": 1, "paused": True, "until_s": until_s, "over_s": 600}
+        assert answer == command | {"replaced": None, "changed_since": False}
         shown = (await listed(client))["mails"]
         assert (shown["state"], shown["held"], shown["until_s"], shown["why"]) == ("paused", 1, until_s, "down")
         status, answer = await answer_of(client, "POST", RESUME, json={"topic": "mails", "over": "10m"})
         assert (status, answer["number"], answer["paused"], answer["over_s"]) == (200, 2, False, 600)
-        assert (await listed(client))["mails"]["state"] == "going-on"
+        assert (answer["replaced"]["until_s"], answer["replaced"]["why"]) == (until_s, "down")
+        shown = (await listed(client))["mails"]
+        assert (shown["state"], shown["why"]) == ("going-on", "down")
     assert [entry["operation"] for entry in cluster.recorded] == ["pauseTarget", "resumeTarget"]
 
 
@@ -72,7 +75,7 @@ async def test_a_key_gives_one_command(cluster: SimCluster) -> None:
     async with console(cluster) as client:
         for _ in range(2):
             _, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h"}, headers=key)
-            assert answer["number"] == 1
+            assert (answer["number"], answer["changed_since"]) == (1, False)
             cluster.now_s += 10
         status, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails"}, headers=key)
         assert (status, answer["code"]) == (422, "idempotency-key-reused")
@@ -81,7 +84,8 @@ async def test_a_key_gives_one_command(cluster: SimCluster) -> None:
         assert (status, answer["code"]) == (422, "idempotency-key-reused")
         await answer_of(client, "POST", RESUME, json={"topic": "mails"})
         _, answer = await answer_of(client, "POST", PAUSE, json={"topic": "mails", "for": "1h"}, headers=key)
-        assert (answer["number"], answer["paused"]) == (2, False), "a late copy of the request does not pause it again"
+        changed = (answer["number"], answer["paused"], answer["changed_since"])
+        assert changed == (2, False, True), "a late copy of the request does not pause it again"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +132,11 @@ async def test_the_page_pauses_and_shows_what_a_release_would_do(cluster: SimClu
         form = {"topic": "mails", "over": "10s"}
         async with client.post("/targets/resume", data=form, headers=PART) as preview:
             text = await preview.text()
-            assert "<strong>1</strong> timer is held" in text and "over 10" in text
+            assert "<strong>1</strong> timer of <strong>mails</strong> is held.</p>" in text and "1 in 10 s" in text
         assert cluster.known_targets["mails"].command.is_paused
         async with client.post("/targets/resume", data={**form, "confirm": "1"}, headers=PART) as done:
-            assert "goes on" in await done.text()
+            text = await done.text()
+            assert "goes on" in text and "it was paused without an end" in text and "“&lt;down&gt;”" in text
         assert not cluster.known_targets["mails"].command.is_paused
 
 
@@ -151,6 +156,17 @@ async def test_a_held_timer_is_shown_as_held_and_its_release_can_be_changed(clus
         assert "being sent" in page and "Another speed" in page and "Pause again" in page
         async with client.post("/targets/pause", data={"topic": "mails", "why": "down"}, headers=PART) as done:
             assert "is paused" in await done.text()
+
+
+async def test_the_form_of_the_page_has_all_that_a_pause_may_say(cluster: SimCluster) -> None:
+    form = {"topic": "mails", "for": "1h", "over": "30s", "why": "down"}
+    async with console(cluster) as client:
+        async with client.get("/targets", headers=HTML) as page:
+            text = await page.text()
+            assert all(f'name="{field}"' in text for field in form)
+        async with client.post("/targets/pause", data=form, headers=PART) as done:
+            assert "over 30 s" in await done.text()
+    assert cluster.known_targets["mails"].command.over_s == 30
 
 
 async def test_all_counts_of_a_list_have_one_deadline(cluster: SimCluster, constants: Constants) -> None:

@@ -140,7 +140,7 @@ class SimWriter:
             raise KafkaException(KafkaError(code))
 
 
-def given(writer: SimWriter, constants: Constants, monkeypatch: pytest.MonkeyPatch, refuse: bool = False) -> Command:
+def given(writer: SimWriter, constants: Constants, monkeypatch: pytest.MonkeyPatch, refuse: bool = False) -> None:
     """Gives a command to a topic that says nothing."""
 
     def make(found: wire.Targets) -> Target:
@@ -151,7 +151,7 @@ def given(writer: SimWriter, constants: Constants, monkeypatch: pytest.MonkeyPat
     constants(targets_log, AGAIN_S=0.0)
     monkeypatch.setattr(targets_log, "_writer", writer.open)
     monkeypatch.setattr(targets_log, "read", lambda *_: wire.Targets({}, {}))
-    return targets_log.give(Settings(), ErrorReports(Settings()), lambda: make)
+    targets_log.give(Settings(), ErrorReports(Settings()), lambda: make)
 
 
 def test_a_command_that_is_refused_fences_no_other(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_command_that_is_fenced_is_given_again_for_some_time(
     constants: Constants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = SimWriter(KafkaError._FENCED, None)
-    assert given(writer, constants, monkeypatch).number == 1
+    given(writer, constants, monkeypatch)
     assert (writer.opened, len(writer.sent)) == (2, 2)
     constants(targets_log, FENCED_S=-1.0)
     with pytest.raises(TimersError, match=r"other commands .* were given at the same time"):

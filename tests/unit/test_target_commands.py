@@ -42,7 +42,7 @@ def found(*progresses: Progress, known: tuple[Command, ...] = ()) -> Found:
 
 
 def paused(there: Found, target: str = "mails", **how: Any) -> Command:
-    return pausing(Settings(), target, Request("ops"), **how)(there, {"mails", "orders"}, NOW_S).command
+    return pausing(Settings(), target, Request("ops"), **how)(there, {"mails", "orders"}, NOW_S).target.command
 
 
 def test_the_number_is_above_all_that_topic_and_progress_know() -> None:
@@ -84,9 +84,10 @@ def test_a_topic_to_which_no_timer_fires_is_not_paused(target: str, why: str) ->
 def test_what_the_settings_allow_is_paused_and_what_they_allowed_is_resumed() -> None:
     allowing = Settings(callback_allow="*,timer-request,order-progress")
     for target in ("timer-request", "order-progress"):
-        assert pausing(allowing, target, Request())(found(progress()), {target}, NOW_S).command.is_paused
+        made = pausing(allowing, target, Request())(found(progress()), {target}, NOW_S)
+        assert made.target.command.is_paused
     there = found(progress(hold("order-progress", 1)))
-    assert resuming(Settings(), "order-progress", Request())(there, (), NOW_S).command.number == 2
+    assert resuming(Settings(), "order-progress", Request())(there, (), NOW_S).target.command.number == 2
 
 
 def test_partitions_below_the_level_are_named() -> None:
@@ -116,13 +117,13 @@ def test_only_what_is_paused_is_resumed() -> None:
     with pytest.raises(TargetError, match="'mails' is not paused: orders is"):
         resuming(Settings(), "mails", Request())(found(progress(hold("orders", 1))), (), NOW_S)
     there = found(progress(hold("mails", 1)))
-    assert resuming(Settings(), "mails", Request(), over_s=60)(there, (), NOW_S).command == Command(
+    assert resuming(Settings(), "mails", Request(), over_s=60)(there, (), NOW_S).target.command == Command(
         2, "mails", False, 0, 60
     )
     with pytest.raises(TargetError, match="'mails' is noisy, not paused: nothing to do"):
         resuming(Settings(), "mails", Request())(found(progress(hold("mails", 1)._replace(reason=NOISY))), (), NOW_S)
     damaged = found(progress())._replace(targets=Targets({}, {"mails": "it is damaged"}))
-    assert resuming(Settings(), "mails", Request())(damaged, (), NOW_S).command.number == 1
+    assert resuming(Settings(), "mails", Request())(damaged, (), NOW_S).target.command.number == 1
 
 
 def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
@@ -141,6 +142,55 @@ def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
     assert (ended["state"], ended["until_s"]) == ("going-on", None), "a pause that ended by itself"
     assert found(progress(taken=4), known=(Command(4, "mails", False),)).names == []
     assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in progress")
+
+
+def test_right_after_a_command_all_that_is_shown_is_of_the_new_one() -> None:
+    held = hold("mails", 3, until_s=NOW_S + 60)
+    there = found(progress(held, taken=3))
+    for command, state, until_s, by_s in (
+        (Command(4, "mails", True), "paused", None, None),
+        (Command(4, "mails", True, NOW_S + 9, 600), "paused", NOW_S + 9, None),
+        (Command(4, "mails", False, 0, 90), "going-on", None, NOW_S + 90),
+        (Command(4, "mails", False), "going-on", None, None),
+    ):
+        shown = there._replace(targets=Targets({"mails": Target(command, "ann", "new", NOW_S)}, {})).shown("mails")
+        assert (shown["state"], shown["until_s"], shown["released_by_s"]) == (state, until_s, by_s)
+        assert (shown["since_s"], shown["by"], shown["waits_for"]) == (NOW_S - 60, "ann", ["timer-request/0"])
+    going = hold("mails", 3, end=BEGIN, resumed_s=NOW_S - 9, over_s=60)
+    again = found(progress(going, taken=3))._replace(
+        targets=Targets({"mails": Target(Command(4, "mails", True), "ann", "", NOW_S)}, {})
+    )
+    shown = again.shown("mails")
+    assert (shown["state"], shown["since_s"], shown["released_by_s"]) == ("paused", NOW_S, None)
+
+
+def test_a_command_says_what_it_replaces_and_a_resume_keeps_the_reason() -> None:
+    first = pausing(Settings(), "mails", Request("ops", "down"), for_s=60)(found(progress()), {"mails"}, NOW_S)
+    assert (first.replaced, first.before) == (None, "")
+    there = found(progress(hold("mails", 1, until_s=NOW_S + 60)))
+    there = there._replace(targets=Targets({"mails": first.target}, {}))
+    second = pausing(Settings(), "mails", Request("ann"))(there, {"mails"}, NOW_S)
+    assert second.replaced is not None and (second.replaced["until_s"], second.replaced["why"]) == (NOW_S + 60, "down")
+    assert second.before == (
+        "before this it was paused since 2030-03-17T17:45:40Z (command 1): until 2030-03-17T17:47:40Z, by ops, 'down'"
+    )
+    resumed = resuming(Settings(), "mails", Request("ann"), over_s=90)(there, (), NOW_S)
+    assert (resumed.target.by, resumed.target.why, resumed.before) == ("ann", "down", second.before)
+    going = found(progress(hold("mails", 1, end=BEGIN, resumed_s=NOW_S, over_s=90), taken=2))
+    going = going._replace(targets=Targets({"mails": resumed.target}, {}))
+    assert pausing(Settings(), "mails", Request("ann"))(going, {"mails"}, NOW_S).before == (
+        "before this its held timers were being sent (command 2): until 2030-03-17T17:48:10Z, by ann, 'down'"
+    )
+    damaged = found(progress())._replace(targets=Targets({}, {"mails": "it is damaged"}))
+    assert resuming(Settings(), "mails", Request())(damaged, (), NOW_S).before == ""
+
+
+def test_a_pause_before_any_worker_has_opened_a_partition_is_shown_and_waited_for() -> None:
+    command = Command(1, "mails", True)
+    there = found(known=(command,))._replace(missing=(TP,))
+    assert there.names == ["mails"]
+    assert (there.shown("mails")["state"], there.waits_for(command)) == ("paused", ["timer-request/0"])
+    assert resuming(Settings(), "mails", Request())(there, (), NOW_S).target.command.number == 2
 
 
 def test_what_is_due_is_counted_page_by_page() -> None:
@@ -229,9 +279,9 @@ def test_a_machine_that_differs_from_the_topic_is_named_with_the_command(
 @pytest.mark.parametrize(
     ("holds", "command", "says"),
     [
-        ((), Command(3, "mails", True, NOW_S + 60, 600), "pause mails --for 60s --over 600s"),
-        ((hold("mails", 3),), Command(4, "mails", False, 0, 90), "resume mails --over 90s"),
-        ((hold("mails", 3),), Command(3, "mails", True, NOW_S - 1, 90), "resume mails --over 90s"),
+        ((), Command(3, "mails", True, NOW_S + 60, 600), "pause mails --for 1m --over 10m"),
+        ((hold("mails", 3),), Command(4, "mails", False, 0, 90), "resume mails --over 1m30s"),
+        ((hold("mails", 3),), Command(3, "mails", True, NOW_S - 1, 90), "resume mails --over 1m30s"),
         ((hold("mails", 3, until_s=NOW_S + 5, over_s=7),), None, "pause mails --for 5s --over 7s, or "),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, confirm, output_option, say
 from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
@@ -30,7 +31,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 
 
-@click.group()
+@click.group(cls=NamedGroup)
 def dead_letters() -> None:
     """Requests that could not be read or sent: list them, show one, retry them.
 

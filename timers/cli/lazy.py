@@ -17,7 +17,21 @@ from timers.core.printable import quoted
 from timers.errors import MissingExtraError
 
 
-class LazyGroup(click.Group):
+class NamedGroup(click.Group):
+    """A group that tells a wrong name of a command the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a wrong name is told the nearest one."""
+        name, known = args[0], self.list_commands(ctx)
+        nearest = difflib.get_close_matches(name, known, n=1)
+        if nearest and name not in known and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {quoted(name)}: did you mean {nearest[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(NamedGroup):
     """A group whose commands are imported when they are used.
 
     Args:
@@ -40,16 +54,6 @@ class LazyGroup(click.Group):
         module, _, name = self._lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but a wrong name is told the nearest one."""
-        name = args[0]
-        nearest = difflib.get_close_matches(name, self._lazy, n=1)
-        if nearest and name not in self._lazy and not ctx.resilient_parsing:
-            raise click.UsageError(f"No such command {quoted(name)}: did you mean {nearest[0]!r}?", ctx)
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands and options that begin with ``incomplete``, without an import of the commands."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
@@ -56,10 +57,21 @@ def status(output: Output) -> int:
     for worker in found["workers"]:
         if worker["ready"] is None:
             say(f"{worker['id']}: {worker['why']}")
+    _say_held(found["workers"])
     timers, why = found["state"]["timers"], found["state"]["why"]
     sentences = {DO_NOT_FIRE: f"some timers do not fire: {why}", NOT_KNOWN: f"it is not known whether all fire: {why}"}
     say(sentences.get(timers, "all timers fire"))
     return {DO_NOT_FIRE: DO_NOT_FIRE_CODE, NOT_KNOWN: NOT_KNOWN_CODE}.get(timers, 0)
+
+
+def _say_held(workers: list[Mapping[str, Any]]) -> None:
+    """Say how many callback topics are paused, and how many timers wait for that or because their topic is noisy."""
+    paused = int(max((worker.get("paused_targets") or 0 for worker in workers), default=0))
+    held = int(sum(worker.get("held") or 0 for worker in workers))  # a worker that started during a pause counts later
+    if paused or held:
+        timers = f"{counted(held, 'timer')} {'is' if held == 1 else 'are'} held" if held else "its timers wait"
+        topics = f"{counted(paused, 'callback topic')} {'is' if paused == 1 else 'are'} paused: " if paused else ""
+        say(f"{topics}{timers} (`timers targets list` shows which)")
 
 
 async def _look(settings: Settings) -> dict[str, Any]:
@@ -436,7 +448,7 @@ def _cells(fields: dict[str, Any]) -> tuple[str, ...]:
     return name, offset, timers, size, age, since, fields["problem"] or unneeded
 
 
-@click.group()
+@click.group(cls=NamedGroup)
 def log() -> None:
     """Look at the logs of requests."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.request import parse_duration
@@ -16,9 +17,12 @@ from timers.core.fired import Command
 from timers.core.levels import HOLDS
 from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
-from timers.process.counted import counted
+from timers.process.counted import counted, duration
 from timers.process.http.asking import ask
 from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount, format_due
+
+if TYPE_CHECKING:
+    from timers.offline.targets import Given
 
 WAIT_S = 60.0
 """How long ``--wait`` waits."""
@@ -44,7 +48,7 @@ _DURATION = _Duration()
 _wait_option = click.option("--wait", is_flag=True, help="Wait until each partition has taken the command.")
 
 
-@click.group()
+@click.group(cls=NamedGroup)
 def targets() -> None:
     """Let the timers of a callback topic wait, and go on.
 
@@ -78,7 +82,8 @@ def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: boo
     """Hold the timers of TOPIC that come due, from now on.
 
     The command returns when the brokers have it; the workers take it within two seconds. Used again, it changes the
-    pause: its end and its reason. A pause with --for sends what it holds over ten minutes when it ends.
+    pause: what --for and --why do not say is gone, and the command says what was valid before. A pause with --for sends
+    what it holds over ten minutes when it ends.
 
     \b
       timers targets pause orders
@@ -88,9 +93,12 @@ def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: boo
     from timers.offline import targets as given
 
     make = given.pausing(settings, topic, given.Request(_user(settings), why), for_s=for_s, over_s=over_s)
-    command = given.give(settings, make)
-    end = f"until {format_due(command.until_s)}" if command.until_s else f"until `timers targets resume {topic}`"
-    _done(settings, command, f"{topic} is paused {end} (command {command.number})", wait, output)
+    made = given.give(settings, make)
+    command = made.target.command
+    end = f"until `timers targets resume {topic}`"
+    if command.until_s:
+        end = f"until {format_due(command.until_s)}; then what is held is sent {_how(command.over_s)}"
+    _done(settings, made, f"{topic} is paused {end} (command {command.number})", wait, output)
 
 
 @targets.command()
@@ -119,9 +127,13 @@ def resume(topic: str, over_s: int, wait: bool, output: Output) -> None:
     from timers.offline import targets as given
 
     make = given.resuming(settings, topic, given.Request(_user(settings)), over_s=over_s)
-    command = given.give(settings, make)
-    how = f"over {over_s} s" if over_s else "at once"
-    _done(settings, command, f"{topic} goes on; what is held is sent {how} (command {command.number})", wait, output)
+    made = given.give(settings, make)
+    number = made.target.command.number
+    _done(settings, made, f"{topic} goes on; what is held is sent {_how(over_s)} (command {number})", wait, output)
+
+
+def _how(over_s: int) -> str:
+    return f"over {duration(over_s)}" if over_s else "at once"
 
 
 def _user(settings: Settings) -> str:
@@ -135,15 +147,19 @@ def _user(settings: Settings) -> str:
     return ""
 
 
-def _done(settings: Settings, command: Command, line: str, wait: bool, output: Output) -> None:
+def _done(settings: Settings, made: Given, line: str, wait: bool, output: Output) -> None:
+    command = made.target.command
     fields = {
         "number": command.number,
         "topic": command.target,
         "paused": command.is_paused,
         "until_s": command.until_s or None,
         "over_s": command.over_s,
+        "replaced": made.replaced,
     }
     output.show(fields, line)
+    if made.before:
+        say(made.before)
     if wait:
         _wait_for(settings, command)
 
@@ -183,7 +199,8 @@ def list_targets(output: Output) -> None:
 
     STATE is `paused`, `going-on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
     of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are held;
-    of timers with an id, it also counts versions that were replaced or cancelled.
+    of timers with an id, it also counts versions that were replaced or cancelled. UNTIL is the end of a pause, or the
+    second in which all that was held is to be sent. BY gave the newest command, and WHY is the reason of the pause.
     """
     settings = load_settings()
     from timers.kafka import topic_admin
@@ -224,5 +241,8 @@ def _held(settings: Settings, cluster_id: str, name: str, until: float) -> dict[
 
 def _row(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     held = "not known" if fields["held"] is None else f"{fields['held']:,}{'+' if fields['held_at_least'] else ''}"
-    since, until = (format_due(fields[name]) if fields[name] else "" for name in ("since_s", "until_s"))
+    since, until = (
+        format_due(second) if second else ""
+        for second in (fields["since_s"], fields["until_s"] or fields["released_by_s"])
+    )
     return fields, (fields["topic"], fields["state"], held, since, until, fields["by"], fields["why"])

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.request import parse_moment
@@ -16,7 +17,7 @@ from timers.process.counted import counted
 from timers.wire import topics as wire
 
 
-@click.group()
+@click.group(cls=NamedGroup)
 def topics() -> None:
     """Create topics. Workers create the engine's own topics by themselves, if they may."""
 

@@ -109,6 +109,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
     "disk_size_bytes": ("timers_data_disk_size_bytes", min),
     "store_bytes": ("timers_store_bytes", sum),
     "paused_targets": ("timers_paused_targets", max),
+    "held": ("timers_held", sum),
     "open_circuits": ("timers_open_circuits", sum),
     "brokers_held": ("timers_brokers_held", sum),
     "clock_back": ("timers_broker_clock_back", max),

@@ -48,9 +48,8 @@ from timers.wire.query import ANY_WORKER, signed_headers
 from timers.wire.topics import engine_id, queue_group, queue_returns
 
 if TYPE_CHECKING:
-    from timers.core.fired import Command
     from timers.kafka.request_reader import DeletedRequest, RequestReader
-    from timers.offline.targets import Found, Make
+    from timers.offline.targets import Found, Given, Make
 
 
 logger = logging.getLogger(__name__)
@@ -496,7 +495,7 @@ class KafkaCluster:
 
         return await self._reading.run(targets.look, self._settings)
 
-    async def command(self, make: Make) -> Command:
+    async def command(self, make: Make) -> Given:
         """Give a command about a callback topic. Raises as :func:`timers.offline.targets.give`."""
         from timers.offline import targets
 

@@ -296,6 +296,15 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "paused": boolean("whether its timers wait"),
             "until_s": nullable(SECOND, "when the pause ends by itself"),
             "over_s": number("seconds over which what is held is sent; 0: at once"),
+            "replaced": nullable(
+                anything(),
+                "what was valid until then: `state`, `number`, `since_s`, `until_s`, `released_by_s`, `by` and `why`, "
+                "as in the list; null: the topic was not paused, and nothing was held",
+            ),
+            "changed_since": boolean(
+                "an earlier request with this Idempotency-Key gave a command, and others were given since: nothing was "
+                "changed now, and the other fields are those of the newest one"
+            ),
         }
     ),
     "TargetList": object_of(

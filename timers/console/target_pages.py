@@ -11,12 +11,11 @@ from timers.client.request import parse_duration
 from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
 from timers.console.problems import Problem
 from timers.console.timer_pages import ask
-from timers.core.fired import Command
 from timers.errors import AccessError, InvalidTimerError, TargetError, TimersError, UnacknowledgedError
 from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
 
 if TYPE_CHECKING:
-    from timers.offline.targets import Make
+    from timers.offline.targets import Given, Make
 
 
 @handles("listTargets")
@@ -67,7 +66,7 @@ async def _give(call: Call, made: Callable[..., Make]) -> Reply:
     mark = mark_of(call.user, key, {"operation": call.route.name, **call.body}) if key is not None else ""
     try:
         make = made(call.console.settings, topic, Request(call.user.name, call.body.get("why", ""), mark))
-        command = await call.console.cluster.command(make)
+        given = await call.console.cluster.command(make)
     except KeyReused as error:
         raise Problem("idempotency-key-reused", str(error)) from None
     except TargetError as error:
@@ -79,7 +78,7 @@ async def _give(call: Call, made: Callable[..., Make]) -> Reply:
         raise Problem("unknown", why, outcome="unknown") from None
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
-    return Reply(_shown(command))
+    return Reply(_shown(given))
 
 
 def _seconds(call: Call, name: str) -> int | None:
@@ -101,11 +100,14 @@ def seconds(name: str, text: str) -> int:
         raise Problem("parameter-invalid", f"{name}: {error}") from None
 
 
-def _shown(command: Command) -> dict[str, Any]:
+def _shown(given: Given) -> dict[str, Any]:
+    command = given.target.command
     return {
         "topic": command.target,
         "number": command.number,
         "paused": command.is_paused,
         "until_s": command.until_s or None,
         "over_s": command.over_s,
+        "replaced": given.replaced,
+        "changed_since": given.is_changed_since,
     }

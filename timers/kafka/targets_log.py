@@ -11,7 +11,6 @@ from time import monotonic, sleep
 from aiokafka.errors import OffsetOutOfRangeError
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from timers.core.fired import Command
 from timers.errors import TimersError, UnacknowledgedError
 from timers.kafka import connection, records
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient, NewestCommitted
@@ -114,14 +113,14 @@ def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float 
 
 def give(
     settings: Settings, reports: connection.ErrorReports, prepare: Callable[[], Callable[[Targets], Target]]
-) -> Command:
-    """Write one command, and return it when the brokers have it. Blocks.
+) -> None:
+    """Write one command, and return when the brokers have it. Blocks.
 
     No two commands have the same number: each one reads the topic after it has fenced those that began before. A
     request that is refused fences none.
 
     Args:
-        prepare: called once. Returns what makes the command of what the topic says.
+        prepare: called once. Returns what makes the command of what the topic says; what it made last is written.
 
     Raises:
         UnacknowledgedError: the brokers did not answer: they may have the command.
@@ -147,7 +146,7 @@ def give(
                 ) from None
             sleep(random() * AGAIN_S)  # another command was given at the same moment
         else:
-            return target.command
+            return
 
 
 def _write(

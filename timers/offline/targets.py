@@ -30,7 +30,8 @@ from timers.kafka.topics import Cluster
 from timers.machines.firing.policy import CallbackRules
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.process.counted import counted
+from timers.process.counted import counted, duration
+from timers.wire.query import format_due
 from timers.wire.targets import MAX_TEXT, RELEASE_S, Target, Targets
 from timers.wire.topics import LEGAL_FORM, commander_id, is_legal, partition_name
 
@@ -53,6 +54,34 @@ class Request(NamedTuple):
     mark: str = ""
     """Hash of the request's key, ``/``, and hash of the request; empty: it has no key. A command is given once for each
     key."""
+
+
+class Given(NamedTuple):
+    """A command that was given, and what it replaced."""
+
+    target: Target
+    replaced: dict[str, Any] | None
+    """What :meth:`Found.shown` said of the target until then, without its partitions; None: it was not paused, and
+    nothing was held."""
+    is_changed_since: bool = False
+    """An earlier request with the same key gave a command, and others were given since: nothing was changed now, and
+    ``target`` is the newest one."""
+
+    @property
+    def before(self) -> str:
+        """What a command has replaced, as a sentence; empty: nothing."""
+        former = self.replaced
+        if former is None or former["state"] == NOISY:
+            return ""
+        number = "" if former["number"] is None else f" (command {former['number']})"
+        about = [f"by {former['by']}"] if former["by"] else []
+        about += [repr(former["why"])] if former["why"] else []
+        if former["state"] == PAUSED:
+            since = "" if former["since_s"] is None else f" since {format_due(former['since_s'])}"
+            about.insert(0, f"until {format_due(former['until_s'])}" if former["until_s"] else "without an end")
+            return f"before this it was paused{since}{number}: {', '.join(about)}"
+        about.insert(0, f"until {format_due(former['released_by_s'])}" if former["released_by_s"] else "at once")
+        return f"before this its held timers were being sent{number}: {', '.join(about)}"
 
 
 class Found(NamedTuple):
@@ -93,7 +122,10 @@ class Found(NamedTuple):
         return sorted(held | {name for name in asked if self.waits_for(self.targets.known[name].command)})
 
     def waits_for(self, command: Command) -> list[str]:
-        """The partitions that have not taken a command yet."""
+        """The partitions that have not taken a command yet. While none has progress, no worker has opened one: that are
+        all of them, as far as they are known."""
+        if not self.progress:
+            return [partition_name(*tp) for tp in self.missing]
         return [
             partition_name(*tp)
             for tp, progress in sorted(self.progress.items())
@@ -126,31 +158,41 @@ class Found(NamedTuple):
             )
 
     def shown(self, name: str) -> dict[str, Any]:
-        """What is known of one of :attr:`names`, for JSON."""
+        """What is known of one of :attr:`names`, for JSON. What a command says counts from when it was given; the
+        partitions that go on as before are named."""
         target, holds = self.targets.known.get(name), self.holds_of(name)
         every = [hold for each in holds.values() for hold in each]
         paused = [hold for hold in every if hold.is_paused]
         waits = self.waits_for(target.command) if target else []
-        # A pause that has ended by itself is still the newest command.
-        if paused or (target is not None and target.command.is_paused and waits):
+        # A pause that has ended by itself is still the newest command: then what machines hold says what it is now.
+        command = target.command if target is not None and waits else None
+        if paused if command is None else command.is_paused:
             state = PAUSED
         else:
-            state = NOISY if all(hold.reason == NOISY and hold.end is None for hold in every) else GOING_ON
-        releases = [hold for hold in every if hold.resumed_s]
-        ends = [hold.until_s for hold in paused if hold.until_s]
+            is_noisy = command is None and all(hold.reason == NOISY and hold.end is None for hold in every)
+            state = NOISY if is_noisy else GOING_ON
+        if target is not None and command is not None:
+            ends = [command.until_s]
+            releases = [target.at_s + command.over_s] if command.over_s else []
+        else:
+            ends = [hold.until_s for hold in paused]
+            releases = [hold.resumed_s + hold.over_s for hold in every if hold.resumed_s and hold.over_s]
+        begun = paused if state == PAUSED else every
         return {
             "topic": name,
             "state": state,
             "number": target.command.number if target else None,
-            "since_s": min((hold.since_s for hold in paused or every), default=target.at_s if target else None),
-            "until_s": max(ends, default=target.command.until_s or None if target and state == PAUSED else None),
-            "released_by_s": max((hold.resumed_s + hold.over_s for hold in releases), default=None),
+            "since_s": min((hold.since_s for hold in begun), default=target.at_s if target else None),
+            "until_s": max(ends, default=0) or None if state == PAUSED else None,
+            "released_by_s": max(releases, default=None) if state == GOING_ON else None,
             "by": target.by if target else "",
             "why": target.why if target else ("" if state == NOISY else ONLY_IN_PROGRESS),
             "waits_for": waits,
             "machines": {partition_name(*tp): progress.taken for tp, progress in sorted(self.progress.items())},
         }
 
+
+_REPLACED = ("state", "number", "since_s", "until_s", "released_by_s", "by", "why")
 
 PAUSED, GOING_ON = "paused", "going-on"
 """States of a target, beside :data:`~timers.core.fired.NOISY`: its timers wait; those that waited are being sent."""
@@ -194,8 +236,9 @@ def _look(settings: Settings, reports: connection.ErrorReports) -> tuple[Found, 
     return Found(Targets({}, {}), progress, missing, allowed_level(settings) if missing else HOLDS), known.keys()
 
 
-Make: TypeAlias = Callable[[Found, Collection[str], int], Target]
-"""Returns the record of a command, given what is known of targets, the names of all topics, and the epoch second.
+Make: TypeAlias = Callable[[Found, Collection[str], int], Given]
+"""Returns the record of a command, and what it replaces, given what is known of targets, the names of all topics, and
+the epoch second.
 
 Raises:
     TargetError: there can be none.
@@ -218,12 +261,12 @@ def pausing(
     _check_allowed(settings, target)
     if over_s is not None and for_s is None:
         raise TargetError(
-            f"a release over {over_s} s belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
+            f"a release over {duration(over_s)} belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
         )
     over_s = RELEASE_S if over_s is None else over_s
     _check_release(over_s)
     if for_s is not None and not 0 < for_s <= MAX_FOR_S:
-        raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {for_s} s; try: {EXAMPLE}")
+        raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {duration(for_s)}; try: {EXAMPLE}")
     if len(request.why) > MAX_TEXT:
         raise TargetError(
             f"the reason has {len(request.why)} characters, and {MAX_TEXT} are allowed; try: {EXAMPLE} --why 'no disk'"
@@ -285,20 +328,27 @@ def _target(
     found: Found,
     names: Collection[str],
     now_s: int,
-) -> Target:
+) -> Given:
     key = request.mark.partition("/")[0]
     for name, former in found.targets.known.items() if key else ():
         if given := next((each for each in former.marks if each.partition("/")[0] == key), ""):
-            if given != request.mark:
+            *mark, number = given.split("/")
+            if "/".join(mark) != request.mark:
                 raise KeyReused(f"the first request with this key asked for something else, of {name!r}")
-            return former  # it is written once more, which changes nothing
-    marks = found.targets.known[target].marks if target in found.targets.known else ()
-    marks = (*marks, request.mark) if request.mark else marks
-    return Target(command(found, names, now_s), request.by[:MAX_TEXT], request.why, now_s, marks)
+            # It is written once more, which changes nothing.
+            return Given(former, None, number != str(former.command.number))
+    made = command(found, names, now_s)
+    replaced = {name: found.shown(target)[name] for name in _REPLACED} if target in found.names else None
+    known = found.targets.known.get(target)
+    marks = () if known is None else known.marks
+    marks = (*marks, f"{request.mark}/{made.number}") if request.mark else marks
+    # A resume has no reason of its own: while its timers are being sent, that of the pause is shown.
+    why = known.why if known is not None and not made.is_paused else request.why
+    return Given(Target(made, request.by[:MAX_TEXT], why, now_s, marks), replaced)
 
 
-def give(settings: Settings, make: Make) -> Command:
-    """Give a command, and return it when the brokers have it. Blocks.
+def give(settings: Settings, make: Make) -> Given:
+    """Give a command, and return it, and what it has replaced, when the brokers have it. Blocks.
 
     Args:
         make: of :func:`pausing` or :func:`resuming`.
@@ -309,15 +359,21 @@ def give(settings: Settings, make: Make) -> Command:
         TimersError: the brokers do not answer, or refuse. Nothing was changed.
     """
     reports = connection.ErrorReports(settings)
+    given: list[Given] = []
 
     def prepare() -> Callable[[Targets], Target]:
         found, names = _look(settings, reports)
         now_s = (BrokersTime.of(settings).record_ms() or round(1000 * Clock().now_s())) // 1000
-        return lambda targets: make(found._replace(targets=targets), names, now_s)
+
+        def target(targets: Targets) -> Target:
+            given.append(make(found._replace(targets=targets), names, now_s))
+            return given[-1].target
+
+        return target
 
     with reports.explained(f"topic {settings.targets_topic!r} did not take the command"):
         try:
-            return targets_log.give(settings, reports, prepare)
+            targets_log.give(settings, reports, prepare)
         except KafkaException as error:
             # librdkafka gives up what waits in a transaction that is refused.
             if code_of(error) not in {*NOT_ALLOWED, KafkaError._PURGE_QUEUE}:
@@ -327,6 +383,7 @@ def give(settings: Settings, make: Make) -> Command:
                 f"takes Read and Write on topic {settings.targets_topic!r}, Write on transactional id "
                 f"{commander_id(settings.app_id)!r}, and Read on {settings.progress_topic!r}"
             ) from None
+    return given[-1]
 
 
 def _some(names: list[str]) -> str:
@@ -336,7 +393,7 @@ def _some(names: list[str]) -> str:
 def _check_release(over_s: int) -> None:
     if not 0 <= over_s <= MAX_OVER_S:
         example = "timers targets resume orders --over 10m"
-        raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {over_s} s; try: {example}")
+        raise TargetError(f"a release takes up to {MAX_OVER_S // DAY_S} days, not {duration(over_s)}; try: {example}")
 
 
 def _check_name(target: str) -> None:

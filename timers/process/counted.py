@@ -15,6 +15,23 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: int) -> str:
+    """Whole seconds as options take them: ``10m``, ``1h30m``, ``9999d``."""
+    parts = []
+    for unit_s, name in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")):
+        whole, seconds = divmod(seconds, unit_s)
+        if whole:
+            parts.append(f"{whole}{name}")
+    return "".join(parts) or "0s"
+
+
+def pace(number: int, seconds: int) -> str:
+    """How fast so many are sent evenly over some seconds: ``10 a second``, ``1 in 12 s``."""
+    if 0 < number < seconds:
+        return f"1 in {span(seconds / number)}"
+    return per_second(number / seconds).replace("/s", " a second")
+
+
 def per_second(rate: float) -> str:
     """``1,200/s``, ``3.1/s``, ``0.02/s``: a rate below 10 has two digits, so that a slow one is not shown as 0."""
     return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{float(f'{rate:.2g}'):.12g}/s"

@@ -43,8 +43,8 @@ class Target(NamedTuple):
     at_s: int = 0
     """and the epoch second in which it was said, by the clock of that machine. Nothing depends on them."""
     marks: tuple[str, ...] = ()
-    """Which requests gave the newest commands, the newest last: hash of an ``Idempotency-Key``, ``/``, and one of the
-    request."""
+    """Which requests gave the newest commands, the newest last: hash of an ``Idempotency-Key``, ``/``, one of the
+    request, ``/``, and the number of the command."""
 
 
 class TargetUnreadable(ValueError):

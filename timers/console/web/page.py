@@ -23,7 +23,7 @@ from timers.console.routes import OPERATOR, PUBLIC, Route
 from timers.console.web.board import Board, Figures
 from timers.core.printable import UNSAFE, printable, quoted
 from timers.errors import InvalidTimerError
-from timers.process.counted import count, size, span
+from timers.process.counted import count, pace, size, span
 from timers.process.http.html_templates import html_templates
 from timers.wire.query import format_due, given_in
 
@@ -40,6 +40,7 @@ def environment(base_path: str) -> Environment:
         "count": count,
         "bytes": size,
         "span": span,
+        "pace": pace,
         "data": data,
         "ranges": ranges,
         "lines": lines,

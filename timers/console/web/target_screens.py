@@ -18,7 +18,7 @@ async def targets(page: Page) -> Reply:
 @screen("/targets/pause", "POST")
 async def pause_target(page: Page) -> Reply:
     form = await page.form()
-    body = {name: text for name in ("topic", "for", "why") if (text := form.get(name, "").strip())}
+    body = {name: text for name in ("topic", "for", "over", "why") if (text := form.get(name, "").strip())}
     command = await page.api("pauseTarget", body)
     return page.show("parts/target_command.html", command=command)
 

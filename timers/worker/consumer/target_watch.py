@@ -22,6 +22,7 @@ from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.targets_log import ANSWER_S, LOOK_S, OPENING_S, TargetsReader
 from timers.process.config.settings import Settings
+from timers.process.counted import duration
 from timers.wire.targets import Targets
 from timers.wire.topics import partition_name
 from timers.worker.machines.pool import Pool
@@ -169,7 +170,7 @@ def is_wanted(command: Command, fired_s: int) -> bool:
 def _name(command: Command, now_s: int) -> str:
     """What gives a command once more: a pause that has an end ends in the same second."""
     left_s = command.until_s - now_s
-    over = f" --over {command.over_s}s" if command.over_s else ""
+    over = f" --over {duration(command.over_s)}" if command.over_s else ""
     if not command.is_paused or (command.until_s and left_s <= 0):
         return f"resume {command.target}{over}"
-    return f"pause {command.target} --for {left_s}s{over}" if command.until_s else f"pause {command.target}"
+    return f"pause {command.target} --for {duration(left_s)}{over}" if command.until_s else f"pause {command.target}"

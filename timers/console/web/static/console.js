@@ -63,14 +63,16 @@
   document.documentElement.addEventListener("pointerleave", () => { pointer = null; });
 
   function isInUse(part) {
+    if ($$("input", part).some((each) => each.value !== each.defaultValue)) return true;  // something was typed
     if (Date.now() - movedAt < STILL_MS || part.contains(document.activeElement)) return true;
     if (String(getSelection()) && part.contains(getSelection().anchorNode)) return true;
     const under = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY);
-    return Boolean(under && part.contains(under));
+    const follows = "grows" in part.dataset ? Node.DOCUMENT_POSITION_FOLLOWING : 0;  // it would move what is below it
+    return Boolean(under && (part.contains(under) || part.compareDocumentPosition(under) & follows));
   }
 
   function keepSize(part) {
-    if (part.style.height) return;
+    if (part.style.height || "grows" in part.dataset) return;
     part.style.height = `${part.getBoundingClientRect().height}px`;
     part.style.overflow = "auto";
   }
@@ -126,7 +128,8 @@
     state(`the last answer of the console is ${Math.round((Date.now() - answeredAt) / 1000)} s old`);
   }
 
-  async function refresh() {
+  // `isAsked`: the user has changed what the parts show.
+  async function refresh(isAsked) {
     const parts = $$("[data-live], [data-part]").filter((part) => part.hasAttribute("data-live") || part.querySelector("[data-soon]"));
     if (!parts.length || document.hidden) return;
     let page;
@@ -150,7 +153,7 @@
       const fresh = page.getElementById(part.id);
       const isFirst = part.querySelector("[data-soon]") !== null;
       const say = fresh?.querySelector("[data-say]");
-      if (fresh && (isFirst || !isInUse(part))) replace(part, fresh, isFirst);
+      if (fresh && (isFirst || isAsked || !isInUse(part))) replace(part, fresh, isFirst);
       else if (say) tellState(part, fresh.className.replace("state ", ""), say.textContent);
     }
     tellTimes();
@@ -160,7 +163,8 @@
   async function keepFresh() {
     for (;;) {
       if (!paused || document.querySelector("[data-soon]")) await refresh();
-      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+      const every_s = document.querySelector("[data-soon]") ? undefined : document.querySelector("[data-every]")?.dataset.every;
+      await new Promise((resolve) => setTimeout(resolve, every_s ? 1000 * every_s : POLL_MS));
     }
   }
 
@@ -189,7 +193,7 @@
     if ("liveSwitch" in target.dataset) {
       paused = !paused;
       target.setAttribute("aria-pressed", String(paused));
-      target.textContent = paused ? "Go on" : "Pause";
+      target.textContent = paused ? "Go on" : target.dataset.liveSwitch;
       state(paused ? "paused" : "live");
     }
   });
@@ -256,7 +260,10 @@
     if (target.matches(".steps-state")) keepStep(target, note);
     else target.replaceChildren(note);
   });
-  addEventListener("htmx:afterSwap", tellTimes);
+  addEventListener("htmx:afterSwap", (event) => {
+    tellTimes();
+    if (event.detail.target.querySelector("[data-changed]")) refresh(true);
+  });
 
   showTheme();
   tellTimes();

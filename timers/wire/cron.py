@@ -1,0 +1,438 @@
+"""The seconds that a cron line of five fields names in a time zone.
+
+Fields, names, steps and the words ``L``, ``LW`` and ``#`` are those of cronsim, which reads them as Debian's cron does;
+tests compare both. The line is parsed here, because a definition is accepted or refused by its record alone: the
+version of a library must not decide it [I4].
+
+**Which seconds.** If neither minute nor hour begins with ``*``, the line names local times. One that clocks skip fires
+at the first second after the gap, once, also if others fall on it; one that comes twice fires in its first pass. Any
+other line follows elapsed time: it fires at each second with a local time that it names: in both passes, in no gap.
+
+Both are functions of line, zone and UTC day. A day is computed once and kept (:func:`_day_of`): a UTC day, because
+local days may overlap where clocks go back over midnight.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from timers.core.printable import quoted
+from timers.wire.zones import zone as zone_of
+
+MAX_LINE_BYTES = 200
+
+EXAMPLE = "0 9 * * 1-5"
+"""A line for error messages: each working day at 9:00."""
+
+DAY_S = 86_400
+
+EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+_MAX_DAYS_AHEAD = 100 * 366
+"""A line that names no second for so long names none. Two Mondays that are 29 February are up to 40 years apart."""
+
+_LINES, _DAYS, _LISTS = 4_096, 16_384, 1_024
+"""Sizes of the caches. A list of seconds has up to 1,440 numbers of 4 bytes, and days without a change of clocks share
+it; so 16,384 days are a few MB."""
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class CronError(ValueError):
+    """A line that is no cron line of five fields. The message names the wrong part, and one that is right."""
+
+
+class _Field(NamedTuple):
+    name: str
+    least: int
+    most: int
+    example: str
+    names: tuple[str, ...] = ()
+    first: int = 0
+    """The number of the first name."""
+
+    def number(self, text: str) -> int:
+        """The number that a term names. Raises ValueError for another text."""
+        if text in self.names:
+            return self.names.index(text) + self.first
+        if re.fullmatch("[0-9]{1,4}", text, re.ASCII) and self.least <= int(text) <= self.most:
+            return int(text)
+        raise ValueError
+
+    def numbers(self, term: str) -> set[int]:
+        """The numbers of one term: ``*``, ``5``, ``1-5``, ``*/15``, ``10/20``, ``1-5/2``. Raises ValueError."""
+        body, slash, step_text = term.partition("/")
+        if slash and not (re.fullmatch("[0-9]{1,4}", step_text, re.ASCII) and int(step_text)):
+            raise ValueError
+        first, dash, last = body.partition("-")
+        if body == "*":
+            numbers = range(self.least, self.most + 1)
+        elif dash:
+            numbers = range(self.number(first), self.number(last) + 1)
+            if not numbers:
+                raise ValueError
+        else:
+            numbers = range(self.number(body), (self.most if slash else self.number(body)) + 1)
+        return set(numbers[:: int(step_text) if slash else 1])
+
+
+_MINUTE = _Field("minute", 0, 59, "*/15")
+_HOUR = _Field("hour", 0, 23, "9-17")
+_MONTH_DAY = _Field("day of month", 1, 31, "1,15 or L, the last day, or LW, the last working day")
+_MONTH = _Field("month", 1, 12, "1-6 or JAN,JUL", _MONTHS, 1)
+_WEEKDAY = _Field("day of week", 0, 7, "MON-FRI or 5L, the last Friday, or MON#1, the first Monday", _WEEKDAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron line, parsed."""
+
+    line: str
+    follows_elapsed_time: bool
+    """Whether minute or hour begins with ``*``."""
+    needs_both_days: bool
+    """Whether day of month and day of week must both match: one of them begins with ``*``. Else one is enough."""
+    times: tuple[int, ...]
+    """Seconds of a local day, ascending."""
+    months: frozenset[int]
+    month_days: frozenset[int]
+    is_last_day: bool
+    is_last_working_day: bool
+    weekdays: frozenset[int]
+    """0 to 7; 0 and 7 are Sunday."""
+    nth_weekdays: frozenset[tuple[int, int]]
+    """(day of week, which one in the month); -1: the last one."""
+
+    def matches(self, day: int) -> bool:
+        """Whether the line names the local date ``day``, in days since 1970-01-01."""
+        local = date.fromordinal(day + EPOCH_DAY)
+        if local.month not in self.months:
+            return False
+        if self.needs_both_days:
+            return self._matches_month_day(local) and self._matches_weekday(local)
+        return self._matches_month_day(local) or self._matches_weekday(local)
+
+    def _matches_month_day(self, local: date) -> bool:
+        if local.day in self.month_days:
+            return True
+        if local.day < 26 or not (self.is_last_day or self.is_last_working_day):
+            return False  # the last working day is the 26th at the earliest
+        first_weekday, last = calendar.monthrange(local.year, local.month)
+        after_friday = max((first_weekday + last - 1) % 7 - 4, 0)
+        return (self.is_last_day and local.day == last) or (
+            self.is_last_working_day and local.day == last - after_friday
+        )
+
+    def _matches_weekday(self, local: date) -> bool:
+        weekday = local.isoweekday()
+        both = (0, 7) if weekday == 7 else (weekday,)
+        if not self.weekdays.isdisjoint(both):
+            return True
+        if not self.nth_weekdays:
+            return False
+        places = [(local.day + 6) // 7]
+        if local.day + 7 > calendar.monthrange(local.year, local.month)[1]:
+            places.append(-1)
+        return any((number, place) in self.nth_weekdays for number in both for place in places)
+
+
+@lru_cache(_LINES)
+def parse(line: str) -> Cron:
+    """Parse a cron line of five fields: minute, hour, day of month, month, day of week.
+
+    Raises:
+        CronError: it is none.
+    """
+    if len(line.encode()) > MAX_LINE_BYTES:
+        raise CronError(f"the cron line has more than {MAX_LINE_BYTES} bytes: write shorter fields, such as 1-5")
+    shown = quoted(line)
+    fields = line.upper().split()
+    if line.strip().lower() in _NICKNAMES:
+        raise CronError(f"cron line {shown} has no five fields: write {_NICKNAMES[line.strip().lower()]!r}")
+    if len(fields) == 6:
+        raise CronError(
+            f"cron line {shown} has six fields: there is none for seconds or years "
+            f"(try {' '.join(line.split()[1:])!r}, or `every` for intervals in seconds)"
+        )
+    if len(fields) != 5:
+        raise CronError(
+            f"cron line {shown} has {len(fields)} fields, not five: minute, hour, day of month, month, day of week "
+            f"(try {EXAMPLE!r}: each working day at 9:00)"
+        )
+    minutes, hours, month_days, months, weekdays = (
+        _terms(field, text, shown)
+        for field, text in zip((_MINUTE, _HOUR, _MONTH_DAY, _MONTH, _WEEKDAY), fields, strict=True)
+    )
+    needs_both_days = fields[2].startswith("*") or fields[4].startswith("*")
+    if needs_both_days and month_days.numbers and not month_days.words:
+        longest = max(calendar.monthrange(2000, month)[1] for month in months.numbers)
+        if min(month_days.numbers) > longest:
+            raise CronError(
+                f"cron line {shown} names no day: day {min(month_days.numbers)} does not exist in any of its months "
+                "(try L for the last day of a month)"
+            )
+    return Cron(
+        line,
+        fields[0].startswith("*") or fields[1].startswith("*"),
+        needs_both_days,
+        tuple(sorted(hour * 3600 + minute * 60 for hour in hours.numbers for minute in minutes.numbers)),
+        frozenset(months.numbers),
+        frozenset(month_days.numbers),
+        "L" in month_days.words,
+        "LW" in month_days.words,
+        frozenset(weekdays.numbers),
+        frozenset(weekdays.places),
+    )
+
+
+class _Terms(NamedTuple):
+    """What a field names."""
+
+    numbers: set[int]
+    words: set[str]
+    places: set[tuple[int, int]]
+
+
+def _terms(field: _Field, text: str, line: str) -> _Terms:
+    """The terms of a field, which commas separate."""
+    found = _Terms(set(), set(), set())
+    for term in text.split(","):
+        try:
+            if field is _MONTH_DAY and term in ("L", "LW"):
+                found.words.add(term)
+            elif field is _WEEKDAY and re.fullmatch("[0-7]L", term, re.ASCII):
+                found.places.add((int(term[0]), -1))
+            elif field is _WEEKDAY and re.fullmatch("[^#]+#[1-5]", term, re.ASCII):
+                found.places.add((field.number(term[:-2]), int(term[-1])))
+            else:
+                found.numbers.update(field.numbers(term))
+        except ValueError:
+            raise CronError(f"cron line {line}: {_why_wrong(field, term)} (try {field.example})") from None
+    return found
+
+
+def _why_wrong(field: _Field, term: str) -> str:
+    shown = f"{field.name} {quoted(term)}"
+    first, dash, last = term.partition("/")[0].partition("-")
+    if "?" in term:
+        return f"{shown} has a ?, which only Quartz knows: write *"
+    if field is _MONTH_DAY and re.fullmatch("[0-9]+W", term, re.ASCII):
+        return f"{shown}: W, the nearest working day, is not supported"
+    if field is _WEEKDAY and re.fullmatch("[A-Z]{3}L", term) and term[:3] in field.names:
+        return f"{shown}: write {field.names.index(term[:3])}L"
+    if dash:
+        try:
+            if field.number(first) > field.number(last):
+                sunday = ": the number of Sunday at the end of a range is 7" if last == "SUN" else ""
+                return f"{shown} runs backwards{sunday}"
+        except ValueError:
+            pass
+    names = f" or {field.names[0]} to {field.names[-1]}" if field.names else ""
+    return f"{shown} is not *, a number from {field.least} to {field.most}{names}, a range, a step or a list"
+
+
+# ---- the seconds of a UTC day --------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """What decides the seconds: a line that :func:`parse` takes, a zone, and local dates that are left out."""
+
+    line: str
+    zone: str
+    excepted: tuple[int, ...] = ()
+    """Local dates, in days since 1970-01-01."""
+
+
+class _Day(NamedTuple):
+    """The seconds of a UTC day."""
+
+    seconds: array[int]
+    """Seconds of the day, ascending."""
+    least_gap_s: int
+    """The least gap between two of them; a day if there are fewer."""
+
+    @classmethod
+    def of(cls, seconds: array[int]) -> _Day:
+        return cls(seconds, min((seconds[i + 1] - seconds[i] for i in range(len(seconds) - 1)), default=DAY_S))
+
+
+_EMPTY = _Day.of(array("i"))
+
+
+def next_second(rule: Rule, after_s: int) -> int | None:
+    """Return the first second of the rule above ``after_s``; None if there is none in the next 100 years.
+
+    Raises:
+        UnknownZone: as :func:`timers.wire.zones.zone`.
+    """
+    day, rest_s = divmod(after_s, DAY_S)
+    seconds = _day_of(rule, day).seconds
+    place = bisect_right(seconds, rest_s)
+    if place < len(seconds):
+        return day * DAY_S + seconds[place]
+    for later in _days_from(rule, day + 1):
+        if seconds := _day_of(rule, later).seconds:
+            return later * DAY_S + seconds[0]
+    return None
+
+
+def newest_seconds(rule: Rule, after_s: int, through_s: int, most: int) -> tuple[list[int], int]:
+    """Return the newest ``most`` seconds of the rule in (after, through], ascending, and how many there are in it.
+
+    The cost is that of a look-up a day. The seconds of a day are in no list of their own.
+
+    Raises:
+        UnknownZone: as :func:`timers.wire.zones.zone`.
+    """
+    newest: list[int] = []
+    count = 0
+    for day in range(through_s // DAY_S, after_s // DAY_S - 1, -1) if through_s > after_s else ():
+        seconds, start_s = _day_of(rule, day).seconds, day * DAY_S
+        first, end = bisect_right(seconds, after_s - start_s), bisect_right(seconds, through_s - start_s)
+        count += end - first
+        wanted = seconds[max(first, end - (most - len(newest))) : end]
+        newest.extend(start_s + second for second in reversed(wanted))
+    newest.reverse()
+    return newest, count
+
+
+def least_gap(rule: Rule, from_s: int, days: int) -> int:
+    """Return the least number of seconds between two seconds of the rule in so many days; all of them if there is none.
+
+    Raises:
+        UnknownZone: as :func:`timers.wire.zones.zone`.
+    """
+    least_s = days * DAY_S
+    last_s = None
+    first_day = from_s // DAY_S
+    for day in range(first_day, first_day + days):
+        found = _day_of(rule, day)
+        if found.seconds:
+            if last_s is not None:
+                least_s = min(least_s, day * DAY_S + found.seconds[0] - last_s)
+            least_s = min(least_s, found.least_gap_s) if len(found.seconds) > 1 else least_s
+            last_s = day * DAY_S + found.seconds[-1]
+    return least_s
+
+
+def _days_from(rule: Rule, day: int) -> Iterator[int]:
+    """The UTC days from ``day`` on that may have seconds of the rule."""
+    last_day = day + _MAX_DAYS_AHEAD
+    while day <= last_day:
+        match = _first_match(rule.line, day - 1)  # a UTC day has parts of up to three local dates
+        if match is None:
+            return
+        day = max(day, match - 1)
+        yield day
+        day += 1
+
+
+@lru_cache(_DAYS)
+def _first_match(line: str, day: int) -> int | None:
+    """The first local date from ``day`` on that a line names."""
+    cron = parse(line)
+    last_day = day + _MAX_DAYS_AHEAD
+    while day <= last_day:
+        if cron.matches(day):
+            return day
+        local = date.fromordinal(day + EPOCH_DAY)
+        if local.month in cron.months:
+            day += 1
+        else:
+            day += calendar.monthrange(local.year, local.month)[1] - local.day + 1
+    return None
+
+
+@lru_cache(_DAYS)
+def _day_of(rule: Rule, day: int) -> _Day:
+    """The seconds of a UTC day, in days since 1970-01-01."""
+    start_s, end_s = day * DAY_S, (day + 1) * DAY_S
+    cron = parse(rule.line)
+    # One second earlier, so that a change at the first second of a day is one of this day.
+    before, first, last = (_offset_s(rule.zone, each - 1) for each in (start_s - DAY_S, start_s, end_s))
+
+    def counts(local_day: int) -> bool:
+        return cron.matches(local_day) and local_day not in rule.excepted
+
+    names_local_times = not cron.follows_elapsed_time
+    begin_s = start_s + first  # as a local time
+    if names_local_times and before > first:  # the second pass may be under way
+        begin_s = max(begin_s, _change(rule.zone, start_s - DAY_S - 1, start_s - 1) + before)
+    if first == last:
+        if begin_s == start_s + first:
+            local_day = begin_s // DAY_S
+            return _plain(rule.line, first, counts(local_day), counts(local_day + 1))
+        found = _within(cron, begin_s, end_s + first, first, counts)
+    else:
+        change_s = _change(rule.zone, start_s - 1, end_s - 1)
+        found = _within(cron, begin_s, change_s + first, first, counts)
+        begin_s = change_s + max(first, last) if names_local_times else change_s + last
+        after = _within(cron, begin_s, end_s + last, last, counts)
+        if names_local_times and after[:1] != [change_s] and (change_s + last) // DAY_S not in rule.excepted:
+            skipped = _within(cron, change_s + first, change_s + last, 0, cron.matches)
+            found.extend([change_s] if skipped else ())
+        found.extend(after)
+    return _Day.of(array("i", (second - start_s for second in found)))
+
+
+@lru_cache(_LISTS)
+def _plain(line: str, offset_s: int, first: bool, second: bool) -> _Day:
+    """The seconds of a UTC day without a change of clocks, by whether its two local dates count."""
+    if not (first or second):
+        return _EMPTY
+    local_day = offset_s // DAY_S
+    found = _within(
+        parse(line), offset_s, offset_s + DAY_S, offset_s, lambda day: first if day == local_day else second
+    )
+    return _Day.of(array("i", found))
+
+
+def _within(cron: Cron, from_s: int, end_s: int, offset_s: int, counts: Callable[[int], bool]) -> list[int]:
+    """The UTC seconds of the local times in [from, end) whose local dates count."""
+    found: list[int] = []
+    for day in range(from_s // DAY_S, -(-end_s // DAY_S)) if from_s < end_s else ():
+        if counts(day):
+            times, start_s = cron.times, day * DAY_S
+            within = times[bisect_left(times, from_s - start_s) : bisect_left(times, end_s - start_s)]
+            found.extend([start_s + time_s - offset_s for time_s in within])
+    return found
+
+
+@lru_cache(_DAYS)
+def _offset_s(zone: str, second: int) -> int:
+    """The offset of a zone from UTC."""
+    offset = datetime.fromtimestamp(second, UTC).astimezone(zone_of(zone)).utcoffset()
+    assert offset is not None
+    return offset.days * DAY_S + offset.seconds
+
+
+@lru_cache(_LISTS)
+def _change(zone: str, before_s: int, after_s: int) -> int:
+    """The first second with the offset of ``after_s``. No zone changes its offset twice in two days."""
+    offset_s = _offset_s(zone, after_s)
+    while after_s - before_s > 1:
+        middle_s = (before_s + after_s) // 2
+        if _offset_s(zone, middle_s) == offset_s:
+            after_s = middle_s
+        else:
+            before_s = middle_s
+    return after_s

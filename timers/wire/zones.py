@@ -1,0 +1,74 @@
+"""The time zones of this project: those of the package ``tzdata``, and no others.
+
+:class:`zoneinfo.ZoneInfo` reads the system's zone files first. They differ between images: by a Debian 12 of before
+2026, 09:00 of 15 January 2027 in America/Vancouver is an hour later than by the package. So every local time that is
+read or shown, by a worker or a sender, goes through :func:`zone`.
+
+A zone that was made by ``ZoneInfo.from_file`` cannot be pickled or deep-copied, so messages and rows hold its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache, lru_cache
+from importlib import import_module, resources
+from zoneinfo import ZoneInfo
+
+from timers.core.printable import quoted
+
+EXAMPLE = "Europe/Berlin"
+
+_MAX_NAME = 64
+"""The longest name of the package has 32 characters."""
+
+_ZONES = 1024
+"""More than the package has names: a zone is read once."""
+
+
+class UnknownZone(ValueError):
+    """There is no zone of this name in the package ``tzdata``, or the package is missing."""
+
+
+@lru_cache(_ZONES)
+def zone(name: str) -> ZoneInfo:
+    """Return the zone of an IANA name, such as ``Europe/Berlin``.
+
+    Raises:
+        UnknownZone: there is none. The message names one that may be meant.
+    """
+    if name not in zone_names():
+        raise UnknownZone(_missing(name))
+    with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """Return the names of all zones of the package; none if it is missing."""
+    try:
+        return frozenset(resources.files("tzdata").joinpath("zones").read_text("utf-8").split())
+    except (ImportError, OSError):
+        return frozenset()
+
+
+@cache
+def zone_data_version() -> str:
+    """Return the version of the zone data, such as ``2026f``; empty if the package ``tzdata`` is missing."""
+    try:
+        return str(import_module("tzdata").IANA_VERSION)
+    except ImportError:
+        return ""
+
+
+def _missing(name: str) -> str:
+    names = sorted(zone_names())
+    if not names:
+        return f"zone {quoted(name[:_MAX_NAME])} cannot be read: the package tzdata is not installed"
+    wanted = name[:_MAX_NAME].strip().replace(" ", "_").lower()
+    meant = [known for known in names if f"/{known}".lower().endswith(f"/{wanted}")]
+    if wanted and not meant:
+        by_lower = {known.lower(): known for known in names}
+        by_lower |= {known.rsplit("/", 1)[-1].lower(): known for known in names}
+        meant = [by_lower[near] for near in difflib.get_close_matches(wanted, by_lower, 1)]
+    hint = f"did you mean {meant[0]}?" if wanted and meant else f"write a region and a city, such as {EXAMPLE}"
+    return f"there is no zone {quoted(name[:_MAX_NAME])} in the zone data {zone_data_version()}: {hint}"

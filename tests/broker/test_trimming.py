@@ -8,6 +8,8 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import ended
 from tests.harness.command_line import command, set_environment
+from tests.harness.strangers import has_kind, member
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK, READY
@@ -148,4 +151,30 @@ def test_a_trimmer_sees_who_else_reads_a_log_and_deletes_from_it(broker_address:
     trimmer.roll(tp)
     wait_until(lambda: trimmer.ends(tp) == (4, 12), "a record that was taken back, and the marker after it")
     consumer.close()
+    system.close()
+
+
+def test_groups_of_each_kind_hold_trimming_back(broker_address: str, tmp_path: Path) -> None:
+    """Also those that librdkafka does not list. Share groups keep their offsets elsewhere; one that has read nothing to
+    the end has none yet."""
+    system = System(broker_address, tmp_path)
+    topic = system.create_topic(system.request_topic)
+    kinds = [kind for kind in ("java", "java-848", "streams-1071", "share") if has_kind(kind)]
+    trimmer = LogTrimmer(system.settings)
+
+    def seen(trimmer: LogTrimmer) -> list[str]:
+        return sorted(trimmer.other_readers(topic, PARTITIONS, lambda: None))
+
+    def is_seen(group: str) -> bool:
+        system.send(*timers(topic, 10, due_in(60), 1))  # a consumer that has just joined begins at the end
+        return f"group {group!r}" in seen(trimmer)
+
+    for kind in kinds:
+        with member(kind, broker_address, f"{kind}-{topic}", topic):
+            wait_until(partial(is_seen, f"{kind}-{topic}"), f"{kind} is seen")
+    system.send(*timers(topic, 10, due_in(60), 1))
+    groups = [f"{kind}-{topic}" for kind in kinds]
+    assert seen(trimmer) == sorted(f"group {group!r}" for group in groups), "they are gone, and have not read all"
+    past = replace(system.settings, trim_past_groups=(*groups[1:], "other"))
+    assert seen(LogTrimmer(past)) == [f"group {groups[0]!r}"]
     system.close()

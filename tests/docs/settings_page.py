@@ -72,7 +72,7 @@ GROUPS = (
         "Snapshots and trimming",
         "Change these to trade bytes that are written for time until another worker is ready, and to keep old requests "
         "for longer or shorter. See [Trimming](operations.md#trimming).",
-        "snapshot_factor snapshot_records snapshot_mb_per_s log_keep_s trim_topics",
+        "snapshot_factor snapshot_records snapshot_mb_per_s log_keep_s trim_topics trim_past_groups",
     ),
     Group(
         "Timers far ahead",

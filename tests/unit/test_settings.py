@@ -122,6 +122,7 @@ WRONG = [
     ("TIMERS_LOG_KEEP_S", "7d", "a whole number of seconds, or never"),
     ("TIMERS_LOG_KEEP_S", "-1", "a whole number of seconds, or never"),
     ("TIMERS_TRIM_TOPICS", "a,", "'' is not one"),
+    ("TIMERS_TRIM_PAST_GROUPS", "a,", "'' is not one"),
     ("TIMERS_SNAPSHOT_FACTOR", "101", "between 0 and 100"),
     ("TIMERS_SNAPSHOT_RECORDS", "9", "between 10"),
     ("TIMERS_SNAPSHOT_MB_PER_S", "0", "between 1"),

@@ -40,7 +40,6 @@ FORGETFUL: Any = SimpleNamespace(
     delete_records=lambda places, **_: {each: Future() for each in places},
     describe_configs=lambda resources, **_: {each: Future() for each in resources},
     describe_topics=lambda *_, **__: {"t": Future()},
-    list_consumer_groups=lambda **_: Future(),
     list_offsets=lambda places, **_: {each: Future() for each in places},
     list_topics=lambda **_: SimpleNamespace(topics={}),
 )
@@ -68,7 +67,6 @@ def snapshots() -> SnapshotLog:
         lambda: topics._describe(FORGETFUL, ["t"], None, 0.0),
         lambda: trimmer().ends(("t", 0)),
         lambda: trimmer().delete_below({("t", 0): 7}, 0.0),
-        lambda: list(trimmer().other_readers("t", 1, lambda: None)),
         lambda: snapshots().delete_before(7),
     ],
 )

@@ -22,6 +22,7 @@ from timers.errors import TimersError
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals.group import DescribedGroup
+from timers.kafka.aiokafka_internals.log_readers import LogReader, log_readers
 from timers.process.config.settings import Settings
 
 _START_S = 2.0
@@ -58,6 +59,23 @@ def describe(settings: Settings, group: str = "", timeout_s: float | None = None
     """
     group = group or settings.app_id
     return asyncio.run(groups.ask(arguments(settings), group, groups.describe, timeout_s or _TIMEOUT_S))
+
+
+def readers_of(
+    settings: Settings, topic: str, partitions: int, timeout_s: float, check: Callable[[], None]
+) -> list[LogReader]:
+    """The groups that have an offset in a topic, without that of the app's workers and those that need no old requests:
+    see :func:`timers.kafka.aiokafka_internals.log_readers.log_readers`. Blocks.
+
+    Args:
+        timeout_s: time for each answer.
+        check: called before each request; may raise to stop.
+
+    Raises:
+        KafkaError: a broker does not answer, or a group moves from one to another.
+    """
+    client = {**arguments(settings), "request_timeout_ms": int(1000 * timeout_s)}
+    return asyncio.run(log_readers(client, topic, partitions, {settings.app_id, *settings.trim_past_groups}, check))
 
 
 PATIENCE_S = 60.0

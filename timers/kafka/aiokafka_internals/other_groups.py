@@ -186,3 +186,99 @@ DESCRIBING: tuple[tuple[str, type[OneVersion]], ...] = (
     (SHARE, DescribeShareGroup),
 )
 """Kind of groups -> the request for one of them."""
+
+
+class ListAllGroups(
+    OneVersion,
+    key=16,
+    version=5,
+    fields=_structure(("states", _TEXTS), ("types", _TEXTS)),
+    answer=_structure(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("groups", _several(("group", _TEXT), ("protocol", _TEXT), ("state", _TEXT), ("kind", _TEXT))),
+    ),
+    is_flexible=True,
+):
+    """Kafka's ``ListGroups``, of brokers from 3.7 on: the groups of all kinds that a broker coordinates.
+
+    Librdkafka leaves out those whose protocol is neither empty nor ``consumer``.
+    """
+
+
+_PARTITIONS_OF_TOPIC = _several(("topic", _TEXT), ("partitions", _NUMBERS))
+
+
+class FetchOffsetsOfGroups(
+    OneVersion,
+    key=9,
+    version=8,
+    fields=_structure(("groups", _several(("group", _TEXT), ("topics", _PARTITIONS_OF_TOPIC))), ("stable", Boolean)),
+    answer=_structure(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            _several(
+                ("group", _TEXT),
+                (
+                    "topics",
+                    _several(
+                        ("topic", _TEXT),
+                        (
+                            "partitions",
+                            _several(
+                                ("partition", Int32),
+                                ("offset", Int64),
+                                ("epoch", Int32),
+                                ("metadata", _TEXT),
+                                ("error_code", Int16),
+                            ),
+                        ),
+                    ),
+                ),
+                ("error_code", Int16),
+            ),
+        ),
+    ),
+    is_flexible=True,
+):
+    """Kafka's ``OffsetFetch``, of brokers from 3.0 on, which takes several groups of one coordinator."""
+
+
+class DescribeShareGroupOffsets(
+    OneVersion,
+    key=90,
+    version=0,
+    fields=_structure(("groups", _several(("group", _TEXT), ("topics", _PARTITIONS_OF_TOPIC)))),
+    answer=_structure(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            _several(
+                ("group", _TEXT),
+                (
+                    "topics",
+                    _several(
+                        ("topic", _TEXT),
+                        ("id_begin", Int64),
+                        ("id_end", Int64),
+                        (
+                            "partitions",
+                            _several(
+                                ("partition", Int32),
+                                ("offset", Int64),
+                                ("epoch", Int32),
+                                ("error_code", Int16),
+                                ("error_message", _TEXT),
+                            ),
+                        ),
+                    ),
+                ),
+                ("error_code", Int16),
+                ("error_message", _TEXT),
+            ),
+        ),
+    ),
+    is_flexible=True,
+):
+    """Kafka's ``DescribeShareGroupOffsets``: from where on a share group still has to read."""

@@ -428,6 +428,14 @@ class Declarations:
         default=(),
         unit="topic,...",
     )
+    trim_past_groups: tuple[str, ...] = setting(
+        variables.group_ids,
+        "Consumer groups that need no old requests: workers delete requests whatever these groups have read. Name here "
+        "a group with an offset on a request topic that may lose what it has not read, and one that the worker may "
+        "not ask.",
+        default=(),
+        unit="group,...",
+    )
     canary_interval_s: int = number_setting(
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "

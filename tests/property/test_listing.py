@@ -172,7 +172,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "GROUP_ROWS", 2)
         patch.setattr(reading, "SLICE_ROWS", 3)
-        patch.setattr(rocks, "SKIPPED", 2)
+        patch.setattr(rocks, "LEFT_OUT", 2)
         store = RocksStore.open(Path(directory) / "store", "here", MEMORY)
         try:
             store.write(rows, len(given_rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.property.unicode_text import texts
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Batch, RecordCount
 from timers.core.operation import Entry, cancelled
-from timers.core.ports import Store
+from timers.core.ports import HeldOf, Store
 from timers.core.timer import DueRows, Origin, Row, RowsByDue
 from timers.machines.store import layout, memory_limit, rocks
 from timers.machines.store.memory_limit import RocksMemory
@@ -35,7 +34,7 @@ def small_groups() -> Iterator[None]:
         patch.setattr(layout, "GROUP_ROWS", 3)
         patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
-        patch.setattr(rocks, "SKIPPED", 2)
+        patch.setattr(rocks, "LEFT_OUT", 2)
         patch.setattr(memory_limit, "JOURNAL_BYTES", 600)
         patch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
         yield
@@ -257,6 +256,9 @@ class HeldTwins(Twins):
     def is_held(self, key: OrderKey, target: str) -> bool:
         return target == HELD and self.begin < key and self.released < key
 
+    def is_whole(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
+        return all(self.is_held((due_s, offset), target) for offset in (first, last))
+
     def write(
         self, values: list[tuple[int, tuple[object, ...]]], entries: dict[bytes, tuple[int, int, int] | None]
     ) -> None:
@@ -279,7 +281,7 @@ class HeldTwins(Twins):
         second, last, count = self.now_s + ahead_s, None, 0
         rest: list[Row] = []
         kept: list[DueRows] = []
-        for due_s, rows in self.rocks.scan(self.fired_through, second):
+        for due_s, rows in self.rocks.scan(self.fired_through, second, self.is_whole):
             if groups == 0:
                 break
             groups -= 1
@@ -295,16 +297,21 @@ class HeldTwins(Twins):
             last = max((second, MAX_OFFSET), self.fired_through)
         if last is None:
             return
-        deque(self.memory.scan(self.fired_through, second), maxlen=0)
+        all_kept = [
+            (due_s, [row])
+            for due_s, rows in self.memory.scan(self.fired_through, second)
+            for row in rows
+            if self.is_held((due_s, row[0]), row[1])
+        ]
         self.fired_through = last
         if count or rest:
-            for store in (self.rocks, self.memory):
-                store.delete(last, count, rest, kept)
+            self.rocks.delete(last, count, rest, kept)
+            self.memory.delete(last, count, rest, all_kept)
 
     def release(self, limit: int) -> None:
         """Release the next rows of the hold."""
         groups: list[tuple[DueRows, list[Row]]] = []
-        for due_s, rows in self.rocks.held(self.released, self.fired_through, HELD):
+        for (due_s, _), rows in self.rocks.held((max(0, self.released[0]), 0), self.fired_through, HELD):
             held = [
                 row for row in rows if (due_s, row[0]) <= self.fired_through and self.is_held((due_s, row[0]), row[1])
             ]
@@ -322,15 +329,15 @@ class HeldTwins(Twins):
             return [row for row in rows if self.is_held((due_s, row[0]), row[1])]
 
         for store in (self.memory, self.rocks):
-            store.drop_through(self.fired_through, next_offset, held_of)
+            store.drop_through(self.fired_through, next_offset, HeldOf(held_of, self.is_whole))
         self.next_offset = self.memory.applied
 
     def check(self, ahead_s: int) -> None:
         super().check(ahead_s)
         for store in (self.rocks, self.memory):
             for after in (NEVER, self.begin, self.released):
-                found = store.held(after, self.fired_through, HELD)
-                held = {(due_s, row[0]) for due_s, rows in found for row in rows if row[1] == HELD}
+                found = store.held((max(0, after[0]), 0), self.fired_through, HELD)
+                held = {(due_s, row[0]) for (due_s, _), rows in found for row in rows if row[1] == HELD}
                 keys = {(due_s, row[0]) for due_s, row in rows_of(self.memory) if row[1] == HELD}
                 wanted = {key for key in keys if after < key <= self.fired_through}
                 assert wanted <= held <= keys

@@ -149,7 +149,7 @@ self.transaction.retry(row, again, self.transaction.tick.second + 1)
     "delivery: a part of a stored group counts as the whole": changed(
         (
             "...(after, ..., count)",
-            "...(replace(after, fired_through=(due_s, rest[-1][0])) if rest else after, ..., count)",
+            "...(replace(after, fired_through=(through[0], rest[-1][0])) if rest else after, ..., count)",
         ),
     ),
     "delivery: retries need the leader of their partition": changed(

@@ -81,7 +81,7 @@ CHANGED = {
     ),
     "[I34] a chunk deletes what is held": paused(
         (
-            "self._store.delete(after.fired_through, count, rest, kept)",
+            "self._store.delete(after.fired_through, count, rest, passing.kept)",
             f"self._store.drop_through(after.fired_through, {MAX_OFFSET})",
         ),
     ),

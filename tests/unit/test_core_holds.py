@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
+from timers.core import held as core_held
 from timers.core.counters import TopicCounters
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -248,7 +249,7 @@ def test_what_is_pending_beside_held_rows_of_its_second_fires(tmp_path: Path, di
     for _ in range(4):
         rig.machine.accept(rig.fetch(2))
     rig.observe(11)
-    assert rig.machine.fire_chunk() and rig.machine.fire_chunk()
+    assert rig.machine.fire_chunk()
     assert rig.outbox.fired == [(11, 2), (11, 3)], "the second has begun to fire"
     if disk == "of before":
         rig.store = before
@@ -269,6 +270,79 @@ def test_a_split_group_of_held_rows_loses_nothing(tmp_path: Path) -> None:
     rig.read_all()
     rig.outbox.chunk.timers = 2  # brokers are slow
     assert rig.at(11) == [(11, 2), (11, 3)]
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_chunk_passes_over_what_is_held_in_few_steps(tmp_path: Path, is_mixed: bool) -> None:
+    """Also while chunks are small, since brokers did not answer: what is held is not sent."""
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause())
+    rig.set("mail", *[11] * 1000)
+    for number in range(400):
+        target = "sms" if is_mixed and number % 20 == 0 else "mail"
+        rig.log.append(rig.topic, b"11", future.encode(target, "k", b""), partition=0)
+    rig.read_all()
+    rig.set("sms", 11, 11)
+    steps, fired = 0, 20 * is_mixed + 2
+    rig.observe(11)
+    rig.outbox.chunk.timers = 2
+    while rig.machine.fire_chunk():
+        rig.outbox.chunk.timers = 2
+        steps += 1
+    assert len(rig.outbox.fired) == fired
+    assert steps <= fired // 2
+    assert rig.machine.held.known(rig.machine.progress.holds[0]) == rig.machine.pending == 1400 - 20 * is_mixed
+
+
+def test_a_chunk_ends_after_very_many_held_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So requests are accepted, and ticks are read, in between."""
+    monkeypatch.setattr(core_held, "MOST_PASSED", 1000)
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause())
+    for _ in range(9):
+        rig.set("mail", *[11] * 500)
+    rig.observe(11)
+    steps = 0
+    while rig.machine.fire_chunk():
+        steps += 1
+    assert 2 <= steps <= 4
+    assert rig.machine.held.known(rig.machine.progress.holds[0]) == 4500
+    assert len(rig.at(12, resume())) == 4500
+
+
+def test_a_step_of_a_release_reads_few_groups_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_held, "MOST_READ", 100)
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause(1), pause(2, "sms"))
+    rig.set("mail", 11)
+    for due_s in range(12, 1000):
+        rig.set("sms", due_s)
+    rig.set("mail", 1000)
+    rig.at(1001)
+    rig.observe(1002)
+    rig.machine.take([resume(3)])
+    rig.fire()
+    rig.machine.take([resume(3)])
+    steps, before = 0, rig.store.applied
+    while rig.machine.release_chunk():
+        rig.set("push", 2000)  # is accepted in between
+        steps += 1
+    assert rig.outbox.fired == [(11, 0), (1000, 989)]
+    assert 5 <= steps <= 20 and rig.store.applied == before + steps
+    assert rig.holds == [("sms", PAUSE)]
+
+
+def test_a_late_timer_behind_what_was_released_is_released_too() -> None:
+    rig = Rig()
+    rig.at(10, pause())
+    rig.set("mail", *[11] * 4, *[12] * 4)
+    assert rig.at(13, resume(over_s=4)) == [(11, 0), (11, 1)]
+    rig.machine.take([pause(3)])
+    rig.set("mail", 11, 12)
+    assert len(rig.at(14)) == 0
+    fired = rig.at(15, resume(4))
+    assert sorted(fired) == [(11, 2), (11, 3), (11, 8), *[(12, each) for each in (4, 5, 6, 7, 9)]]
+    assert rig.machine.pending == 0
 
 
 def test_a_resume_is_taken_although_a_second_waits_for_its_requests() -> None:

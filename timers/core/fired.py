@@ -114,11 +114,6 @@ class Hold(NamedTuple):
             return False
         return self.end is None or self.end.had_passed(key, holes)
 
-    def holds_all(self, due_s: int, rows: Sequence[Row], holes: Sequence[Hole]) -> bool:
-        """Whether it holds all rows of its target among rows of one second, which is over. They are in ascending
-        offset, and between two offsets that it holds it holds all."""
-        return self.holds((due_s, rows[0][0]), holes) and self.holds((due_s, rows[-1][0]), holes)
-
     def quota(self, second: int) -> int | None:
         """Returns how many more rows may be released in a tick second; None: all."""
         after_s = second - self.resumed_s + 1
@@ -170,13 +165,25 @@ class Holds(tuple[Hold, ...]):
                 return hold
         return None
 
+    def of_group(self, due_s: int, target: str, first: int, last: int, holes: Sequence[Hole]) -> Hold | None:
+        """Returns the hold that holds all rows of one target and one second, which is over; None: no hold does.
+
+        Args:
+            first: the lowest of their offsets. Between two offsets that a hold holds it holds all.
+            last: the highest one.
+        """
+        for hold in self.by_target.get(target, ()):
+            if hold.holds((due_s, first), holes) and (first == last or hold.holds((due_s, last), holes)):
+                return hold
+        return None
+
     def held(self, due_s: int, rows: list[Row], holes: Sequence[Hole]) -> list[Row]:
         """Returns those that are held of rows of one second, which is over. Most groups have one target, and need no
         look at each row."""
         targets = {row[1] for row in rows}
         if self.by_target.keys().isdisjoint(targets):
             return []
-        if len(targets) == 1 and any(hold.holds_all(due_s, rows, holes) for hold in self.by_target[rows[0][1]]):
+        if len(targets) == 1 and self.of_group(due_s, rows[0][1], rows[0][0], rows[-1][0], holes):
             return rows
         return [row for row in rows if self.of((due_s, row[0]), row[1], holes) is not None]
 

@@ -7,13 +7,14 @@ leaves them. Later they are released, target by target, in key order [I35].
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from timers.core.fired import MOVED_S, Hold, Moment, reached
+from timers.core.fired import MOVED_S, Hold, Holds, Moment, reached
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.limits import LARGEST, ChunkSize, Limits
-from timers.core.ports import Store
+from timers.core.ports import LEFT_OUT, Store
 from timers.core.progress import Progress
 from timers.core.sums import bytes_of
 from timers.core.timer import DueRows, Row, RowsByDue, without
@@ -29,6 +30,9 @@ OTHERS_S = 2
 MOST_READ = 20_000
 """So many rows of a store are read for one release at most: others of the same groups are not of the hold."""
 
+MOST_PASSED = 100_000
+"""About so many held rows one chunk passes over: then requests are accepted, and ticks are read."""
+
 
 class Release(NamedTuple):
     """Rows of one hold that are released together."""
@@ -41,6 +45,66 @@ class Release(NamedTuple):
     """The hold after it; None: it holds nothing any more."""
     left: list[tuple[DueRows, list[Row]]]
     """The whole groups of the store of which they were a part, and what is left of each."""
+
+
+class Passing:
+    """What one chunk of due timers passes over.
+
+    Args:
+        progress: before the chunk.
+
+    Attributes:
+        kept: held rows of groups that have others, too.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._whole: list[tuple[OrderKey, Hold, int]] = []
+        """Last key of each whole group, what holds it, number of its rows."""
+        self._number = 0
+        self.kept: list[DueRows] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the chunk must end."""
+        return self._number >= MOST_PASSED
+
+    def passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
+        """See :data:`timers.core.ports.IsHeld`. No group of a full chunk, with which the chunk ends."""
+        progress = self._progress
+        if progress.holes or self.is_full:
+            return False
+        hold = progress.holds.of_group(due_s, target, first, last, ())
+        if hold is not None:
+            self._whole.append(((due_s, last), hold, number))
+            self._number += number
+        return hold is not None
+
+    def free(self, due: list[DueRows], number: int, most: int) -> tuple[list[DueRows], list[DueRows], int, list[Row]]:
+        """Returns (due rows, those of them that may fire, the number of these, the rest of a group that was split).
+
+        Args:
+            number: of due rows.
+            most: no more may fire; above it there is a single group.
+        """
+        free, kept, rest = due, list[DueRows](), list[Row]()
+        if self._progress.holds:
+            free = without_held(self._progress, due, kept)
+            number = sum(len(rows) for _, rows in free)
+        if number > most:
+            ((due_s, rows),), ((_, may_fire),) = due, free
+            at = rows.index(may_fire[most])
+            due, free, number, rest = [(due_s, rows[:at])], [(due_s, may_fire[:most])], most, rows[at:]
+            kept = [(due_s, held) for _, each in kept if (held := [row for row in each if row[0] < rest[0][0]])]
+        self._number += sum(len(rows) for _, rows in kept)
+        self.kept += kept
+        return due, free, number, rest
+
+    def whole(self, through: OrderKey) -> Iterator[tuple[Hold, int]]:
+        """Yields what holds each whole group up to a key, and the number of its rows."""
+        for key, hold, number in self._whole:
+            if key <= through:
+                yield hold, number
 
 
 class HeldRows:
@@ -60,6 +124,9 @@ class HeldRows:
         self.others_s = -1
         self._nothing_left: dict[tuple[str, Moment], int] = {}
         """(Target, begin of a hold) -> second in which it held no more rows that may be released."""
+        self._begins: dict[tuple[str, Moment], OrderKey] = {}
+        """(Target, begin of a hold) -> key at or above which each group begins that has more of its rows. It is not
+        above ``released``: a late request may still add a row behind that."""
         self._turn = 0
 
     def known(self, hold: Hold) -> int | None:
@@ -68,13 +135,22 @@ class HeldRows:
         return self._counts.get((hold.target, hold.begin))
 
     def count(self, progress: Progress, hold: Hold) -> int:
-        """Returns the same. The first time it reads what is held of the target: 1,000,000 rows in about a second."""
+        """Returns the same. The first time it reads what is held: of 1,000,000 rows about 0.1 s, as single ones 1 s."""
         name = hold.target, hold.begin
         if name not in self._counts:
-            self._counts[name] = sum(
-                len(_held_by(progress, hold, due_s, rows))
-                for due_s, rows in self._store.held(hold.released, past_through(progress), hold.target)
-            )
+            only = replace(progress, holds=Holds((hold,)))
+            whole = [0]
+
+            def passes(due_s: int, target: str, first: int, last: int, number: int) -> bool:
+                if target == hold.target:
+                    if not (progress.is_past((due_s, last)) and only.holds_group(due_s, target, first, last, number)):
+                        return False
+                    whole[0] += number
+                return True
+
+            after = max(-1, hold.released[0] - 1), MAX_OFFSET  # a group may begin below what was released last
+            scanned = self._store.scan(after, past_through(progress)[0], passes)
+            self._counts[name] = sum(len(_held_past(only, due_s, rows)) for due_s, rows in scanned) + whole[0]
         return self._counts[name]
 
     def note_begun(self, progress: Progress) -> None:
@@ -89,37 +165,28 @@ class HeldRows:
             for due_s, group in rows.items():
                 self._note(progress, due_s, group)
 
-    def note_kept(self, progress: Progress, kept: Iterable[DueRows], start: OrderKey) -> None:
-        """Count the held rows that a chunk has passed over. A hold may have begun with it.
+    def note_passed(self, progress: Progress, passing: Passing, start: OrderKey) -> None:
+        """Count the held rows that a chunk has passed over.
 
         Args:
+            progress: after it. A hold may have begun with it.
             start: ``fired_through`` before it. After this was taken back, a chunk passes over held rows again.
         """
         self.note_begun(progress)
         holes = progress.holes
-        for due_s, rows in kept:
+        for due_s, rows in passing.kept:
             new = [row for row in rows if (due_s, row[0]) > reached(start, holes, row[0])] if holes else rows
             self._note(progress, due_s, new)
+        for hold, number in passing.whole(progress.fired_through):
+            if (name := (hold.target, hold.begin)) in self._counts:
+                self._counts[name] += number
 
     def _note(self, progress: Progress, due_s: int, rows: list[Row]) -> None:
         for target in {row[1] for row in rows}:
             for hold in progress.holds.by_target.get(target, ()):
                 if (name := (target, hold.begin)) in self._counts:
-                    self._counts[name] += len(_held_by(progress, hold, due_s, rows))
-
-    @staticmethod
-    def without_held(progress: Progress, due: list[DueRows], kept: list[DueRows]) -> list[DueRows]:
-        """Returns those of due rows that may fire, and adds those that are held to ``kept``."""
-        holds, holes = progress.holds, progress.holes
-        free: list[DueRows] = []
-        for due_s, rows in due:
-            held = holds.held(due_s, rows, holes)
-            if held:
-                kept.append((due_s, held))
-                rows = without(rows, held)
-            if rows:
-                free.append((due_s, rows))
-        return free
+                    only = replace(progress, holds=Holds((hold,)))
+                    self._counts[name] += len(_held_past(only, due_s, rows))
 
     def next_in_turn(self, progress: Progress, second: int) -> Hold | None:
         """Returns a hold of which rows may be released in a tick second: the holds take turns; None: there is none."""
@@ -146,24 +213,29 @@ class HeldRows:
         if second - self.others_s <= OTHERS_S:
             limit = min(limit, chunk.part)
         released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
+        only = replace(progress, holds=Holds((hold,)))
+        name = hold.target, hold.begin
+        first = self._begins.get(name, (max(0, released[0]), 0))
         taken: list[DueRows] = []
         groups: list[tuple[DueRows, list[Row]]] = []
         number = size = read = 0
         is_end = True
-        for due_s, rows in self._store.held(hold.released, through, hold.target):
+        for begin, rows in self._store.held(first, through, hold.target):
             if number >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
                 is_end = False
                 break
-            held = _held_by(progress, hold, due_s, rows)
+            due_s = begin[0]
+            held = _held_past(only, due_s, rows) if rows else []
             is_end = len(held) <= limit - number
-            held, read = held[: limit - number], read + len(rows)
+            held, read = held[: limit - number], read + (len(rows) or LEFT_OUT)
             if held:
                 taken.append((due_s, held))
                 groups.append(((due_s, rows), without(rows, held)))
                 number += len(held)
                 size += bytes_of(held)
+            self._begins[name] = begin
             # None of its rows is below the last row that was read: a later one that is there is late, and is not held.
-            released = min(through, (due_s, (rows if is_end else held)[-1][0]))
+            released = min(through, (due_s, (rows if is_end else held)[-1][0]) if rows else begin)
         if is_end:
             self._nothing_left[hold.target, hold.begin] = second
             is_end = through == past_through(progress)
@@ -176,18 +248,29 @@ class HeldRows:
         if release.hold is None:
             self._counts.pop(name, None)
             self._nothing_left.pop(name, None)
+            self._begins.pop(name, None)
         elif name in self._counts:
             self._counts[name] -= release.number
 
 
-def _held_by(progress: Progress, hold: Hold, due_s: int, rows: list[Row]) -> list[Row]:
-    """Returns those of rows of one second that a hold holds."""
-    holes = progress.holes
-    if progress.is_past((due_s, rows[-1][0])) and hold.holds_all(due_s, rows, holes):
-        others = {row[1] for row in rows} != {hold.target}
-        return [row for row in rows if row[1] == hold.target] if others else rows
-    keys = (((due_s, row[0]), row) for row in rows if row[1] == hold.target)
-    return [row for key, row in keys if hold.holds(key, holes) and progress.is_past(key)]
+def _held_past(progress: Progress, due_s: int, rows: list[Row]) -> list[Row]:
+    """Returns those that are held of rows of one second, of which a part may be to come."""
+    if not progress.is_past((due_s, rows[-1][0])):
+        rows = [row for row in rows if progress.is_past((due_s, row[0]))]
+    return progress.held(due_s, rows)
+
+
+def without_held(progress: Progress, due: list[DueRows], kept: list[DueRows]) -> list[DueRows]:
+    """Returns those of due rows that may fire, and adds those that are held to ``kept``."""
+    free: list[DueRows] = []
+    for due_s, rows in due:
+        held = progress.held(due_s, rows)
+        if held:
+            kept.append((due_s, held))
+            rows = without(rows, held)
+        if rows:
+            free.append((due_s, rows))
+    return free
 
 
 def past_through(progress: Progress) -> OrderKey:
@@ -250,5 +333,5 @@ def split_late(rows: RowsByDue, progress: Progress) -> Split:
     if not (progress.holds and late):
         return Split(late, waiting, {})
     held: list[DueRows] = []
-    free = HeldRows.without_held(progress, list(late.items()), held)
+    free = without_held(progress, list(late.items()), held)
     return Split(dict(free), waiting, dict(held))

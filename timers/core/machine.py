@@ -21,7 +21,7 @@ from typing import Any
 from timers.core.counters import HELD, LATE, Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.fired import Command
-from timers.core.held import HeldRows, Split, split_late, with_noisy
+from timers.core.held import HeldRows, Passing, Split, split_late, with_noisy
 from timers.core.index import Sweeper, known_row
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import HOLDS
@@ -400,6 +400,12 @@ class Machine:
         others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
         self._commit(new_progress, output, sum(map(len, [*late.values(), *others])))
 
+    @property
+    def _through_s(self) -> int | None:
+        """The second up to which timers fire: what was acknowledged before it was read [I17]; None: there is none."""
+        second = None if self._tick is None else self._tick.second
+        return second if second is None or self._barrier is None else self._barrier.through(second)
+
     # ---- firing --------------------------------------------------------------------------------------------------
 
     def fire_chunk(self) -> bool:
@@ -411,8 +417,7 @@ class Machine:
         tick = self._tick
         if tick is None or "fire_chunk" not in STEPS[self.state]:
             return False
-        start = self.progress.fired_through
-        second = tick.second if self._barrier is None else self._barrier.through(tick.second)
+        start, second = self.progress.fired_through, self._through_s
         if second is None or second < start[0]:
             return False
         through = last = (second, MAX_OFFSET)
@@ -423,26 +428,23 @@ class Machine:
         max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
         rest: list[Row] = []
         fired: list[DueRows] = []
-        kept: list[DueRows] = []
+        passing = Passing(self.progress)
         count = size = 0
         full = False
-        scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
+        # [I3] each chunk is a new scan from fired_through
+        scanned = self._store.scan(start, second, passing.passes if self.progress.holds else None)
         for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
             if full:
                 through = last
                 break
-            if splits and count + rows > max_rows:
-                ((due_s, group),) = due
-                rest, rows = group[max_rows - count :], max_rows - count
-                due = [(due_s, group[:rows])]
-            free = due if not self.progress.holds else self.held.without_held(self.progress, due, kept)
+            due, free, rows, rest = passing.free(due, rows, max_rows - count if splits else LARGEST)
             alive = free if self._index is None else self._index.alive(free)
             if alive and not fired:
                 self._outbox.begin(tick)
             fired += alive
             count += rows
             size += due_bytes
-            full = count >= max_rows or size >= self._limits.chunk_bytes
+            full = count >= max_rows or size >= self._limits.chunk_bytes or passing.is_full
             last_s, last_rows = due[-1]
             last = (last_s, last_rows[-1][0])
             if rest:
@@ -454,7 +456,6 @@ class Machine:
         after = replace(self.progress, fired_through=max(start, through))
         if full and after.level >= HOLDS and self._pace is None:
             after = with_noisy(after, fired, tick.second, self._limits.noisy_rows, self.counters.topics)
-        count -= sum(len(rows) for _, rows in kept)
         if fired:
             if self.progress.holds:
                 self.held.others_s = tick.second
@@ -467,10 +468,10 @@ class Machine:
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if after.holds:
-            self.held.note_kept(after, kept, start)
+            self.held.note_passed(after, passing, start)
         if count or rest:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
-            self._store.delete(after.fired_through, count, rest, kept)
+            self._store.delete(after.fired_through, count, rest, passing.kept)
         return full
 
     # ---- holds ---------------------------------------------------------------------------------------------------
@@ -497,8 +498,7 @@ class Machine:
     @property
     def is_drained(self) -> bool:
         """Whether all that is due has fired or is held, so that pauses may end."""
-        tick = self._tick if "commit_change" in STEPS[self.state] else None
-        second = tick and (tick.second if self._barrier is None else self._barrier.through(tick.second))
+        second = self._through_s if "commit_change" in STEPS[self.state] else None
         return second is not None and self.progress.fired_through >= (second, MAX_OFFSET)
 
     def release_chunk(self) -> bool:
@@ -516,8 +516,7 @@ class Machine:
         tick = self._tick
         if not self.progress.holds or tick is None or "release_chunk" not in STEPS[self.state] or self.must_ask_end:
             return False
-        # A cancel that was acknowledged before this second was read before.
-        second = tick.second if self._barrier is None else self._barrier.through(tick.second)
+        second = self._through_s
         hold = None if second is None else self.held.next_in_turn(self.progress, second)
         if second is None or hold is None:
             return False

@@ -94,8 +94,25 @@ class IndexPage(NamedTuple):
     """The id that was read last; None at the end of the index."""
 
 
+LEFT_OUT = 32
+"""Groups that a store leaves out before its caller learns of it, and may stop."""
+
 Page: TypeAlias = Sequence[tuple[bytes, bytes]]
 """Keys and values of a store that are read together."""
+
+
+IsHeld: TypeAlias = Callable[[int, str, int, int, int], bool]
+"""(Due second, callback topic, lowest offset, highest offset, number of rows) of a whole group of rows with one
+callback topic -> whether all of them are held."""
+
+
+class HeldOf(NamedTuple):
+    """Says what is held of rows of one second, which is over."""
+
+    rows: Callable[[int, list[Row]], list[Row]]
+    """(Due second, rows) -> those of them that are held."""
+    group: IsHeld
+    """The same of a whole group."""
 
 
 class View(Protocol):
@@ -194,8 +211,13 @@ class Store(Protocol):
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
-        """Yields rows above ``after`` and due at or before ``until_s``, in key order."""
+    def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
+        """Yields rows above ``after`` and due at or before ``until_s``, in key order.
+
+        Args:
+            passes: says which groups with one callback topic are passed over: they are not yielded, and not deleted by
+                :meth:`delete`. A store need not ask it of each group.
+        """
 
     def waiting(self, after: OrderKey, sought: Sequence[bytes] = ()) -> Iterator[tuple[OrderKey, Sequence[Row]]]:
         """Yields (key, rows) above ``after``, for listings: it may begin inside a group.
@@ -208,10 +230,11 @@ class Store(Protocol):
                 the store was read.
         """
 
-    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
-        """Yields whole groups with rows of a callback topic and keys in (``after``, ``through``], in key order.
+    def held(self, first: OrderKey, through: OrderKey, target: str) -> Iterator[tuple[OrderKey, list[Row]]]:
+        """Yields (key of its first row, rows) of the whole groups with rows of a callback topic that begin in
+        [``first``, ``through``], in key order.
 
-        The first one may begin at or below ``after``.
+        Rows may be empty: no more than :data:`LEFT_OUT` groups are left out before the key of the last one is said.
         """
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
@@ -232,9 +255,7 @@ class Store(Protocol):
     def oldest_due_s(self, after: OrderKey = ...) -> int | None:
         """Returns the due second of the first row above ``after``; None: there is none."""
 
-    def drop_through(
-        self, fired_through: OrderKey, next_offset: int, held_of: Callable[[int, list[Row]], list[Row]] | None = None
-    ) -> None:
+    def drop_through(self, fired_through: OrderKey, next_offset: int, held_of: HeldOf | None = None) -> None:
         """Delete the rows that have fired since the store was written. Call on opening, before a machine is made.
 
         A row at or below ``fired_through`` has fired only if its offset is below ``next_offset``. A row with a higher
@@ -243,8 +264,8 @@ class Store(Protocol):
         reads these requests again and fires the late ones. The index is not changed; it is then ahead of ``applied``.
 
         Args:
-            held_of: returns those of rows of one second, at or below ``fired_through``, that have not fired; None: no
-                row is held. Such rows are in groups of their own then.
+            held_of: says which rows at or below ``fired_through`` have not fired; None: no row is held. Such rows are
+                in groups of their own then.
         """
 
 

@@ -10,6 +10,7 @@ from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, is_ov
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import FIRST, HOLDS, says_trimmed
 from timers.core.lineage import Lineage
+from timers.core.timer import Row
 
 # Names in the settings history. Never change these strings: progress records hold them.
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -261,6 +262,14 @@ class Progress:
     def hold_of(self, key: OrderKey, target: str) -> Hold | None:
         """Returns what holds a request that :meth:`is_past`; None: it has fired."""
         return self.holds.of(key, target, self.holes) if self.holds else None
+
+    def held(self, due_s: int, rows: list[Row]) -> list[Row]:
+        """Returns those that are held of rows of one second, which is over."""
+        return self.holds.held(due_s, rows, self.holes)
+
+    def holds_group(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
+        """See :data:`timers.core.ports.IsHeld`."""
+        return self.holds.of_group(due_s, target, first, last, self.holes) is not None
 
     def has_fired(self, key: OrderKey, target: str) -> bool:
         """Whether an accepted request with this key has fired [I33].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timers.core.ports import Lost, Store
+from timers.core.ports import HeldOf, Lost, Store
 from timers.core.progress import Progress
 
 
@@ -14,7 +14,7 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
         or it moved ``fired_through`` past requests that only this store holds, and an index keeps no older versions.
     """
     applied = store.applied
-    held_of = (lambda due_s, rows: progress.holds.held(due_s, rows, progress.holes)) if progress.holds else None
+    held_of = HeldOf(progress.held, progress.holds_group) if progress.holds else None
     store.drop_through(progress.fired_through, progress.next_offset, held_of)
     dropped = store.applied < applied
     for hole in progress.holes:

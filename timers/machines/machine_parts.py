@@ -23,12 +23,13 @@ from timers.machines.firing.producer import TransactionalProducer
 from timers.machines.firing.topics import Targets
 from timers.machines.firing.transaction import Transaction
 from timers.machines.partition import spec_of
+from timers.machines.store import one_target
 from timers.machines.store.opening import Stores
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import plain_requests, snapshot_entries
 
-_COMPILED = sums, plain_requests, snapshot_entries, callback_batch, record_starts
+_COMPILED = sums, one_target, plain_requests, snapshot_entries, callback_batch, record_starts
 IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 

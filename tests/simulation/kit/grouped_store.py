@@ -6,7 +6,7 @@ groups, and so does each change of one. So the simulator finds what is right row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.harness.memory_store import MemoryView
 from tests.simulation.kit.faults import Faults, Violation
@@ -15,8 +15,10 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.ports import HeldOf, IsHeld
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue
 from timers.machines.store import layout
+from timers.machines.store.memory import passes_over
 
 GROUP_ROWS = 3
 """Most rows of one group. They come together in one batch."""
@@ -82,10 +84,12 @@ class GroupedStore(SimStore):
         rows = [(pack_key(*key), pack(group)) for key, group in self._sorted()]
         return MemoryView(view.applied, view.rows, view.history, [*rows, *list(view.items)[len(self._rows) :]])
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
+    def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
         self._scanned = scanned = set[OrderKey]()
         for key, group in self._sorted():
-            if after < key <= (until_s, MAX_OFFSET):
+            if not after < key <= (until_s, MAX_OFFSET):
+                continue
+            if passes is None or not passes_over(passes, key[0], group):
                 scanned.add(key)
                 yield key[0], list(group)
 
@@ -94,11 +98,10 @@ class GroupedStore(SimStore):
             if rows := [row for row in group if (key[0], row[0]) > after]:
                 yield (key[0], rows[-1][0]), rows
 
-    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+    def held(self, first: OrderKey, through: OrderKey, target: str) -> Iterator[tuple[OrderKey, list[Row]]]:
         for key, group in self._sorted():
-            is_sought = any(row[1] == target for row in group)
-            if key <= through and (key[0], group[-1][0]) > after and is_sought:
-                yield key[0], list(group)
+            if first <= key <= through:
+                yield key, list(group) if any(row[1] == target for row in group) else []
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
         stored = dict(self._sorted())
@@ -124,17 +127,17 @@ class GroupedStore(SimStore):
         self,
         fired_through: OrderKey,
         next_offset: int,
-        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
+        held_of: HeldOf | None = None,
     ) -> None:
         before, held = self._sorted(), set[OrderKey]()
         for (due_s, _), group in before if held_of else ():
             past = [row for row in group if (due_s, row[0]) <= fired_through]
-            held |= {(due_s, row[0]) for row in (held_of(due_s, past) if held_of and past else ())}
+            held |= {(due_s, row[0]) for row in (held_of.rows(due_s, past) if held_of and past else ())}
 
         def of_them(due_s: int, rows: list[Row]) -> list[Row]:
             return [row for row in rows if (due_s, row[0]) in held]
 
-        super().drop_through(fired_through, next_offset, of_them if held_of else None)
+        super().drop_through(fired_through, next_offset, held_of and held_of._replace(rows=of_them))
         left = {key for key, _ in self._rows}
         for (due_s, _), group in before:
             rows = [row for row in group if (due_s, row[0]) in left]

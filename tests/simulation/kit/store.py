@@ -12,6 +12,7 @@ from tests.simulation.kit.faults import Faults, Violation
 from timers.core.keys import OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
+from timers.core.ports import HeldOf
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, TopicPartition
 
 _UNSYNCED_WRITES = 6
@@ -68,7 +69,7 @@ class SimStore(MemoryStore):
         self,
         fired_through: OrderKey,
         next_offset: int,
-        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
+        held_of: HeldOf | None = None,
     ) -> None:
         self._past.append(self._image())
         super().drop_through(fired_through, next_offset, held_of)

@@ -7,11 +7,17 @@ from operator import itemgetter
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import IndexPage
+from timers.core.ports import HeldOf, IndexPage, IsHeld
 from timers.core.progress import SettingChange
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue
 
 _key: Callable[[tuple[OrderKey, Row]], OrderKey] = itemgetter(0)
+
+
+def passes_over(passes: IsHeld, due_s: int, rows: Sequence[Row]) -> bool:
+    """Whether a scan passes over a whole group."""
+    is_one = all(row[1] == rows[0][1] for row in rows)
+    return is_one and passes(due_s, rows[0][1], rows[0][0], rows[-1][0], len(rows))
 
 
 class MemoryStore:
@@ -78,7 +84,7 @@ class MemoryStore:
         entries = sorted(self._entries.items())
         return [(id, at) for id, entry in entries if is_cancelled(entry) and (at := offset_of(entry)) >= offset]
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
+    def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
         start, end = (bisect_right(self._rows, key, key=_key) for key in (after, (until_s, MAX_OFFSET)))
         found = self._rows[start:end]
         self._scanned = scanned = set[OrderKey]()
@@ -86,6 +92,8 @@ class MemoryStore:
             due_s = found[0][0][0]
             group = [row for (due, _), row in found[: self._group] if due == due_s]
             found = found[len(group) :]
+            if passes is not None and passes_over(passes, due_s, group):
+                continue
             scanned.update((due_s, row[0]) for row in group)
             yield due_s, group
 
@@ -95,12 +103,10 @@ class MemoryStore:
             self._scanned = scanned  # delete works only after scan
             yield (due_s, rows[-1][0]), rows
 
-    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
-        scanned = self._scanned
-        for due_s, rows in self.scan(after, through[0]):
-            self._scanned = scanned
-            if (due_s, rows[0][0]) <= through:
-                yield due_s, rows
+    def held(self, first: OrderKey, through: OrderKey, target: str) -> Iterator[tuple[OrderKey, list[Row]]]:
+        at, end = bisect_left(self._rows, first, key=_key), bisect_right(self._rows, through, key=_key)
+        for key, row in self._rows[at:end]:
+            yield key, [row] if row[1] == target else []
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
         left = {(due_s, row[0]) for (due_s, _), rows in groups for row in rows}
@@ -129,10 +135,10 @@ class MemoryStore:
         self,
         fired_through: OrderKey,
         next_offset: int,
-        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
+        held_of: HeldOf | None = None,
     ) -> None:
         def is_past(key: OrderKey, row: Row) -> bool:
-            return key <= fired_through and not (held_of and held_of(key[0], [row]))
+            return key <= fired_through and not (held_of and held_of.rows(key[0], [row]))
 
         passed_over = any(row[0] >= next_offset and is_past(key, row) for key, row in self._rows)
         self._rows = [each for each in self._rows if not is_past(*each)]

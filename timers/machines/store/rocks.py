@@ -24,7 +24,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import IndexPage, Lost, Page
+from timers.core.ports import LEFT_OUT, HeldOf, IndexPage, IsHeld, Lost, Page
 from timers.core.progress import SettingChange
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, without
 from timers.errors import StoreError
@@ -33,6 +33,7 @@ from timers.machines.store.database import Database
 from timers.machines.store.failures import INCOMPLETE, STALE, UNREADABLE, Condemnations, StoreDamaged, failure
 from timers.machines.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, parts, unpack
 from timers.machines.store.memory_limit import IndexJournal, RocksMemory
+from timers.machines.store.one_target import IS_COMPILED, one_target
 
 SLICE_BYTES = 256 * 1024
 """Bytes that are read before :meth:`RocksView.close` of another thread may end the view."""
@@ -111,9 +112,6 @@ _T = TypeVar("_T")
 
 _PAIR = struct.Struct(">QQ")
 
-SKIPPED = 32
-"""Entries that are left out before a caller learns of it, and may stop."""
-
 POINT_DELETES = 128
 """Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
 flush, so it is used only for more entries."""
@@ -144,7 +142,8 @@ class RocksStore:
         self.read_through_s = db.number(layout.READ_THROUGH) or None
         self.lineage = self._lineage(db.get)
         self._scanned: list[tuple[bytes, int]] = []
-        """Key and number of rows of each entry that was scanned."""
+        """Key and number of rows of each entry that was scanned; with 0 rows: of the first one of those that were
+        passed over, one after the other."""
         self._journal: IndexJournal | None = None
         if indexed:
             journal = memory.journal()
@@ -351,15 +350,15 @@ class RocksStore:
         self._db.write(batch)
         self.applied, self.pending, self.lineage = applied, pending, lineage
 
-    def scan(self, after: OrderKey, until_s: int) -> Iterator[DueRows]:
-        """Yields rows above ``after`` and due at or before ``until_s``, in key order."""
-        scan = self._scan(after, until_s)
+    def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
+        """See :class:`timers.core.ports.Store`. Without a C compiler ``passes`` is not asked."""
+        scan = self._scan(after, until_s, passes if IS_COMPILED else None)
         self._db.iterators.add(scan)
         return scan
 
-    def _scan(self, after: OrderKey, until_s: int) -> Generator[DueRows]:
+    def _scan(self, after: OrderKey, until_s: int, passes: IsHeld | None) -> Generator[DueRows]:
         """The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 µs for each entry."""
-        self._scanned = scanned = []
+        self._scanned = scanned = list[tuple[bytes, int]]()
         end = pack_key(until_s, MAX_OFFSET)
         first = key = next_key(after)
         numbers = U64.unpack_from
@@ -367,6 +366,10 @@ class RocksStore:
             for key, value in self._db.rdict.items(from_key=first, read_opt=self._db.no_caching):
                 if key > end:
                     return
+                if passes is not None and (group := one_target(value)) and passes(numbers(key)[0], *group):
+                    if scanned and scanned[-1][1]:  # what is deleted together ends here
+                        scanned.append((key, 0))
+                    continue
                 rows = unpack(value)
                 scanned.append((key, len(rows)))
                 yield numbers(key)[0], rows
@@ -391,19 +394,22 @@ class RocksStore:
                     yield (due_s, rows[-1][0]), rows
             else:
                 skipped += 1
-                if skipped % SKIPPED == 0 and (through := pair(key)) > after:
+                if skipped % LEFT_OUT == 0 and (through := pair(key)) > after:
                     yield through, ()
 
-    def held(self, after: OrderKey, through: OrderKey, target: str) -> Iterator[DueRows]:
+    def held(self, first: OrderKey, through: OrderKey, target: str) -> Iterator[tuple[OrderKey, list[Row]]]:
         """See :class:`timers.core.ports.Store`. MessagePack has texts as they are: other entries are not unpacked."""
-        first, end = next_key(after), next_key(through)
-        first = self._db.last_between(first[:8], first) or first
+        end, skipped = next_key(through), 0
         sought, pair = target.encode(), _PAIR.unpack_from
-        for key, value in self._db.items(first, ROWS_END):
+        for key, value in self._db.items(pack_key(*first), ROWS_END):
             if key >= end:
                 return
             if sought in value:
-                yield pair(key)[0], self._decoded(unpack, value)
+                yield pair(key), self._decoded(unpack, value)
+            else:
+                skipped += 1
+                if skipped % LEFT_OUT == 0:
+                    yield pair(key), []
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
         batch, count = WriteBatch(raw_mode=True), 0
@@ -426,7 +432,7 @@ class RocksStore:
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
         scanned = [each for each in self._scanned if each[0] < end]
-        if kept:
+        if kept or any(not rows for _, rows in scanned):
             self._delete_others(batch, scanned, kept, end)
         else:
             _delete(batch, [key for key, _ in scanned])
@@ -446,7 +452,7 @@ class RocksStore:
             group = left.popleft()[1] if first < next_one else []
             if len(group) < rows:
                 run.append(key)
-            if group:
+            if group or not rows:
                 _delete(batch, run)
                 run = []
             if 0 < len(group) < rows:
@@ -457,7 +463,7 @@ class RocksStore:
         self,
         fired_through: OrderKey,
         next_offset: int,
-        held_of: Callable[[int, list[Row]], list[Row]] | None = None,
+        held_of: HeldOf | None = None,
     ) -> None:
         """Delete the rows that have fired since this store was written; see :class:`timers.core.ports.Store`.
 
@@ -472,17 +478,21 @@ class RocksStore:
             past = (
                 rows if (due_s, rows[-1][0]) <= fired_through else [r for r in rows if (due_s, r[0]) <= fired_through]
             )
-            held = held_of(due_s, past) if held_of and past else []
+            held = held_of.rows(due_s, past) if held_of and past else []
             return without(past, held), held, rows[len(past) :]
 
+        def stays(due_s: int, target: str, first: int, last: int, number: int) -> bool:
+            is_past = (due_s, last) <= fired_through and last < applied
+            return is_past and held_of is not None and held_of.group(due_s, target, first, last, number)
+
+        passes = stays if held_of else None
         # Whether the store holds a row at or below ``fired_through`` that no commit accepted.
-        if applied > next_offset and any(
-            row[0] >= next_offset for due_s, rows in self.scan(NEVER, until_s) for row in parts_of(due_s, rows)[0]
-        ):
+        scanned = self.scan(NEVER, until_s, passes) if applied > next_offset else ()
+        if any(row[0] >= next_offset for due_s, rows in scanned for row in parts_of(due_s, rows)[0]):
             until_s, applied = layout.LAST_S, next_offset
         batch = WriteBatch(raw_mode=True)
         pending = self.pending
-        for due_s, rows in self.scan(NEVER, until_s):
+        for due_s, rows in self.scan(NEVER, until_s, passes):
             _, *left = parts_of(due_s, rows)
             if rows[-1][0] >= applied:
                 left = [[row for row in part if row[0] < applied] for part in left]

@@ -6,68 +6,58 @@ not used: where clocks change it is no function of line and moment.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from functools import cache
-from typing import NamedTuple
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+import numpy as np
 from cronsim import CronSim
 
-MINUTE = timedelta(minutes=1)
+DAY = 1_440
+_EPOCH = date(1970, 1, 1).toordinal()
 
 
-class Minute(NamedTuple):
-    """A minute of UTC."""
-
-    second: int
-    local: datetime
-    """Its local time, without a zone."""
-    is_second_pass: bool
-    skipped: tuple[datetime, ...]
-    """Local minutes that do not exist, just before it."""
-
-
-@cache
-def minutes(zone: ZoneInfo, from_s: int, end_s: int) -> list[Minute]:
-    """The minutes in [from, end), which are whole minutes."""
-    found = []
-    before = _local(zone, from_s - 60)
-    for second in range(from_s, end_s, 60):
-        local = _local(zone, second)
-        naive, was = local.replace(tzinfo=None, fold=0), before.replace(tzinfo=None, fold=0)
-        skipped = []
-        while (was := was + MINUTE) < naive:
-            skipped.append(was)
-        found.append(Minute(second, naive, bool(local.fold), tuple(skipped)))
-        before = local
-    return found
+@lru_cache(64)
+def local_minutes(zone: ZoneInfo, from_s: int, end_s: int) -> np.ndarray:
+    """The local time of each minute in [from, end), in minutes since 1970. The zone is asked at the ends of each hour,
+    and for each minute of an hour in which its offset changes."""
+    hours = [_offset_minutes(zone, second) for second in range(from_s, end_s + 3600, 3600)]
+    offsets = np.repeat(np.array(hours[:-1]), 60)
+    for hour, (first, last) in enumerate(pairwise(hours)):
+        if first != last:
+            for minute in range(hour * 60, hour * 60 + 60):
+                offsets[minute] = _offset_minutes(zone, from_s + minute * 60)
+    local: np.ndarray = np.arange(from_s // 60, from_s // 60 + len(offsets)) + offsets
+    return local
 
 
 def seconds_of(
     line: str, zone: ZoneInfo, from_s: int, end_s: int, excepted: frozenset[date] = frozenset()
 ) -> list[int]:
-    """The seconds of a line in [from, end), which are whole minutes."""
+    """The seconds of a line in [from, end), which are whole hours."""
     fields = CronSim(line, datetime(2026, 1, 1, tzinfo=UTC))
-    names_local_times = not any(field.startswith("*") for field in line.split()[:2])
-    day_matches: dict[date, bool] = {}
+    local = local_minutes(zone, from_s, end_s)
+    first_day = int(local.min()) // DAY - 1
+    days = [date.fromordinal(day + _EPOCH) for day in range(first_day, int(local.max()) // DAY + 2)]
+    is_day = np.array([day.month in fields.months and fields.match_day(day) for day in days])
+    is_time = np.zeros(DAY, bool)
+    is_time[[hour * 60 + minute for hour in fields.hours for minute in fields.minutes]] = True
 
-    def matches(local: datetime) -> bool:
-        if local.minute not in fields.minutes or local.hour not in fields.hours:
-            return False
-        day = local.date()
-        if day not in day_matches:
-            day_matches[day] = day.month in fields.months and fields.match_day(day)
-        return day_matches[day]
+    def matches(minutes: np.ndarray) -> np.ndarray:
+        found: np.ndarray = is_time[minutes % DAY] & is_day[minutes // DAY - first_day]
+        return found
 
-    found = []
-    for second, local, is_second_pass, skipped in minutes(zone, from_s, end_s):
-        fires = matches(local)
-        if names_local_times:
-            fires = (fires and not is_second_pass) or any(map(matches, skipped))
-        if fires and local.date() not in excepted:
-            found.append(second)
-    return found
+    fires = matches(local)
+    if not any(field.startswith("*") for field in line.split()[:2]):
+        fires[1:] &= local[1:] > np.maximum.accumulate(local)[:-1]  # the second pass
+        for after in np.flatnonzero(np.diff(local) > 1) + 1:
+            fires[after] |= matches(np.arange(local[after - 1] + 1, local[after])).any()
+    fires &= ~np.isin(local // DAY - first_day, [place for place, day in enumerate(days) if day in excepted])
+    return [int(second) for second in from_s + np.flatnonzero(fires) * 60]
 
 
-def _local(zone: ZoneInfo, second: int) -> datetime:
-    return datetime.fromtimestamp(second, UTC).astimezone(zone)
+def _offset_minutes(zone: ZoneInfo, second: int) -> int:
+    offset = datetime.fromtimestamp(second, UTC).astimezone(zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds()) // 60

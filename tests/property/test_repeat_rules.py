@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.harness.cron_reference import seconds_of
 from timers.wire.cron import DAY_S, EPOCH_DAY, CronError, Rule, newest_seconds, next_second, parse
 from timers.wire.repeat import Repeat
-from timers.wire.zones import zone
+from timers.wire.zones import zone, zone_names
 
 CHANGES = [
     ("Europe/Berlin", "2026-03-29"),
@@ -169,3 +170,44 @@ def test_an_interval_is_counted_in_elapsed_seconds(
     within = [second for second in seconds if low_s < second <= low_s + length_s]
     assert repeat.newest(low_s, low_s + length_s, most) == (within[len(within) - min(most, len(within)) :], len(within))
     assert repeat.next_nominal(low_s) == next((second for second in seconds if second > low_s), None)
+
+
+OCCURRENCES, MOST_OF_A_TIMER = 1_000_000, 2_000
+
+
+@pytest.mark.long
+def test_a_million_occurrences_in_a_hundred_zones() -> None:
+    """In three years, each timer from a moment of its own; and the same if another one stands for missed ones."""
+    chosen = random.Random(7)
+    named = sorted({name for name, _ in CHANGES})
+    names = named + chosen.sample(sorted(zone_names() - set(named)), 100)
+    from_s = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp())
+    end_s = from_s + 3 * 366 * DAY_S
+    total = rounds = 0
+    while total < OCCURRENCES:
+        for name in names:
+            for _ in range(3):
+                line = " ".join(map(chosen.choice, FREQUENT))
+                expected = seconds_of(line, zone(name), from_s, end_s)
+                first = chosen.randrange(len(expected) or 1)
+                expected = expected[first : first + MOST_OF_A_TIMER]
+                if not expected:
+                    continue
+                rule = Rule(line, name)
+                assert ours(rule, expected[0], expected[-1] + 1) == expected, (line, name)
+                low_s, high_s = sorted(chosen.randrange(expected[0], expected[-1] + 1) for _ in range(2))
+                missed = [second for second in expected if low_s < second <= high_s]
+                assert newest_seconds(rule, low_s, high_s, 100) == (missed[-100:], len(missed)), (line, name)
+                total += len(expected)
+        rounds += 1
+    print(f"{total:,} occurrences in {len(names)} zones, {rounds} rounds")
+
+
+FREQUENT = (
+    ["0", "*/15", "30", "*", "5,35", "*/7", "0-59/20", "59"],
+    ["*", "*/2", "0", "2", "3", "0-3", "1,23", "9-17", "*/6", "22-23", "0,12"],
+    ["*", "*", "*", "1-28/3", "L", "LW", "*/2", "1,15"],
+    ["*", "*", "*", "3,4,10,11", "*/2"],
+    ["*", "*", "*", "MON-FRI", "0", "5L", "SUN#1,0L", "6,7"],
+)
+"""Fields that :func:`test_a_million_occurrences_in_a_hundred_zones` takes."""

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import resources
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,16 +109,20 @@ assert len(timers.advance(6)) == 2
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_local_times_need_no_zone_files_of_the_machine(light: Path) -> None:
-    """As in a minimal image: without the package tzdata, each zone was unknown there."""
+def test_local_times_ignore_the_zone_files_of_the_machine(light: Path, tmp_path: Path) -> None:
+    """Minimal images have none, and others have old ones: zoneinfo reads them first, unless it is told not to."""
+    wrong = tmp_path / "America" / "Vancouver"
+    wrong.parent.mkdir()
+    wrong.write_bytes(resources.files("tzdata.zoneinfo").joinpath("UTC").read_bytes())
     program = """
-from zoneinfo import TZPATH
+from datetime import datetime
+from zoneinfo import ZoneInfo
 from timers.wire.instants import parse_local
-assert TZPATH == ()
-print(parse_local("2100-07-01T12:00:00 Europe/Berlin"))
+assert not datetime(2027, 1, 15, tzinfo=ZoneInfo("America/Vancouver")).utcoffset()
+print(parse_local("2027-01-15T09:00 America/Vancouver"))
 """
-    done = run(light, "-c", program, PYTHONTZPATH="")
-    assert (done.stdout, done.stderr) == ("(4118119200, '')\n", "")
+    done = run(light, "-c", program, PYTHONTZPATH=str(tmp_path))
+    assert (done.stdout, done.stderr) == ("(1800028800, '')\n", "")
 
 
 def test_a_command_names_the_extra_that_it_needs(light: Path) -> None:

@@ -28,12 +28,13 @@ from timers.machines.store.opening import Stores
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import plain_requests, snapshot_entries
+from timers.wire.zones import zone_data_version
 
 _COMPILED = sums, one_target, plain_requests, snapshot_entries, callback_batch, record_starts
 IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
-BUILT = __version__, "yes" if IS_COMPILED else "no"
+BUILT = __version__, "yes" if IS_COMPILED else "no", zone_data_version()
 """The labels of :data:`timers.process.partition_metrics.BUILD`."""
 
 

@@ -36,8 +36,9 @@ LAG = (
     "its second), retried (the timer came from the retry topic), held (its topic was paused or noisy).",
 )
 BUILD = (
-    "timers_build_info{version,compiled}",
-    "Always 1. compiled: yes, or no if the worker was installed without a C compiler: then it needs more CPU.",
+    "timers_build_info{version,compiled,zone_data}",
+    "Always 1. compiled: yes, or no if the worker was installed without a C compiler: then it needs more CPU. "
+    "zone_data: version of the rules of time zones, by which repeating timers fire.",
 )
 OPEN_CIRCUITS = (
     "timers_open_circuits",

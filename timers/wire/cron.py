@@ -20,12 +20,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from timers.core.printable import quoted
-from timers.wire.zones import zone as zone_of
+from timers.wire.zones import change_of_offset, offset_s
 
 MAX_LINE_BYTES = 200
 
@@ -162,7 +162,7 @@ def parse(line: str) -> Cron:
     Raises:
         CronError: it is none.
     """
-    if len(line.encode()) > MAX_LINE_BYTES:
+    if len(line.encode("utf-8", "surrogatepass")) > MAX_LINE_BYTES:
         raise CronError(f"the cron line has more than {MAX_LINE_BYTES} bytes: write shorter fields, such as 1-5")
     shown = quoted(line)
     fields = line.upper().split()
@@ -334,6 +334,12 @@ def least_gap(rule: Rule, from_s: int, days: int) -> int:
     return least_s
 
 
+def local_times(line: str, from_s: int, end_s: int) -> list[int]:
+    """Return the local times in [from, end) that a line names, in seconds since 1970 as if they were of UTC."""
+    cron = parse(line)
+    return _within(cron, from_s, end_s, 0, cron.matches)
+
+
 def _days_from(rule: Rule, day: int) -> Iterator[int]:
     """The UTC days from ``day`` on that may have seconds of the rule."""
     last_day = day + _MAX_DAYS_AHEAD
@@ -368,7 +374,7 @@ def _day_of(rule: Rule, day: int) -> _Day:
     start_s, end_s = day * DAY_S, (day + 1) * DAY_S
     cron = parse(rule.line)
     # One second earlier, so that a change at the first second of a day is one of this day.
-    before, first, last = (_offset_s(rule.zone, each - 1) for each in (start_s - DAY_S, start_s, end_s))
+    before, first, last = (offset_s(rule.zone, each - 1) for each in (start_s - DAY_S, start_s, end_s))
 
     def counts(local_day: int) -> bool:
         return cron.matches(local_day) and local_day not in rule.excepted
@@ -376,63 +382,40 @@ def _day_of(rule: Rule, day: int) -> _Day:
     names_local_times = not cron.follows_elapsed_time
     begin_s = start_s + first  # as a local time
     if names_local_times and before > first:  # the second pass may be under way
-        begin_s = max(begin_s, _change(rule.zone, start_s - DAY_S - 1, start_s - 1) + before)
+        begin_s = max(begin_s, change_of_offset(rule.zone, start_s - DAY_S - 1, start_s - 1) + before)
     if first == last:
         if begin_s == start_s + first:
             local_day = begin_s // DAY_S
             return _plain(rule.line, first, counts(local_day), counts(local_day + 1))
         found = _within(cron, begin_s, end_s + first, first, counts)
     else:
-        change_s = _change(rule.zone, start_s - 1, end_s - 1)
+        change_s = change_of_offset(rule.zone, start_s - 1, end_s - 1)
         found = _within(cron, begin_s, change_s + first, first, counts)
         begin_s = change_s + max(first, last) if names_local_times else change_s + last
         after = _within(cron, begin_s, end_s + last, last, counts)
         if names_local_times and after[:1] != [change_s] and (change_s + last) // DAY_S not in rule.excepted:
-            skipped = _within(cron, change_s + first, change_s + last, 0, cron.matches)
+            skipped = local_times(rule.line, change_s + first, change_s + last)
             found.extend([change_s] if skipped else ())
         found.extend(after)
     return _Day.of(array("i", (second - start_s for second in found)))
 
 
 @lru_cache(_LISTS)
-def _plain(line: str, offset_s: int, first: bool, second: bool) -> _Day:
+def _plain(line: str, offset: int, first: bool, second: bool) -> _Day:
     """The seconds of a UTC day without a change of clocks, by whether its two local dates count."""
     if not (first or second):
         return _EMPTY
-    local_day = offset_s // DAY_S
-    found = _within(
-        parse(line), offset_s, offset_s + DAY_S, offset_s, lambda day: first if day == local_day else second
-    )
+    local_day = offset // DAY_S
+    found = _within(parse(line), offset, offset + DAY_S, offset, lambda day: first if day == local_day else second)
     return _Day.of(array("i", found))
 
 
-def _within(cron: Cron, from_s: int, end_s: int, offset_s: int, counts: Callable[[int], bool]) -> list[int]:
+def _within(cron: Cron, from_s: int, end_s: int, offset: int, counts: Callable[[int], bool]) -> list[int]:
     """The UTC seconds of the local times in [from, end) whose local dates count."""
     found: list[int] = []
     for day in range(from_s // DAY_S, -(-end_s // DAY_S)) if from_s < end_s else ():
         if counts(day):
             times, start_s = cron.times, day * DAY_S
             within = times[bisect_left(times, from_s - start_s) : bisect_left(times, end_s - start_s)]
-            found.extend([start_s + time_s - offset_s for time_s in within])
+            found.extend([start_s + time_s - offset for time_s in within])
     return found
-
-
-@lru_cache(_DAYS)
-def _offset_s(zone: str, second: int) -> int:
-    """The offset of a zone from UTC."""
-    offset = datetime.fromtimestamp(second, UTC).astimezone(zone_of(zone)).utcoffset()
-    assert offset is not None
-    return offset.days * DAY_S + offset.seconds
-
-
-@lru_cache(_LISTS)
-def _change(zone: str, before_s: int, after_s: int) -> int:
-    """The first second with the offset of ``after_s``. No zone changes its offset twice in two days."""
-    offset_s = _offset_s(zone, after_s)
-    while after_s - before_s > 1:
-        middle_s = (before_s + after_s) // 2
-        if _offset_s(zone, middle_s) == offset_s:
-            after_s = middle_s
-        else:
-            before_s = middle_s
-    return after_s

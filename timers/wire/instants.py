@@ -1,11 +1,13 @@
 """Reads instants from text. Fractions of a second are rounded up, so that no timer is early. Pure, except for the rules
-of time zones, which :mod:`zoneinfo` reads from files."""
+of time zones, which are files of a package (:mod:`timers.wire.zones`)."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, available_timezones
+
+from timers.wire.zones import change_of_offset
+from timers.wire.zones import zone as zone_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER = re.compile(r"\.[0-9]{6}([0-9]+)")
@@ -50,35 +52,17 @@ def parse_local(text: str) -> tuple[int, str] | None:
         return None
     day, time_of_day, name = found.groups()
     local = datetime.fromisoformat(f"{day}T{time_of_day}")
-    try:
-        zone = ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        ending = f"/{name}".lower()
-        meant = [zone for zone in sorted(available_timezones()) if f"/{zone}".lower().endswith(ending)]
-        hint = f"did you mean {meant[0]}?" if meant else "write the name of a region and a city, such as Europe/Berlin"
-        raise ValueError(f"there is no zone {name} here: {hint}") from None
+    zone = zone_of(name)
     first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     due_s = epoch_second(first.astimezone(UTC))
     if first.utcoffset() == second.utcoffset():
         return due_s, ""
     shown = f"{local.isoformat()} in {name}"
     if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != local:
-        due_s = _first_after_gap(epoch_second(second.astimezone(UTC)), due_s, zone)
+        due_s = change_of_offset(name, epoch_second(second.astimezone(UTC)), due_s)
         at = datetime.fromtimestamp(due_s, zone).isoformat()
         return due_s, f"there is no {shown}, where clocks are set forward: the first second after is {at}"
     return due_s, (
         f"{shown} comes twice, because clocks are set back: {first.isoformat()} is taken, the first; the second is "
         f"{second.isoformat()}"
     )
-
-
-def _first_after_gap(before_s: int, after_s: int, zone: ZoneInfo) -> int:
-    """Return the first second from which on the zone has the UTC offset that it has at ``after_s``."""
-    offset = datetime.fromtimestamp(after_s, zone).utcoffset()
-    while after_s - before_s > 1:
-        middle_s = (before_s + after_s) // 2
-        if datetime.fromtimestamp(middle_s, zone).utcoffset() == offset:
-            after_s = middle_s
-        else:
-            before_s = middle_s
-    return after_s

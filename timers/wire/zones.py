@@ -10,6 +10,7 @@ A zone that was made by ``ZoneInfo.from_file`` cannot be pickled or deep-copied,
 from __future__ import annotations
 
 import difflib
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from importlib import import_module, resources
 from zoneinfo import ZoneInfo
@@ -23,6 +24,12 @@ _MAX_NAME = 64
 
 _ZONES = 1024
 """More than the package has names: a zone is read once."""
+
+_ALIKE = 0.85
+"""How alike a name must be to be meant, from 0 to 1."""
+
+_OFFSETS = 16_384
+_SECOND = timedelta(seconds=1)
 
 
 class UnknownZone(ValueError):
@@ -60,6 +67,30 @@ def zone_data_version() -> str:
         return ""
 
 
+@lru_cache(_OFFSETS)
+def offset_s(name: str, second: int) -> int:
+    """Return the offset of a zone from UTC at an epoch second, in seconds; :func:`zone` says what it raises."""
+    offset = datetime.fromtimestamp(second, UTC).astimezone(zone(name)).utcoffset()
+    assert offset is not None
+    return offset // _SECOND
+
+
+@lru_cache(_ZONES)
+def change_of_offset(name: str, before_s: int, after_s: int) -> int:
+    """Return the first epoch second with the offset of ``after_s``, which differs from that of ``before_s``.
+
+    The offset must change only once between them. No zone changes its offset twice in two days.
+    """
+    offset = offset_s(name, after_s)
+    while after_s - before_s > 1:
+        middle_s = (before_s + after_s) // 2
+        if offset_s(name, middle_s) == offset:
+            after_s = middle_s
+        else:
+            before_s = middle_s
+    return after_s
+
+
 def _missing(name: str) -> str:
     names = sorted(zone_names())
     if not names:
@@ -69,6 +100,6 @@ def _missing(name: str) -> str:
     if wanted and not meant:
         by_lower = {known.lower(): known for known in names}
         by_lower |= {known.rsplit("/", 1)[-1].lower(): known for known in names}
-        meant = [by_lower[near] for near in difflib.get_close_matches(wanted, by_lower, 1)]
+        meant = [by_lower[near] for near in difflib.get_close_matches(wanted, by_lower, 1, _ALIKE)]
     hint = f"did you mean {meant[0]}?" if wanted and meant else f"write a region and a city, such as {EXAMPLE}"
     return f"there is no zone {quoted(name[:_MAX_NAME])} in the zone data {zone_data_version()}: {hint}"

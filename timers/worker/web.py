@@ -10,6 +10,7 @@ from typing import Any
 from timers.kafka.own_topics import NOTE, WARNING
 from timers.process.metrics import encoder, registry
 from timers.wire.topics import partition_name
+from timers.wire.zones import zone_data_version
 from timers.worker import health
 from timers.worker.health import WorkerStatus
 from timers.worker.metrics import METRICS
@@ -24,7 +25,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     @page("/health/live")
     async def live(web: Any, request: Any) -> Any:
         reasons = health.stuck(status)
-        origin = {"app": status.settings.app_id, "cluster": status.cluster_id}
+        origin = {"app": status.settings.app_id, "cluster": status.cluster_id, "zone_data": zone_data_version()}
         return web.json({"live": not reasons, "reasons": reasons, **origin}, status=UNAVAILABLE if reasons else 200)
 
     @page("/health/ready")

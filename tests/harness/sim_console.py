@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -63,6 +64,10 @@ class SimFollower(TopicsFollower):
 
     async def close(self) -> None:
         self.closed = True
+
+
+def _due_s(request: TimerRequest | None) -> int | None:
+    return None if request is None else request.first_due(int(time.time()))
 
 
 class SimCluster(KafkaCluster):
@@ -149,7 +154,7 @@ class SimCluster(KafkaCluster):
         if request_hash is not None:
             self.request_hashes[self.sources[id]] = request_hash
         new = UNKNOWN if condition is None else SET
-        return VerdictMessage(id, REPLACED if before else new, int(before.at) if before else None, self.sources[id])  # type: ignore[arg-type]
+        return VerdictMessage(id, REPLACED if before else new, _due_s(before), self.sources[id])  # type: ignore[arg-type]
 
     async def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         assert self.recorded, "a change is recorded before it is made"
@@ -161,7 +166,7 @@ class SimCluster(KafkaCluster):
         timer = self.timers.pop(id, None)
         if timer is not None:
             self.sources[id] = f"{TOPIC}/0/{len(self.recorded)}"
-        return VerdictMessage(id, CANCELLED if timer else UNKNOWN, int(timer.at) if timer else None)  # type: ignore[arg-type]
+        return VerdictMessage(id, CANCELLED if timer else UNKNOWN, _due_s(timer))
 
     async def request_hash(self, source: str) -> bytes | None:
         return self.request_hashes.get(source)
@@ -170,7 +175,7 @@ class SimCluster(KafkaCluster):
         """The verdict on a condition that is not true. A cancelled id has a source, and no timer."""
         timer = self.timers.get(id)
         source = self.sources.get(id, f"{TOPIC}/0/1" if timer else None)
-        due_s = None if timer is None else int(timer.at)  # type: ignore[arg-type]
+        due_s = _due_s(timer)
         if due_s in self.fired and condition == source:
             return VerdictMessage(id, TOO_LATE, due_s, source)
         if condition is None or condition == (source or ABSENT):
@@ -208,14 +213,14 @@ class SimCluster(KafkaCluster):
         """The numbers of some timers."""
         timers = [timer for _, timer in sorted(self.timers.items()) if query.topic in (None, timer.topic)]
         start, end = max(0, query.after[3]), max(0, query.after[3]) + self.counted_at_once
-        dues = [(int(timer.at) // query.by_s * query.by_s, timer.topic) for timer in timers[start:end]]  # type: ignore[arg-type]
+        dues = [((_due_s(timer) or 0) // query.by_s * query.by_s, timer.topic) for timer in timers[start:end]]
         counts = [{"from": due_s, "topic": topic, "timers": count} for (due_s, topic), count in Counter(dues).items()]
         following = f"1/{TOPIC}/0/{end}" if end < len(timers) else None
         return WorkerAnswer(200, {"timers": counts, "missing": [], "next": following})
 
     def _shown(self, id: str) -> dict[str, Any]:
         timer = self.timers[id]
-        due_s = int(timer.at)  # type: ignore[arg-type]
+        due_s = _due_s(timer) or 0
         shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
         holds = self.progress.holds.by_target.get(timer.topic, ()) if due_s <= self.now_s else ()
         held = [{"reason": hold.reason, "number": hold.number, "since": hold.since_s} for hold in holds]

@@ -110,8 +110,8 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
     (
         SCHEDULE,
         [
-            (["--value", "x"], "give one of --in DURATION and --at TIME"),
-            (["--value", "x", "--in", "5s", "--at", "5"], "give one of --in DURATION and --at TIME"),
+            (["--value", "x"], "give one of --in DURATION, --at TIME"),
+            (["--value", "x", "--in", "5s", "--at", "5"], "give one of --in DURATION, --at TIME"),
             (["--in", "5s"], "give one of --value TEXT, --file PATH and - (standard input)"),
             (["--in", "5s", "--value", "x", "-"], "give one of --value TEXT, --file PATH and - (standard input)"),
             (["--in", "5s", "--value", "x", "--header", "novalue"], "--header 'novalue' is not NAME=VALUE"),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.client import Repeat
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
@@ -29,6 +30,7 @@ from timers.wire import future
 from timers.wire.formats import RequestRecord
 
 TIMER = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
+REPEATING = {"topic": "t", "value": "v", "id": "r", "repeat": {"cron": "0 9 * * 1-5", "zone": "Europe/Paris"}}
 
 
 async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
@@ -133,6 +135,36 @@ async def test_all_fields_reach_the_request() -> None:
     assert list(request.headers or ()) == [("n", "1"), ("n", None)]
 
 
+async def test_a_repeating_timer_is_set_and_its_first_due_second_is_said() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "POST", "/v1/timers", json=REPEATING)
+        rule = {"cron": "0 9 * * 1-5", "zone": "Europe/Paris", "count": "1"}
+        _, shown = await answer_of(client, "GET", "/v1/next", params=rule)
+        assert (status, answer["due"]) == (201, shown["occurrences"][0]["due"])
+        assert cluster.timers["r"].repeat == Repeat.cron("0 9 * * 1-5", zone="Europe/Paris")
+        body = {name: part for name, part in REPEATING.items() if name != "id"}
+        status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "r"}, json=body)
+        assert (status, answer["verdict"]) == (200, "replaced")
+        batch = {"timers": [{**REPEATING, "id": "s", "repeat": "every=60"}]}
+        assert (await answer_of(client, "POST", "/v1/timers/batch", json=batch))[0] == 201
+
+
+async def test_the_next_occurrences_of_a_rule_are_shown() -> None:
+    async with console(SimCluster()) as client:
+        rule = {"cron": "30 2 * * *", "zone": "America/New_York", "from": "2035-03-10T12:00:00Z", "count": "2"}
+        status, answer = await answer_of(client, "GET", "/v1/next", params=rule)
+        assert status == 200
+        assert [(each["local"], each.get("note")) for each in answer["occurrences"]] == [
+            ("2035-03-11T03:00:00-04:00", "in place of 02:30, which clocks skip"),
+            ("2035-03-12T02:30:00-04:00", None),
+        ]
+        assert "which skips 02:30" in answer["words"][0]
+        for wrong in ({"cron": "30 2 * * *"}, {"every": "soon"}, {}, {"cron": "0 0 31 2 *", "zone": "UTC"}):
+            status, answer = await answer_of(client, "GET", "/v1/next", params=wrong)
+            assert (status, answer["code"]) == (422, "field-invalid")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -156,6 +188,11 @@ async def test_all_fields_reach_the_request() -> None:
         ({**TIMER, "token": 7}, 422, "field-invalid"),
         ({**TIMER, "value": "x" * 1_000_001}, 422, "value-too-large"),
         ({**TIMER, "colour": "red"}, 422, "field-invalid"),
+        ({**TIMER, "id": "a", "repeat": {"every": 60}}, 422, "field-invalid"),  # it has a delay
+        ({**REPEATING, "repeat": {"cron": "0 9 * * *"}}, 422, "field-invalid"),
+        ({**REPEATING, "repeat": "every=60; zone=UTC"}, 422, "field-invalid"),
+        ({**REPEATING, "id": None}, 422, "id-missing"),
+        ({**REPEATING, "value": "x" * 65_536}, 422, "value-too-large"),
         ([TIMER], 400, "parameter-invalid"),
     ],
 )

@@ -58,7 +58,8 @@ WRONG_HEADERS = {
     f"cron=0 9 31 2 *; {PARIS}": "names no day: day 31 does not exist in any of its months (try L",
     f"cron=0 9 31 4,6,SEP,NOV *; {PARIS}": "names no day",
     f"cron={'1,' * 100}1 9 * * *; {PARIS}": "more than 200 bytes",
-    f"cron=0 9 * * *; zone={'x' * 65}": "zone has more than 64 bytes",
+    f"cron=0 9 * * *; zone={'x' * 65}": "is no name of a zone",
+    "cron=0 9 * * *; zone=Europe/Zürich": "zone 'Europe/Zürich' is no name of a zone (try zone=Europe/Berlin)",
 }
 
 
@@ -80,7 +81,7 @@ def test_a_rule_that_is_no_text_is_refused() -> None:
         "cron=0 9 * * *; zone=Europe/Bern": "there is no zone 'Europe/Bern' in the zone data",
         "cron=0 9 * * *; zone=Paris": "did you mean Europe/Paris?",
         "cron=0 9 * * *; zone=Europe/Pariss": "did you mean Europe/Paris?",
-        "cron=0 9 * * *; zone=../etc/passwd": "there is no zone",
+        "cron=0 9 * * *; zone=/etc/passwd": "there is no zone",
         "cron=0 9 * * *; zone=Europe": "there is no zone",
         "every=60; until=1700000000": "until=1700000000 has passed",
         f"cron=0 9 * * *; {PARIS}; until={NOW_S + 60}": "never comes again up to until=",
@@ -130,6 +131,18 @@ def test_a_rule_in_python() -> None:
             Repeat.every(wrong)  # type: ignore[arg-type]
     with pytest.raises(RepeatError, match="has no zone: give an aware datetime"):
         Repeat.every(60, from_=datetime(2027, 1, 1))  # noqa: DTZ001
+
+
+def test_a_part_cannot_bring_another_one() -> None:
+    for make in (
+        lambda: Repeat.cron("0 9 * * *; until=5", zone="Europe/Paris"),
+        lambda: Repeat.cron("0 9 * * *", zone="Europe/Paris; until=5"),
+        lambda: Repeat.every(60, except_="2026-12-24; until=5"),
+        lambda: Repeat.every(60, catch_up="latest; until=5"),
+        lambda: Repeat.cron("0 9 * * *", zone="\ud800"),
+    ):
+        with pytest.raises(RepeatError):
+            make()
 
 
 def test_the_share_of_an_id_is_the_same_for_ever() -> None:

@@ -16,7 +16,8 @@ import click
 
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, worker_option
-from timers.client.request import from_now, parse_ahead, parse_due, parse_duration
+from timers.cli.repeats import repeat_options, rule_of, say_zone_data
+from timers.client.request import from_now, id_key, parse_ahead, parse_due, parse_duration
 from timers.core.fired import PAUSE
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED
@@ -72,6 +73,8 @@ _MAX_BAD_LINES = 20
 @click.option(
     "--at", metavar="TIME", help="When: 2030-01-31T12:00:00Z, '2030-01-31T12:00:00 Europe/Berlin', or epoch seconds."
 )
+@click.option("--cron", metavar="LINE", help="Repeat: minute, hour, day of month, month, day of week: '0 9 * * 1-5'.")
+@repeat_options
 @click.option("--topic", "-t", help="Topic that the callback goes to.")
 @click.option("--key", "-k", help="Record key of the callback; without it the callback has no key.")
 @click.option("--value", "-v", metavar="TEXT", help="Record value of the callback.")
@@ -106,12 +109,16 @@ def schedule(
     lines: BinaryIO | None,
     output: Output,
     source: str | None,
+    **rule: Any,
 ) -> int:
     """Schedule one timer, or many: a callback is sent to TOPIC at the due second.
 
     The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id
     the request goes to TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` cancels the timer. With
     --if-absent or --if-source the command waits for the verdict; exit code 5: nothing was changed.
+
+    With --cron and --zone, or with --every, the timer repeats (docs/repeating.md); it needs an --id. `timers next`
+    shows when a rule fires.
 
     Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds) or
     at. It may have key, id, token and headers. Or the file is CSV, and its first line names these fields. All lines are
@@ -121,25 +128,26 @@ def schedule(
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
       timers schedule --at 2030-01-31T12:00:00Z --topic orders --key o-17 - < order.json
+      timers schedule --id report --cron '0 9 * * 1-5' --zone Europe/Paris --topic reports --value daily
       echo '{"topic": "orders", "value": "expired", "delay": "15m"}' | timers schedule --from-file -
     """
     one_timer = (duration, at, key, value, path, id, if_source, source)
     if lines is not None:
-        if any(given is not None for given in one_timer) or headers or if_absent:
+        if any(given is not None for given in one_timer) or headers or if_absent or any(rule.values()):
             raise click.UsageError("--from-file goes with --topic, --create-topic and -o only: its lines hold the rest")
         _schedule_lines(load_settings(), lines, topic, create_topic, output)
         return 0
     if topic is None:
         raise click.UsageError("Missing option '--topic' / '-t'.")
-    if (duration is None) == (at is None):
-        raise click.UsageError("give one of --in DURATION and --at TIME")
+    if (duration is not None) + (at is not None) + any(rule.values()) != 1:
+        raise click.UsageError("give one of --in DURATION, --at TIME, --cron LINE --zone ZONE, and --every DURATION")
     if sum(given is not None for given in (value, path, source)) != 1:
         raise click.UsageError("give one of --value TEXT, --file PATH and - (standard input)")
     if (if_absent or if_source) and (id is None or (if_absent and if_source)):
         raise click.UsageError("--if-absent and --if-source need --id, and exclude each other")
     pairs = [header(text) for text in headers]
     id = None if id is None else argument_id(id)
-    due_s = due_second(duration, at)  # computed once: the line printed shows the due second that is sent
+    due_s, when = _when(duration, at, rule, id)
     if value is not None:
         body = argument_bytes(value)
     else:
@@ -149,7 +157,7 @@ def schedule(
     settings = load_settings()
     if create_topic:
         _create_topics(settings, [topic])
-    fields_of_timer = {"key": record_key, "value": body, "at": datetime.fromtimestamp(due_s, UTC), "headers": pairs}
+    fields_of_timer = {"key": record_key, "value": body, "headers": pairs, **when}
     told = _send(settings, topic, id, fields_of_timer, if_absent=if_absent, if_source=if_source)
     if told.verdict in REFUSED:
         refused = VerdictMessage(told, told.verdict, told.due_s, told.version)
@@ -158,7 +166,27 @@ def schedule(
     more = {} if told.verdict is None else {"verdict": told.verdict, "version": told.version}
     show_due(output, told, due_s, "it fires at once", **more)
     _warn_of_missing_topics(settings, [topic])
+    if rule["zone"]:
+        say_zone_data(settings)
     return 0
+
+
+def _when(duration: str | None, at: str | None, rule: Mapping[str, Any], id: str | None) -> tuple[int, dict[str, Any]]:
+    """The first due second of a timer, and the argument of the client for it.
+
+    The second is computed once, so that the line that is printed shows the one that is sent.
+    """
+    repeat = rule_of(rule)
+    if repeat is None:
+        due_s = due_second(duration, at)
+        return due_s, {"at": datetime.fromtimestamp(due_s, UTC)}
+    if id is None:
+        raise click.UsageError("a timer that repeats needs --id, by which it is changed and cancelled")
+    now_s = int(time.time())
+    repeat.check(now_s)
+    first_s = repeat.first_due(now_s, id_key(id))
+    assert first_s is not None  # it was checked
+    return first_s, {"repeat": repeat}
 
 
 def due_second(duration: str | None, at: str | None) -> int:
@@ -249,7 +277,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             raise
     for (number, request), timer_id in zip(timers, ids, strict=True):
         if timer_id is not None:
-            due_s = int(request.at)  # type: ignore[arg-type]  # the reader gives an epoch second
+            due_s = request.first_due(int(time.time()))
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
     _warn_of_missing_topics(settings, topics)
     if failure is not None:

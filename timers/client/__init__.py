@@ -9,7 +9,7 @@
 
 A timer without an id is cancelled by its receiver, with a token: :mod:`timers.client.tokens`. A timer with an id is
 replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``, each under a condition if you
-want: ``if_absent``, ``if_source``. ``send_later`` works like
+want: ``if_absent``, ``if_source``. It may repeat: ``repeat=Repeat.every(900)``. ``send_later`` works like
 kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues. A receiver that may get a record
 twice accepts each timer once: :mod:`timers.client.tokens`.
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         TokenStore,
         source_of,
     )
+    from timers.wire.repeat import Repeat
     from timers.wire.verdict import VerdictMessage
 
 _MODULES = {
@@ -67,6 +68,7 @@ _MODULES = {
     "Backoff": "timers.client.retry",
     "MappingFirings": "timers.client.tokens",
     "MappingTokens": "timers.client.tokens",
+    "Repeat": "timers.wire.repeat",
     "SqlFirings": "timers.client.tokens",
     "SqlTokens": "timers.client.tokens",
     "Timeouts": "timers.client.tokens",
@@ -97,6 +99,7 @@ __all__ = [
     "NoVerdictError",
     "PartlyPublishedError",
     "PublishError",
+    "Repeat",
     "SettingsError",
     "SqlFirings",
     "SqlTokens",

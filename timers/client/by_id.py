@@ -274,7 +274,8 @@ class ById(Publisher):
 
     def _encode(self, request: TimerRequest) -> Record:
         id_key("" if request.id is None else request.id)  # without an id the record would be one for another topic
-        return Encoder(self._kafka.max_request_bytes)(request)
+        own = () if request.repeat is None else self._kafka.settings.own_topics
+        return Encoder(self._kafka.max_request_bytes, own)(request)
 
     def _sent(self, call: _Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
         if isinstance(result, TimersError):

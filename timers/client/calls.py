@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from timers.client.request import At, BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, DeadLetterRecord, plan
 from timers.core.operation import REFUSED, VerdictName
+from timers.wire.repeat import Repeat
 from timers.wire.verdict import VerdictMessage
 
 _IdResult = TypeVar("_IdResult")
@@ -98,6 +99,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
         headers: HeadersLike = (),
         token: str | None = None,
         id: str | None = None,
+        repeat: Repeat | None = None,
         if_absent: bool = False,
         timeout_s: float | None = None,
     ) -> _IdResult:
@@ -114,6 +116,8 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
             id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``). A timer with the same
                 id is replaced; :meth:`update` also waits for the verdict.
+            repeat: when the timer repeats, in place of ``at`` and ``delay``; it needs an id. Make one with
+                ``Repeat.cron("0 9 * * 1-5", zone="Europe/Paris")`` or ``Repeat.every(900)`` (``docs/repeating.md``).
             if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
                 repeated, and never makes two timers.
             timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
@@ -128,7 +132,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
             PublishError: the broker did not take it within the client's ``timeout_s``.
             NoVerdictError: with ``if_absent``, as :meth:`update`.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
         return self.schedule_request(request, if_absent=if_absent, timeout_s=timeout_s)
 
     def send_later(
@@ -161,6 +165,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        repeat: Repeat | None = None,
         if_source: str | None = None,
         timeout_s: float | None = None,
     ) -> _VerdictResult:
@@ -179,7 +184,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
         return self.update_if(request, if_source, timeout_s=timeout_s)
 
     def retry_later(

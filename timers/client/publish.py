@@ -298,7 +298,7 @@ class Publisher:
             elif sources is not None:
                 sources[index] = id or _timer_id(message)
 
-        encode = Encoder(self._kafka.max_request_bytes)
+        encode = Encoder(self._kafka.max_request_bytes, self._kafka.settings.own_topics)
         by_id = False
         deadline = monotonic() + self.timeout_s
         topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from numbers import Real
@@ -25,6 +25,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
+from timers.wire.repeat import HEADER, MAX_VALUE_BYTES, Repeat
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
@@ -56,6 +57,13 @@ class TimerRequest(NamedTuple):
     headers: HeadersLike = ()
     token: str | None = None
     id: str | None = None
+    repeat: Repeat | None = None
+
+    def first_due(self, now_s: int) -> int:
+        """When the timer is due, whose ``at`` is an epoch second; or first due, if it is set now and repeats."""
+        due_s = self.at if self.repeat is None else self.repeat.first_due(now_s, id_key(self.id or ""))
+        assert isinstance(due_s, int)  # it was checked before
+        return due_s
 
 
 Record: TypeAlias = tuple[bytes, bytes, list[Header] | None]
@@ -71,12 +79,15 @@ class Encoder:
 
     Args:
         max_request_bytes: largest record value that the worker accepts (``TIMERS_MAX_REQUEST_BYTES``).
+        own_topics: topics of the engine. A timer that repeats must not send to them: each of its callbacks would be
+            another request.
     """
 
-    __slots__ = ("_due_s", "_future", "_max_request_bytes", "_record_key", "_topic")
+    __slots__ = ("_due_s", "_future", "_max_request_bytes", "_own_topics", "_record_key", "_topic")
 
-    def __init__(self, max_request_bytes: int) -> None:
+    def __init__(self, max_request_bytes: int, own_topics: Collection[str] = ()) -> None:
         self._max_request_bytes = max_request_bytes
+        self._own_topics = own_topics
         self._future = Future()
         self._topic: object = object()  # not equal to any topic
         self._due_s = -1
@@ -89,7 +100,9 @@ class Encoder:
             InvalidTimerError: with one sentence that says which part is wrong and what it should be.
         """
         try:
-            topic, key, value, at, delay, headers, token, id = request
+            topic, key, value, at, delay, headers, token, id, repeat = request
+            if repeat is not None:
+                return self.definition(request, int(time.time()))
             due_s = at if type(at) is int and at == self._due_s and delay is None else due_second(at, delay)
             if due_s != self._due_s:
                 self._record_key = b"%d" % due_s
@@ -105,7 +118,7 @@ class Encoder:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             except (TypeError, ValueError):
                 if isinstance(key, bytearray | memoryview):
-                    return self(TimerRequest(topic, bytes(key), value, at, delay, headers, token, id))
+                    return self(TimerRequest(*request)._replace(key=bytes(key)))
                 if key is not None and not isinstance(key, bytes):
                     raise
                 future.callBackKey = ""
@@ -128,6 +141,35 @@ class Encoder:
             raise
         except Exception as error:  # objects of callers convert and compare themselves, as those of numpy and pandas do
             raise InvalidTimerError(_what_is_wrong(request)) from error
+
+    def definition(self, request: TimerRequest, now_s: int) -> Record:
+        """The record of a timer that repeats, requested at ``now_s``. It has no due second.
+
+        Raises:
+            InvalidTimerError: as for other requests; or its rule never comes again, or it has no id.
+        """
+        request = TimerRequest(*request)  # a plain tuple serves, too
+        repeat = request.repeat
+        if not isinstance(repeat, Repeat):
+            raise InvalidTimerError(
+                f"repeat={quoted(repeat):.100} is no Repeat: make one with Repeat.cron(...) or Repeat.every(...)"
+            )
+        if request.at is not None or request.delay is not None:
+            raise InvalidTimerError("a timer that repeats has neither at nor delay: its rule may have from_=...")
+        if request.id is None:
+            raise InvalidTimerError("a timer that repeats needs an id, by which it is cancelled: give id=...")
+        if request.topic in self._own_topics:
+            raise InvalidTimerError(
+                f"callback topic {quoted(request.topic)} is one of the engine: a timer that repeats makes no requests"
+            )
+        repeat.check(now_s)
+        key, payload, headers = self(request._replace(repeat=None, at=_FIRST_AT_S))
+        if len(payload) > MAX_VALUE_BYTES:
+            raise TimerTooLargeError(
+                f"this timer makes a request of {len(payload)} bytes, and one that repeats may have {MAX_VALUE_BYTES}, "
+                "because each occurrence is written to the log: send a reference instead of the data"
+            )
+        return key, payload, [*(headers or ())[:-1], (HEADER, repeat.to_header())]
 
 
 def wrong_request(index: int, error: InvalidTimerError) -> str:

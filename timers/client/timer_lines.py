@@ -6,9 +6,10 @@ One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timer
     {"topic": "orders", "value": {"base64": "/wA="}, "at": "2030-01-31T12:00:00Z", "id": "order-18",
      "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
 
-Each line has ``at`` (as :func:`~timers.client.request.parse_due` reads it) or ``delay`` (``15m`` or seconds). ``key``
-may be missing or null: then the callback has no key. ``headers`` may also be a list of pairs, for names that repeat. A
-``value`` that is another object, or a list, is sent as JSON without spaces.
+Each line has ``at`` (as :func:`~timers.client.request.parse_due` reads it), ``delay`` (``15m`` or seconds) or
+``repeat`` (as :func:`repeat_of` reads it). ``key`` may be missing or null: then the callback has no key. ``headers``
+may also be a list of pairs, for names that repeat. A ``value`` that is another object, or a list, is sent as JSON
+without spaces.
 
 In CSV the first line names the fields, and cells that are empty are missing, except that of the value::
 
@@ -33,8 +34,9 @@ from timers.client.request import TimerRequest, due_second, parse_due, parse_dur
 from timers.core.printable import quoted
 from timers.errors import InvalidTimerError
 from timers.process.counted import counted
+from timers.wire.repeat import Repeat
 
-_FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")
+_FIELDS = ("topic", "key", "value", "at", "delay", "repeat", "id", "token", "headers")
 _SHOWN = 100
 """Characters of a wrong name that an error repeats."""
 
@@ -190,7 +192,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def parse_fields(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell) -> TimerRequest:
-    """The timer with these fields. Its due time is an epoch second.
+    """The timer with these fields. Its due time is an epoch second, or its rule is one that comes again.
 
     Args:
         say: as in :func:`due_of`.
@@ -199,7 +201,8 @@ def parse_fields(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], ob
         InvalidTimerError: they are no timer; the sentence says what is expected.
     """
     check_names(fields)
-    return request_of(fields, due_of(fields, now_ns, say))
+    repeat = repeat_in(fields, now_ns // 10**9, say)
+    return request_of(fields, due_of(fields, now_ns, say) if repeat is None else None, repeat)
 
 
 def check_names(fields: Mapping[str, Any]) -> None:
@@ -231,8 +234,61 @@ def due_of(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] 
     return due_second(at, parse_duration(delay) if isinstance(delay, str) else delay, now_ns=now_ns)
 
 
-def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
-    """The timer with these fields, due then.
+_PARTS = ("cron", "zone", "every", "from", "until", "catch_up", "spread", "except")
+_TIME = 'a text such as "2030-01-31T12:00:00Z", or an epoch second'
+_SPAN = 'a text such as "15m", or whole seconds'
+_NUMBERS = {"every": _SPAN, "spread": _SPAN, "from": _TIME, "until": _TIME}
+"""Part of a rule -> what it may be besides a text."""
+
+
+def repeat_in(fields: Mapping[str, Any], now_s: int, say: Callable[[str], object] = tell) -> Repeat | None:
+    """The rule among the fields of a timer, which comes again; None: it does not repeat.
+
+    Raises:
+        InvalidTimerError: it is none, never comes again, or there is a due time, too.
+    """
+    rule = fields.get("repeat")
+    if rule is None:
+        return None
+    if fields.get("at") is not None or fields.get("delay") is not None:
+        raise InvalidTimerError("a timer that repeats has neither at nor delay: its rule may have from")
+    repeat = repeat_of(rule, say)
+    repeat.check(now_s)
+    return repeat
+
+
+def repeat_of(rule: Any, say: Callable[[str], object] = tell) -> Repeat:
+    """The rule of a timer that repeats: the text of the header ``timer-repeat``, or an object with its parts.
+
+    In an object ``every`` and ``spread`` are texts such as ``15m`` or seconds, ``from`` and ``until`` are texts such as
+    ``2030-01-31T12:00:00Z`` or epoch seconds, and ``except`` is a list of dates.
+
+    Raises:
+        InvalidTimerError: it is none.
+    """
+    if isinstance(rule, str):
+        return Repeat.of_header(rule.encode("utf-8", "surrogatepass"))
+    if not isinstance(rule, Mapping):
+        raise InvalidTimerError(f'repeat is {_kind(rule)}: give {{"cron": "0 9 * * 1-5", "zone": "Europe/Paris"}}')
+    parts: dict[str, str] = {}
+    for name, part in rule.items():
+        if name not in _PARTS:
+            raise InvalidTimerError(f"repeat has no field {quoted(name[:_SHOWN])}: the fields are {', '.join(_PARTS)}")
+        if name == "except" and isinstance(part, list | tuple) and all(isinstance(each, str) for each in part):
+            part = ",".join(part) or None
+        elif isinstance(part, str) and name in ("every", "spread"):
+            part = parse_duration(part)
+        elif isinstance(part, str) and name in ("from", "until"):
+            part = parse_due(part, say)
+        elif not isinstance(part, str | None) and (name not in _NUMBERS or type(part) is not int):
+            raise InvalidTimerError(f"{name} of repeat is {_kind(part)}: give {_NUMBERS.get(name, 'a text')}")
+        if part is not None:
+            parts[name.replace("_", "-")] = str(part)
+    return Repeat.of_parts(parts)
+
+
+def request_of(fields: Mapping[str, Any], due_s: int | None, repeat: Repeat | None = None) -> TimerRequest:
+    """The timer with these fields, due then, or with this rule.
 
     Raises:
         InvalidTimerError: another field than the due time is wrong.
@@ -250,6 +306,7 @@ def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
         _headers(fields.get("headers")),
         fields.get("token"),
         fields.get("id"),
+        repeat,
     )
 
 

@@ -125,6 +125,21 @@ _KEY = Parameter("key", s.string("a key", maxLength=2000), "only timers whose ca
 _CURSOR = Parameter("cursor", s.string("`next` of the page before", maxLength=2000))
 _LIMIT = Parameter("limit", s.integer(1, s.MAX_LIMIT, "largest number of items in a page", default=100))
 
+_RULE = tuple(
+    Parameter(name, s.string(what, maxLength=1000), what)
+    for name, what in {
+        "cron": "minute, hour, day of month, month, day of week",
+        "zone": "zone of the cron line",
+        "every": "interval in place of a cron line, such as `15m`",
+        "from": "first moment that counts",
+        "until": "last moment that counts",
+        "spread": "such as `10m`: each timer is late by a share of this",
+        "except": "local dates without an occurrence, with commas between them",
+    }.items()
+)
+_SHARE_ID = Parameter("id", s.ID, "the timer whose share of `spread` is shown")
+_COUNT = Parameter("count", s.integer(1, s.MAX_LIMIT, "how many occurrences", default=10))
+
 _PUBLISH = ("unknown", "brokers-unreachable", "publish-refused", "ids-off", "topic-forbidden", "id-forbidden")
 _INVALID = (
     *("due-invalid", "topic-missing", "topic-invalid", "value-missing", "value-too-large", "field-invalid"),
@@ -188,6 +203,14 @@ ROUTES: tuple[Route, ...] = (
         (Answer(200, "a page", "TimerList"),),
         (_TOPIC, _FROM, _TO, _PREFIX, _KEY, _LIMIT, _CURSOR, _VALUE),
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
+    ),
+    Route(
+        "/v1/next",
+        "nextOccurrences",
+        "Show when a repeating timer with this rule would fire next, and what clock changes do to it. Nothing is set.",
+        (Answer(200, "the next occurrences, in the order of time", "NextOccurrences"),),
+        (*_RULE, _SHARE_ID, _COUNT),
+        problems=("field-invalid",),
     ),
     Route(
         "/v1/timer",

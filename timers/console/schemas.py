@@ -9,6 +9,7 @@ from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN
 from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
+from timers.wire.repeat import CATCH_UPS, MAX_EXCEPTED
 from timers.wire.targets import MAX_TEXT
 
 MAX_ID_CHARACTERS = 512
@@ -80,6 +81,17 @@ LETTER_NAME = string(
     maxLength=300,
 )
 
+_RULE = {
+    "cron": string("minute, hour, day of month, month, day of week: `0 9 * * 1-5`"),
+    "zone": string("zone of the cron line: `Europe/Paris`"),
+    "every": {**TIME, "description": 'interval in place of a cron line: seconds, or such as "15m"'},
+    "from": {**TIME, "description": "first moment that counts, as `at`; with `every` the first occurrence"},
+    "until": {**TIME, "description": "last moment that counts"},
+    "catch_up": string("what is sent of missed occurrences", enum=list(CATCH_UPS)),
+    "spread": {**TIME, "description": "each timer is late by a share of this, which is always the same for its id"},
+    "except": list_of(string("2026-12-24"), "local dates without an occurrence", maxItems=MAX_EXCEPTED),
+}
+
 _TIMER_FIELDS = {
     "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
     "key": nullable(DATA, "key of the callback; missing or null: none"),
@@ -93,6 +105,11 @@ _TIMER_FIELDS = {
         "description": "due time: RFC 3339, local (`2030-01-31T12:00:00 Europe/Berlin`), or epoch seconds",
     },
     "delay": {**TIME, "description": 'time from now: seconds, or such as "15m". Give `at` or `delay`'},
+    "repeat": {
+        "description": "when the timer repeats, in place of `at` and `delay`; it needs an id. A text, as in the header "
+        "`timer-repeat`, or an object",
+        "anyOf": [string(), object_of(_RULE, ())],
+    },
     "token": string("sent in the header `callback-token`", minLength=1),
     "headers": {
         "description": 'headers of the callback: {"name": "value"}, or a list of pairs',
@@ -169,6 +186,24 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "searched_to": nullable(SECOND, "due second up to which all timers were searched; null: all"),
             "complete": boolean("whether all partitions answered, up to `next`"),
             "missing": _MISSING,
+        }
+    ),
+    "NextOccurrences": object_of(
+        {
+            "occurrences": list_of(
+                object_of(
+                    {
+                        "nominal": number("the epoch second that the rule names"),
+                        "due": number("when the callback is sent: the nominal second and the share of the spread"),
+                        "due_at": string("RFC 3339"),
+                        "local": string("the nominal second in the zone of the rule, in RFC 3339"),
+                        "note": string("what a clock change does to this occurrence"),
+                    },
+                    ("nominal", "due", "due_at", "local"),
+                )
+            ),
+            "words": list_of(string(), "how the days are chosen, and what the next clock changes do"),
+            "zone_data": string("version of the console's rules of time zones"),
         }
     ),
     "FoundTimers": object_of({"id": string(), "timers": list_of(reference("Timer")), "missing": _MISSING}),

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from timers.client import timer_lines
-from timers.client.request import TimerRequest
+from timers.client.repeat_words import sentences, upcoming
+from timers.client.request import TimerRequest, id_key
 from timers.console.call import (
     CONFIRM_S,
     Call,
@@ -56,6 +57,7 @@ from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
 from timers.wire.query import Timer
 from timers.wire.verdict import VerdictMessage
+from timers.wire.zones import zone_data_version
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ async def set_timer(call: Call) -> Reply:
             id = await call.console.cluster.client.schedule_request(request)
         except TimersError as error:
             raise publish_problem(error, request.id) from None
-        return _accepted(call, id, int(request.at))  # type: ignore[arg-type]  # the parser computed it
+        return _accepted(call, id, _first_due(call, request))
     assert condition == ABSENT, "POST takes no other condition"
     if request.id is None:
         raise Problem("parameter-invalid", "If-None-Match: * needs an id in the body")
@@ -90,7 +92,7 @@ async def set_timer(call: Call) -> Reply:
     if isinstance(verdict, Reply):
         return verdict
     _check_condition(verdict)
-    return _accepted(call, request.id, int(request.at), verdict.version)  # type: ignore[arg-type]
+    return _accepted(call, request.id, _first_due(call, request), verdict.version)
 
 
 @handles("setTimers")
@@ -121,7 +123,7 @@ async def set_timers(call: Call) -> Reply:
         elif isinstance(result, BaseException):
             raise result
         else:
-            answers.append(_accepted(call, result, int(request.at)).body)  # type: ignore[arg-type]
+            answers.append(_accepted(call, result, _first_due(call, request)).body)
     if len(problems) == len(requests):
         raise problems[0]
     return Reply({"timers": answers, "failed": len(problems)}, 201)
@@ -137,7 +139,7 @@ async def _set_once(call: Call, key: str) -> Reply:
     if isinstance(verdict, Reply):
         return verdict
     if verdict.verdict != EXISTS:
-        return _accepted(call, id, int(request.at), verdict.version)  # type: ignore[arg-type]
+        return _accepted(call, id, _first_due(call, request), verdict.version)
     try:
         found = await call.console.cluster.request_hash(verdict.version or "")
     except RequestDeletedError as deleted:
@@ -154,6 +156,10 @@ async def _set_once(call: Call, key: str) -> Reply:
     if own_id is not None:
         _check_condition(verdict)
     return Reply(verdict.fields())
+
+
+def _first_due(call: Call, request: TimerRequest) -> int:
+    return request.first_due(int(call.console.now_s()))
 
 
 def _accepted(call: Call, id: str, due_s: int, version: str | None = None) -> Reply:
@@ -294,6 +300,22 @@ def _already_fired(id: str, due_s: int | None) -> Problem:
     return Problem("already-fired", f"the timer {quoted(id)} has fired already", id=id, due=due_s)
 
 
+@handles("nextOccurrences")
+async def next_occurrences(call: Call) -> Reply:
+    given, now_s = dict(call.parameters), int(call.console.now_s())
+    id, count = given.pop("id", None), given.pop("count")
+    try:
+        repeat = timer_lines.repeat_of(given)
+        repeat.check(now_s)
+    except InvalidTimerError as error:
+        raise Problem("field-invalid", str(error)) from None
+    if repeat.every_s is not None and repeat.from_s is None:
+        repeat = repeat.with_from(now_s)
+    found = upcoming(repeat, now_s, count, None if id is None else id_key(id))
+    words = sentences(repeat, max(now_s, repeat.from_s or 0))
+    return Reply({"occurrences": [each.fields() for each in found], "words": words, "zone_data": zone_data_version()})
+
+
 @handles("getTimer")
 async def get_timer(call: Call) -> Reply:
     check_values(call, call.parameters["value"])
@@ -372,9 +394,12 @@ def _request(call: Call, fields: Any) -> TimerRequest:
         raise Problem(error.code, str(error)) from None
     try:
         timer_lines.check_names(fields)
-        request = timer_lines.request_of(fields, _due_s(call, fields))
+        repeat = timer_lines.repeat_in(fields, int(call.console.now_s()))
+        request = timer_lines.request_of(fields, _due_s(call, fields) if repeat is None else None, repeat)
     except InvalidTimerError as error:
         raise Problem("field-invalid", str(error)) from None
+    if repeat is not None and request.id is None:
+        raise Problem("id-missing", "a timer that repeats needs an id, by which it is changed and cancelled")
     _check_topic(call, request.topic)
     return request
 

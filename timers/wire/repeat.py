@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Self
 
 from timers.core.printable import quoted
+from timers.errors import InvalidTimerError
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.cron import DAY_S, EPOCH_DAY, CronError, Rule, least_gap, newest_seconds, next_second, parse
 from timers.wire.instants import epoch_second
@@ -41,9 +42,12 @@ from timers.wire.zones import zone as zone_of
 LATEST, ALL, NONE = "latest", "all", "none"
 CATCH_UPS = (LATEST, ALL, NONE)
 
+HEADER = "timer-repeat"
+
 MAX_HEADER_BYTES = 1_000
+MAX_VALUE_BYTES = 65_536
+"""Of a request's value: each occurrence writes it to the log again."""
 MAX_EXCEPTED = 50
-MAX_ZONE_BYTES = 64
 
 GAP_DAYS = 400
 """Days in which the least gap of a rule is looked for: more than a year, so that both changes of clocks are in them."""
@@ -52,9 +56,11 @@ EXAMPLE = "cron=0 9 * * 1-5; zone=Europe/Paris"
 
 _NAMES = ("every", "cron", "zone", "from", "until", "catch-up", "spread", "except")
 _SECONDS = re.compile("[0-9]{1,11}", re.ASCII)
+_PLAIN = re.compile(rb"every=([1-9][0-9]{0,10}); from=([0-9]{1,11})")
+_ZONE = re.compile("[A-Za-z0-9_+/-]{1,64}", re.ASCII)
 
 
-class RepeatError(ValueError):
+class RepeatError(InvalidTimerError, ValueError):
     """A rule that cannot be read, or that a sender must not set. The message names what is wrong, and what works."""
 
 
@@ -143,7 +149,7 @@ class Repeat:
             "spread": _seconds_of("spread", spread),
             "except": ",".join(dates) or None,
         }
-        return cls._of_parts({name: str(part) for name, part in parts.items() if part is not None})
+        return cls.of_parts({name: str(part) for name, part in parts.items() if part is not None})
 
     # ---- the header -------------------------------------------------------------------------------------------------
 
@@ -154,10 +160,16 @@ class Repeat:
         Raises:
             RepeatError: it is no rule.
         """
-        return _of_header(data)
+        plain = _PLAIN.fullmatch(data)  # 1 µs in place of 7: each interval has a rule of its own
+        return _of_header(data) if plain is None else cls(None, int(plain[1]), None, int(plain[2]))
 
     @classmethod
-    def _of_parts(cls, parts: dict[str, str]) -> Self:
+    def of_parts(cls, parts: Mapping[str, str]) -> Self:
+        """Read the parts of the header, by name.
+
+        Raises:
+            RepeatError: they are no rule.
+        """
         has_line = "cron" in parts
         if has_line == ("every" in parts):
             raise RepeatError(f"a rule has one of cron and every (try {EXAMPLE!r} or 'every=900')")
@@ -165,8 +177,8 @@ class Repeat:
         if has_line:
             if "zone" not in parts:
                 raise RepeatError(f"cron line {quoted(parts['cron'])} has no zone (try zone={EXAMPLE_ZONE})")
-            if len(parts["zone"].encode()) > MAX_ZONE_BYTES:
-                raise RepeatError(f"zone has more than {MAX_ZONE_BYTES} bytes (try zone={EXAMPLE_ZONE})")
+            if _ZONE.fullmatch(parts["zone"]) is None:
+                raise RepeatError(f"zone {quoted(parts['zone'])} is no name of a zone (try zone={EXAMPLE_ZONE})")
             try:
                 parse(parts["cron"])
             except CronError as error:
@@ -237,6 +249,16 @@ class Repeat:
         second = next_second(self._rule(), after_s) if self.every_s is None else self._next_of_every(after_s)
         return second if second is not None and second <= (self.until_s or MAX_DUE_S) else None
 
+    def first_due(self, now_s: int, id: bytes) -> int | None:
+        """Return when a timer with this rule that is set now is due first; None: never.
+
+        Raises:
+            UnknownZone: this machine lacks the zone.
+        """
+        begun = self.with_from(now_s) if self.every_s is not None and self.from_s is None else self
+        nominal_s = begun.next_nominal(now_s)
+        return None if nominal_s is None else nominal_s + self.share_s(id)
+
     def newest(self, after_s: int, through_s: int, most: int) -> tuple[list[int], int]:
         """Return the newest ``most`` nominal seconds in (after, through], ascending, and how many there are in it.
 
@@ -272,8 +294,7 @@ class Repeat:
                 zone_of(self.zone)
         except UnknownZone as error:
             raise RepeatError(str(error)) from None
-        begun = self if self.every_s is None or self.from_s is not None else self.with_from(now_s)
-        if begun.next_nominal(now_s) is None:
+        if self.first_due(now_s, b"") is None:
             until = "" if self.until_s is None else f" up to until={self.until_s}"
             raise RepeatError(f"the rule {quoted(self.to_header())} never comes again{until} (try {EXAMPLE!r})")
         if self.spread_s and self.spread_s >= (gap_s := self.least_gap_s(now_s)):
@@ -350,7 +371,7 @@ def _of_header(data: bytes) -> Repeat:
         if not value:
             raise RepeatError(f"the rule has {name} without a value (leave it out, or try {EXAMPLE!r})")
         parts[name] = value
-    return Repeat._of_parts(parts)
+    return Repeat.of_parts(parts)
 
 
 def _whole(name: str, text: str, example: str) -> int:

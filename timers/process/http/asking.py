@@ -82,6 +82,18 @@ def ask(
         ) from None
 
 
+def worker_zone_data(settings: Settings, timeout_s: float) -> str | None:
+    """The version of the zone data of the worker that is asked; None if it does not answer, or does not say it."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{settings.query_url}/health/live", timeout=timeout_s) as response:
+            live = decode_json(response.read(MAX_ANSWER_BYTES + 1))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    version = live.get("zone_data") if isinstance(live, dict) else None
+    return version if isinstance(version, str) else None
+
+
 def _sentence(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return str(answer["error"])

@@ -235,7 +235,10 @@ class HoldChecks:
         is_done = runner.loop.idle and machine.state is State.ACCEPTING
         if told is None or told[0] is not runner or not is_done:
             return
-        if machine.progress.fired_through >= (tick.second, MAX_OFFSET):
+        released_s = (
+            (machine.released_s or 0) if runner.indexed else tick.second
+        )  # another owner may have fired further
+        if released_s >= tick.second and machine.progress.fired_through >= (tick.second, MAX_OFFSET):
             # It may have read less since.
             known = min(each[-1].number if each else 0 for each in (told[1], runner.loop.commands))
             self._check_taken(runner, known, tick.second)

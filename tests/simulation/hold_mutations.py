@@ -81,11 +81,10 @@ CHANGED = {
     ),
     "[I34] a chunk deletes what is held": paused(
         (
-            "self._store.delete(after.fired_through, count, rest, passing.kept)",
+            "self._store.delete(after.fired_through, chunk.count, chunk.rest, chunk.kept)",
             f"self._store.drop_through(after.fired_through, {MAX_OFFSET})",
         ),
     ),
-    "[I34] the rest of a group of which all is held is lost": paused(("count or rest", "count")),
     "[I34] what is held and what waits are one group": paused((SPLIT, f"Split(dict(free), {TOGETHER}, {{}})")),
     "[I35] a paused target is released": paused(
         ("hold.target not in paused and hold.quota(second) != 0", "hold.quota(second) != 0"),
@@ -114,8 +113,8 @@ CHANGED = {
     ),
     "[I36] a noisy hold begins before the chunk": paused(
         (
-            "with_noisy(after, fired, ..., ..., ...)",
-            "after.with_holds(with_noisy(self.progress, fired, ..., ..., ...).holds)",
+            "with_noisy(replace(self.progress, fired_through=...), noisy, tick.second)",
+            "replace(with_noisy(self.progress, noisy, tick.second), fired_through=...)",
         ),
     ),
     "[I36] a noisy hold goes on beside a pause": paused(

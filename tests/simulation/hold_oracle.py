@@ -141,6 +141,8 @@ class HoldChecks:
         by_itself = [hold.over_s] if 0 < hold.until_s <= hold.resumed_s else []
         if hold.over_s not in by_command + by_itself:
             raise Violation(f"{machine} has ended {hold}, after the commands up to {before.taken}")
+        # Of a second that waits for its requests, nothing is known yet.
+        second = hold.resumed_s if self._released_s is None else min(hold.resumed_s, self._released_s)
         left = [
             request.key
             for offset, request in self._logs[machine].timers()
@@ -148,7 +150,7 @@ class HoldChecks:
             and request.row[1] == hold.target
             and request.key is not None
             and offset < after.next_offset
-            and request.key[0] <= hold.resumed_s
+            and request.key[0] <= second
             and not after.is_past(request.key)
             and self._counts(machine, request, after)
         ]

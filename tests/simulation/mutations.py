@@ -170,8 +170,8 @@ CHANGED = {
             f"replace(self.progress, fired_through=(second, {MAX_OFFSET}))",
         ),
         (
-            "self._store.delete(after.fired_through, count, rest, passing.kept)",
-            "self._store.delete(max(start, through), count, rest, passing.kept)",
+            "self._store.delete(after.fired_through, chunk.count, chunk.rest, chunk.kept)",
+            "self._store.delete(max(start, through), chunk.count, chunk.rest, chunk.kept)",
         ),
     ),
     "[I3] deleted before the commit": changed(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
+from timers.core import chunk as core_chunk
 from timers.core import held as core_held
 from timers.core.counters import TopicCounters
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
@@ -272,6 +273,25 @@ def test_a_split_group_of_held_rows_loses_nothing(tmp_path: Path) -> None:
     assert rig.at(11) == [(11, 2), (11, 3)]
 
 
+def test_the_others_wait_for_the_first_rows_of_a_burst_only(tmp_path: Path) -> None:
+    limits = replace(LIMITS, chunk_timers=5000, chunk_bytes=10**8)
+    rig = DiskRig(tmp_path, limits=limits)
+    rig.machine.counters.topics["sms"] = TopicCounters()
+    rig.at(10)
+    for target in (*["mail"] * (limits.chunk_timers // 500), "sms", *["mail"] * 4):
+        rig.set(target, *[11] * 500)
+    rig.observe(11)
+    assert rig.machine.fire_chunk()
+    assert limits.noisy_rows <= len(rig.outbox.fired) < 3 * limits.noisy_rows
+    assert rig.holds == [("mail", NOISY)]
+    rig.machine.fire_chunk()
+    assert [offset // 500 - limits.chunk_timers // 500 for _, offset in rig.outbox.fired[-500:]] == [0] * 500
+    rig.fire()
+    while rig.machine.release_chunk():
+        pass
+    assert sorted(rig.outbox.fired) == [(11, offset) for offset in range(limits.chunk_timers + 2500)]
+
+
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_a_chunk_passes_over_what_is_held_in_few_steps(tmp_path: Path, is_mixed: bool) -> None:
     """Also while chunks are small, since brokers did not answer: what is held is not sent."""
@@ -296,7 +316,7 @@ def test_a_chunk_passes_over_what_is_held_in_few_steps(tmp_path: Path, is_mixed:
 
 def test_a_chunk_ends_after_very_many_held_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So requests are accepted, and ticks are read, in between."""
-    monkeypatch.setattr(core_held, "MOST_PASSED", 1000)
+    monkeypatch.setattr(core_chunk, "MOST_PASSED", 1000)
     rig = DiskRig(tmp_path)
     rig.at(10, pause())
     for _ in range(9):

@@ -253,10 +253,11 @@ class Holds(tuple[Hold, ...]):
         begun = Hold(command.target, PAUSE, command.number, now, second)
         return Holds((*others, begun._replace(until_s=command.until_s, over_s=command.over_s)))
 
+    def may_be_noisy(self, target: str) -> bool:
+        """Whether a target may get a noisy hold: it has none, is not paused, and there is room."""
+        has_hold = any(hold.end is None for hold in self.by_target.get(target, ()))
+        return not has_hold and sum(hold.reason == NOISY for hold in self) < MOST_NOISY
+
     def with_noisy(self, target: str, now: Moment, second: int) -> Holds:
-        """Returns them with a noisy hold of a target, unless it has one already, is paused, or there is no room."""
-        if any(hold.end is None for hold in self.by_target.get(target, ())):
-            return self
-        if sum(hold.reason == NOISY for hold in self) >= MOST_NOISY:
-            return self
-        return Holds((*self, Hold(target, NOISY, second, now, second)))
+        """Returns them with a noisy hold of a target, if it may get one."""
+        return Holds((*self, Hold(target, NOISY, second, now, second))) if self.may_be_noisy(target) else self

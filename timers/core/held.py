@@ -6,11 +6,10 @@ leaves them. Later they are released, target by target, in key order [I35].
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from timers.core.chunk import Chunk, without_held
 from timers.core.fired import MOVED_S, Hold, Holds, Moment, reached
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.limits import LARGEST, ChunkSize, Limits
@@ -19,19 +18,11 @@ from timers.core.progress import Progress
 from timers.core.sums import bytes_of
 from timers.core.timer import DueRows, Row, RowsByDue, without
 
-NOISY_PART = 10
-"""A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""
-SAMPLED = 8
-"""Each of so many rows is counted."""
-
 OTHERS_S = 2
 """So many seconds after :attr:`HeldRows.others_s`, rows are released in small parts: others may come due again."""
 
 MOST_READ = 20_000
 """So many rows of a store are read for one release at most: others of the same groups are not of the hold."""
-
-MOST_PASSED = 100_000
-"""About so many held rows one chunk passes over: then requests are accepted, and ticks are read."""
 
 
 class Release(NamedTuple):
@@ -45,66 +36,6 @@ class Release(NamedTuple):
     """The hold after it; None: it holds nothing any more."""
     left: list[tuple[DueRows, list[Row]]]
     """The whole groups of the store of which they were a part, and what is left of each."""
-
-
-class Passing:
-    """What one chunk of due timers passes over.
-
-    Args:
-        progress: before the chunk.
-
-    Attributes:
-        kept: held rows of groups that have others, too.
-    """
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._whole: list[tuple[OrderKey, Hold, int]] = []
-        """Last key of each whole group, what holds it, number of its rows."""
-        self._number = 0
-        self.kept: list[DueRows] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the chunk must end."""
-        return self._number >= MOST_PASSED
-
-    def passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
-        """See :data:`timers.core.ports.IsHeld`. No group of a full chunk, with which the chunk ends."""
-        progress = self._progress
-        if progress.holes or self.is_full:
-            return False
-        hold = progress.holds.of_group(due_s, target, first, last, ())
-        if hold is not None:
-            self._whole.append(((due_s, last), hold, number))
-            self._number += number
-        return hold is not None
-
-    def free(self, due: list[DueRows], number: int, most: int) -> tuple[list[DueRows], list[DueRows], int, list[Row]]:
-        """Returns (due rows, those of them that may fire, the number of these, the rest of a group that was split).
-
-        Args:
-            number: of due rows.
-            most: no more may fire; above it there is a single group.
-        """
-        free, kept, rest = due, list[DueRows](), list[Row]()
-        if self._progress.holds:
-            free = without_held(self._progress, due, kept)
-            number = sum(len(rows) for _, rows in free)
-        if number > most:
-            ((due_s, rows),), ((_, may_fire),) = due, free
-            at = rows.index(may_fire[most])
-            due, free, number, rest = [(due_s, rows[:at])], [(due_s, may_fire[:most])], most, rows[at:]
-            kept = [(due_s, held) for _, each in kept if (held := [row for row in each if row[0] < rest[0][0]])]
-        self._number += sum(len(rows) for _, rows in kept)
-        self.kept += kept
-        return due, free, number, rest
-
-    def whole(self, through: OrderKey) -> Iterator[tuple[Hold, int]]:
-        """Yields what holds each whole group up to a key, and the number of its rows."""
-        for key, hold, number in self._whole:
-            if key <= through:
-                yield hold, number
 
 
 class HeldRows:
@@ -165,7 +96,7 @@ class HeldRows:
             for due_s, group in rows.items():
                 self._note(progress, due_s, group)
 
-    def note_passed(self, progress: Progress, passing: Passing, start: OrderKey) -> None:
+    def note_passed(self, progress: Progress, chunk: Chunk, start: OrderKey) -> None:
         """Count the held rows that a chunk has passed over.
 
         Args:
@@ -174,10 +105,10 @@ class HeldRows:
         """
         self.note_begun(progress)
         holes = progress.holes
-        for due_s, rows in passing.kept:
+        for due_s, rows in chunk.kept:
             new = [row for row in rows if (due_s, row[0]) > reached(start, holes, row[0])] if holes else rows
             self._note(progress, due_s, new)
-        for hold, number in passing.whole(progress.fired_through):
+        for hold, number in chunk.whole(progress.fired_through):
             if (name := (hold.target, hold.begin)) in self._counts:
                 self._counts[name] += number
 
@@ -260,45 +191,9 @@ def _held_past(progress: Progress, due_s: int, rows: list[Row]) -> list[Row]:
     return progress.held(due_s, rows)
 
 
-def without_held(progress: Progress, due: list[DueRows], kept: list[DueRows]) -> list[DueRows]:
-    """Returns those of due rows that may fire, and adds those that are held to ``kept``."""
-    free: list[DueRows] = []
-    for due_s, rows in due:
-        held = progress.held(due_s, rows)
-        if held:
-            kept.append((due_s, held))
-            rows = without(rows, held)
-        if rows:
-            free.append((due_s, rows))
-    return free
-
-
 def past_through(progress: Progress) -> OrderKey:
     """Returns a key above which no row is past its due second. Of moved requests nothing is held."""
     return reached(progress.fired_through, [hole for hole in progress.holes if hole.through[0] != MOVED_S], -1)
-
-
-def with_noisy(
-    progress: Progress, fired: Iterable[DueRows], second: int, noisy_rows: int, known: Collection[str]
-) -> Progress:
-    """Returns the progress after a full chunk, with a hold for each target that has a large part of it [I36]: the rest
-    of its due timers is sent when no others are due. If no other target is known, no one waits.
-
-    Args:
-        fired: what the chunk sends.
-        second: of the tick.
-        noisy_rows: so many rows a noisy target has at least.
-        known: targets to which the machine has sent timers.
-    """
-    counts: Counter[str] = Counter()
-    for _, rows in fired:
-        counts.update(row[1] for row in rows[::SAMPLED])
-    least = max(noisy_rows // SAMPLED, counts.total() // NOISY_PART)
-    holds = progress.holds
-    for target, number in counts.items():
-        if number >= least and (len(counts) > 1 or any(each != target for each in known)):
-            holds = holds.with_noisy(target, progress.moment, second)
-    return progress.with_holds(holds)
 
 
 class Split(NamedTuple):

@@ -18,14 +18,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from timers.core.chunk import Chunk, with_noisy
 from timers.core.counters import HELD, LATE, Accepted, Counters
 from timers.core.doubts import Doubts, noted
 from timers.core.fired import Command
-from timers.core.held import HeldRows, Passing, Split, split_late, with_noisy
+from timers.core.held import HeldRows, Split, split_late
 from timers.core.index import Sweeper, known_row
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import HOLDS
-from timers.core.limits import LARGEST, Limits, Pace
+from timers.core.limits import Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, ReadAgain, Store, TooMuch
@@ -34,7 +35,6 @@ from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
-    RUN_BYTES,
     Decoded,
     DueRows,
     Fetched,
@@ -420,47 +420,35 @@ class Machine:
         start, second = self.progress.fired_through, self._through_s
         if second is None or second < start[0]:
             return False
-        through = last = (second, MAX_OFFSET)
-        chunk = self._outbox.chunk
-        max_rows = min(chunk.timers, self._limits.chunk_timers)
-        # While chunks are smaller, groups are split; the rest of a group is then stored under the key of this group.
-        splits = chunk.timers < LARGEST
-        max_bytes = 0 if splits else min(RUN_BYTES, self._limits.chunk_bytes)
-        rest: list[Row] = []
-        fired: list[DueRows] = []
-        passing = Passing(self.progress)
-        count = size = 0
-        full = False
+        through, full = (second, MAX_OFFSET), False
+        chunk = Chunk(self.progress, self._limits, self._outbox.chunk.timers)
         # [I3] each chunk is a new scan from fired_through
-        scanned = self._store.scan(start, second, passing.passes if self.progress.holds else None)
-        for due, rows, due_bytes in runs(scanned, max_rows, max_bytes):
+        scanned = self._store.scan(start, second, chunk.passes if self.progress.holds else None)
+        for due, rows, due_bytes in runs(scanned, chunk.most_rows, chunk.run_bytes):
             if full:
-                through = last
                 break
-            due, free, rows, rest = passing.free(due, rows, max_rows - count if splits else LARGEST)
+            free = chunk.free(due, rows, due_bytes)
             alive = free if self._index is None else self._index.alive(free)
-            if alive and not fired:
+            if alive and not chunk.fired:
                 self._outbox.begin(tick)
-            fired += alive
-            count += rows
-            size += due_bytes
-            full = count >= max_rows or size >= self._limits.chunk_bytes or passing.is_full
-            last_s, last_rows = due[-1]
-            last = (last_s, last_rows[-1][0])
-            if rest:
-                through = last
+            chunk.fired += alive
+            full = chunk.is_full
+            if chunk.rest:
                 break
         else:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
-        after = replace(self.progress, fired_through=max(start, through))
-        if full and after.level >= HOLDS and self._pace is None:
-            after = with_noisy(after, fired, tick.second, self._limits.noisy_rows, self.counters.topics)
-        if fired:
+        noisy: Sequence[str] = ()
+        if full:
+            if self.progress.level >= HOLDS and self._pace is None:
+                noisy = chunk.noisy(self.counters.topics)
+            through = chunk.last
+        after = with_noisy(replace(self.progress, fired_through=max(start, through)), noisy, tick.second)
+        if chunk.fired:
             if self.progress.holds:
                 self.held.others_s = tick.second
             try:
-                self._commit(after, self._paced(fired, tick), count)
+                self._commit(after, self._paced(chunk.fired, tick), chunk.count)
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
@@ -468,10 +456,10 @@ class Machine:
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if after.holds:
-            self.held.note_passed(after, passing, start)
-        if count or rest:
+            self.held.note_passed(after, chunk, start)
+        if chunk.count:
             # [I3] Delete exactly (old, new], after the commit. Rows of former versions need no commit: they never fire.
-            self._store.delete(after.fired_through, count, rest, passing.kept)
+            self._store.delete(after.fired_through, chunk.count, chunk.rest, chunk.kept)
         return full
 
     # ---- holds ---------------------------------------------------------------------------------------------------

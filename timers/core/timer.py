@@ -85,7 +85,9 @@ def without(rows: list[Row], some: Sequence[Row]) -> list[Row]:
 
 
 RUN_BYTES = 256 * 1024
-"""Stored groups are looked up in the index together up to this size."""
+"""Stored groups are looked up in the index together up to this size,"""
+RUN_ROWS = 2_000
+"""and until they have so many rows."""
 
 
 def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[tuple[list[DueRows], int, int]]:
@@ -98,7 +100,7 @@ def runs(scanned: Iterable[DueRows], max_rows: int, max_bytes: int) -> Iterator[
     before = count = size = 0
     for due_s, rows in scanned:
         group_bytes = bytes_of(rows)
-        if run and (size + group_bytes > max_bytes or before + count >= max_rows):
+        if run and (size + group_bytes > max_bytes or count >= RUN_ROWS or before + count >= max_rows):
             yield run, count, size
             run, before, count, size = [], before + count, 0, 0
         run.append((due_s, rows))

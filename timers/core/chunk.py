@@ -1,0 +1,155 @@
+"""One chunk of due timers: which of them fire, which are passed over because a hold holds them, and where it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from timers.core.fired import Hold
+from timers.core.keys import NEVER, OrderKey
+from timers.core.limits import LARGEST, Limits
+from timers.core.progress import Progress
+from timers.core.timer import RUN_BYTES, DueRows, Row, without
+
+MOST_PASSED = 100_000
+"""About so many held rows one chunk passes over: then requests are accepted, and ticks are read."""
+
+NOISY_PART = 10
+"""A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""
+SAMPLED = 8
+"""Each of so many rows is counted."""
+
+
+class Chunk:
+    """What one chunk does with the rows of a scan, which begins above the present ``fired_through``.
+
+    Args:
+        progress: before the chunk.
+        limits: of the machine.
+        most: maximum number of timers that the brokers take together.
+
+    Attributes:
+        most_rows: maximum number of timers in it.
+        run_bytes: bytes of stored groups that are looked up in the index together.
+        fired: what it sends.
+        count: number of rows that are deleted, with versions that were replaced or cancelled.
+        kept: held rows of groups that have others, too.
+        rest: the rows behind :attr:`last` of a group that was split.
+        last: key of its last row.
+    """
+
+    def __init__(self, progress: Progress, limits: Limits, most: int) -> None:
+        self._progress = progress
+        self._limits = limits
+        self.most_rows = min(most, limits.chunk_timers)
+        # While chunks are smaller, groups are split; the rest of a group is then stored under the key of this group.
+        self._splits = most < LARGEST
+        self.run_bytes = 0 if self._splits else min(RUN_BYTES, limits.chunk_bytes)
+        self.fired: list[DueRows] = []
+        self.kept: list[DueRows] = []
+        self.rest: list[Row] = []
+        self.count = self._bytes = self._passed = 0
+        self.last = NEVER
+        self._whole: list[tuple[OrderKey, Hold, int]] = []
+        """Last key of each whole group that is passed over, what holds it, number of its rows."""
+        self._first: tuple[int, int, int, OrderKey] | None = None
+        """Lengths of ``fired`` and ``kept``, ``count`` and ``last``, after its first rows."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it must end."""
+        is_large = self.count >= self.most_rows or self._bytes >= self._limits.chunk_bytes
+        return is_large or self._passed >= MOST_PASSED
+
+    def passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
+        """See :data:`timers.core.ports.IsHeld`. A chunk that has passed over enough ends with the next group."""
+        progress = self._progress
+        if progress.holes or self._passed >= MOST_PASSED:
+            return False
+        hold = progress.holds.of_group(due_s, target, first, last, ())
+        if hold is not None:
+            self._whole.append(((due_s, last), hold, number))
+            self._passed += number
+        return hold is not None
+
+    def free(self, due: list[DueRows], number: int, size: int) -> list[DueRows]:
+        """Returns those of the next due rows that may fire. If there are too many, ``rest`` is not empty after it.
+
+        Args:
+            number: of due rows.
+            size: of them in bytes.
+        """
+        if self._first is None and self.count >= self._limits.noisy_rows:
+            self._first = len(self.fired), len(self.kept), self.count, self.last
+        free, kept, most = due, list[DueRows](), self.most_rows - self.count
+        if self._progress.holds:
+            free = without_held(self._progress, due, kept)
+            number = sum(len(rows) for _, rows in free)
+        if self._splits and number > most:
+            ((due_s, rows),), ((_, may_fire),) = due, free
+            at = rows.index(may_fire[most])
+            due, free, number, self.rest = [(due_s, rows[:at])], [(due_s, may_fire[:most])], most, rows[at:]
+            kept = [(due_s, held) for _, each in kept if (held := [row for row in each if row[0] < rows[at][0]])]
+        self.kept += kept
+        self.count += number
+        self._bytes += size
+        self._passed += sum(len(rows) for _, rows in kept)
+        self.last = due[-1][0], due[-1][1][-1][0]
+        return free
+
+    def noisy(self, known: Collection[str]) -> list[str]:
+        """Returns the targets that have a large part of it, when it is full, and may get a hold [I36]: the rest of
+        their due timers is sent when no others are due. If no other target is known, no one waits.
+
+        Then only its first rows are sent: the others wait for them.
+
+        Args:
+            known: targets to which the machine has sent timers.
+        """
+        counts: Counter[str] = Counter()
+        for _, rows in self.fired:
+            counts.update(row[1] for row in rows[::SAMPLED])
+        least = max(self._limits.noisy_rows // SAMPLED, counts.total() // NOISY_PART)
+        found = [
+            target
+            for target, number in counts.items()
+            if number >= least and (len(counts) > 1 or any(each != target for each in known))
+        ]
+        found = [target for target in found if self._progress.holds.may_be_noisy(target)]
+        if found and self._first is not None:
+            fired, kept, self.count, self.last = self._first
+            self.rest = []
+            del self.fired[fired:], self.kept[kept:]
+        return found
+
+    def whole(self, through: OrderKey) -> Iterator[tuple[Hold, int]]:
+        """Yields what holds each whole group up to a key, and the number of its rows."""
+        for key, hold, number in self._whole:
+            if key <= through:
+                yield hold, number
+
+
+def with_noisy(progress: Progress, targets: Iterable[str], second: int) -> Progress:
+    """Returns the progress with a hold for each noisy target.
+
+    Args:
+        progress: after the chunk.
+        second: of the tick.
+    """
+    holds = progress.holds
+    for target in targets:
+        holds = holds.with_noisy(target, progress.moment, second)
+    return progress.with_holds(holds)
+
+
+def without_held(progress: Progress, due: list[DueRows], kept: list[DueRows]) -> list[DueRows]:
+    """Returns those of due rows that may fire, and adds those that are held to ``kept``."""
+    free: list[DueRows] = []
+    for due_s, rows in due:
+        held = progress.held(due_s, rows)
+        if held:
+            kept.append((due_s, held))
+            rows = without(rows, held)
+        if rows:
+            free.append((due_s, rows))
+    return free

@@ -113,8 +113,8 @@ CHANGED = {
     ),
     "[I36] a noisy hold begins before the chunk": paused(
         (
-            "with_noisy(replace(self.progress, fired_through=...), noisy, tick.second)",
-            "replace(with_noisy(self.progress, noisy, tick.second), fired_through=...)",
+            "with_noisy(after, noisy, ...)",
+            "after.with_holds(with_noisy(self.progress, noisy, ...).holds)",
         ),
     ),
     "[I36] a noisy hold goes on beside a pause": paused(

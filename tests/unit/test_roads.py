@@ -166,7 +166,7 @@ def fire(loop: Loop) -> list[Step]:
     return Walk().go(loop.step, DiscardingProducer.transact)
 
 
-ROADS = {"accept": (accept, 9, 3), "fire": (fire, 9, 3)}
+ROADS = {"accept": (accept, 9, 3), "fire": (fire, 10, 4)}
 """Name -> (what walks it, how many files it may have, how many returns)."""
 
 

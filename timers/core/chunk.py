@@ -36,6 +36,7 @@ class Chunk:
         kept: held rows of groups that have others, too.
         rest: the rows behind :attr:`last` of a group that was split.
         last: key of its last row.
+        is_full: whether it must end.
     """
 
     def __init__(self, progress: Progress, limits: Limits, most: int) -> None:
@@ -49,17 +50,12 @@ class Chunk:
         self.kept: list[DueRows] = []
         self.rest: list[Row] = []
         self.count = self._bytes = self._passed = 0
+        self.is_full = False
         self.last = NEVER
         self._whole: list[tuple[OrderKey, Hold, int]] = []
         """Last key of each whole group that is passed over, what holds it, number of its rows."""
         self._first: tuple[int, int, int, OrderKey] | None = None
         """Lengths of ``fired`` and ``kept``, ``count`` and ``last``, after its first rows."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it must end."""
-        is_large = self.count >= self.most_rows or self._bytes >= self._limits.chunk_bytes
-        return is_large or self._passed >= MOST_PASSED
 
     def passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
         """See :data:`timers.core.ports.IsHeld`. A chunk that has passed over enough ends with the next group."""
@@ -95,6 +91,8 @@ class Chunk:
         self._bytes += size
         self._passed += sum(len(rows) for _, rows in kept)
         self.last = due[-1][0], due[-1][1][-1][0]
+        is_large = self.count >= self.most_rows or self._bytes >= self._limits.chunk_bytes
+        self.is_full = is_large or self._passed >= MOST_PASSED
         return free
 
     def noisy(self, known: Collection[str]) -> list[str]:

@@ -420,7 +420,7 @@ class Machine:
         start, second = self.progress.fired_through, self._through_s
         if second is None or second < start[0]:
             return False
-        through, full = (second, MAX_OFFSET), False
+        full = False
         chunk = Chunk(self.progress, self._limits, self._outbox.chunk.timers)
         # [I3] each chunk is a new scan from fired_through
         scanned = self._store.scan(start, second, chunk.passes if self.progress.holds else None)
@@ -438,12 +438,12 @@ class Machine:
         else:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
-        noisy: Sequence[str] = ()
-        if full:
-            if self.progress.level >= HOLDS and self._pace is None:
-                noisy = chunk.noisy(self.counters.topics)
-            through = chunk.last
-        after = with_noisy(replace(self.progress, fired_through=max(start, through)), noisy, tick.second)
+        finds_noisy = full and self.progress.level >= HOLDS and self._pace is None
+        noisy = chunk.noisy(self.counters.topics) if finds_noisy else ()
+        through = chunk.last if full else (second, MAX_OFFSET)
+        after = replace(self.progress, fired_through=max(start, through))
+        if noisy:
+            after = with_noisy(after, noisy, tick.second)
         if chunk.fired:
             if self.progress.holds:
                 self.held.others_s = tick.second

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from timers.wire import zones
 from timers.wire.repeat import Repeat, RepeatError
 from timers.wire.zones import UnknownZone, zone, zone_data_version
 
@@ -55,8 +57,10 @@ WRONG_HEADERS = {
     f"cron=1-2-3 9 * * *; {PARIS}": "minute '1-2-3'",
     f"cron=5/ 9 * * *; {PARIS}": "minute '5/'",
     f"cron=٥ 9 * * *; {PARIS}": "minute '٥'",
-    f"cron=0 9 31 2 *; {PARIS}": "names no day: day 31 does not exist in any of its months (try L",
+    f"cron=0 9 31 2 *; {PARIS}": "names no day: none of its months has such a day of month and day of week (try L",
     f"cron=0 9 31 4,6,SEP,NOV *; {PARIS}": "names no day",
+    f"cron=0 0 */30 4 MON#2; {PARIS}": "names no day",
+    f"cron=0 0 */31 * MON#5; {PARIS}": "names no day",
     f"cron={'1,' * 100}1 9 * * *; {PARIS}": "more than 200 bytes",
     f"cron=0 9 * * *; zone={'x' * 65}": "is no name of a zone",
     "cron=0 9 * * *; zone=Europe/Zürich": "zone 'Europe/Zürich' is no name of a zone (try zone=Europe/Berlin)",
@@ -86,7 +90,6 @@ def test_a_rule_that_is_no_text_is_refused() -> None:
         "every=60; until=1700000000": "until=1700000000 has passed",
         f"cron=0 9 * * *; {PARIS}; until={NOW_S + 60}": "never comes again up to until=",
         f"cron=*/30 2 * 3 0L; {PARIS}": "never comes again",  # only where clocks skip it
-        f"cron=0 0 */30 4 MON#2; {PARIS}": "never comes again",
         f"cron=0,20 9 * * *; {PARIS}; spread=1200": "spread=1200 is not less than 1200",
         f"cron=*/15 * * * *; {PARIS}; spread=900": "(try spread=450)",
         f"cron=15 2,3 * * *; {PARIS}; spread=1000": "is not less than 900",  # 28 March: 02:15 is at 03:00
@@ -115,6 +118,28 @@ def test_a_rule_is_written_as_it_was_read(header: str) -> None:
     assert Repeat.of_header(repeat.to_header()) == repeat
 
 
+def test_what_follows_is_looked_for_up_to_a_limit() -> None:
+    new_year = Repeat.cron("0 0 1 1 *", zone="UTC")
+    assert new_year.next_nominal(NOW_S, NOW_S + 40 * 86_400) == 1_798_761_600
+    assert new_year.next_nominal(NOW_S, 1_798_761_600) == 1_798_761_600
+    assert new_year.next_nominal(NOW_S, 1_798_761_599) is None
+    assert Repeat.every(60, from_=NOW_S, until=0 + NOW_S).next_nominal(NOW_S) is None
+    assert Repeat.every(60, from_=0, until=0).next_nominal(60) is None
+    # A Sunday; 2100 has no such day.
+    rare = Repeat.cron(
+        "0 0 29 2 MON", zone="UTC", from_=4_000_000_000
+    )  # 2096 and 2104 are leap years, and 2100 is none
+    assert rare.next_nominal(NOW_S) is not None
+
+
+def test_old_missed_occurrences_are_not_counted() -> None:
+    """A year and more of them are never sent, and counting those of 50 years would hold up a machine."""
+    newest, count = Repeat.cron("0 0 * * *", zone="UTC").newest(0, NOW_S, 2)
+    assert newest == [NOW_S - 43_200 - 86_400, NOW_S - 43_200]
+    assert count == 400
+    assert Repeat.every(86_400, from_=0).newest(0, 86_400 * 20_000, 1) == ([86_400 * 20_000], 20_000)
+
+
 def test_parts_come_in_any_order_and_with_spaces() -> None:
     written = b" until = 1798761600 ;zone=Europe/Paris; catch-up=latest;cron = 0  9 * * mon-fri "
     repeat = Repeat.cron("0  9 * * mon-fri", zone="Europe/Paris", until=datetime(2027, 1, 1, tzinfo=UTC))
@@ -134,13 +159,14 @@ def test_a_rule_in_python() -> None:
 
 
 def test_a_part_cannot_bring_another_one() -> None:
-    for make in (
+    makers: list[Callable[[], Repeat]] = [
         lambda: Repeat.cron("0 9 * * *; until=5", zone="Europe/Paris"),
         lambda: Repeat.cron("0 9 * * *", zone="Europe/Paris; until=5"),
         lambda: Repeat.every(60, except_="2026-12-24; until=5"),
         lambda: Repeat.every(60, catch_up="latest; until=5"),
         lambda: Repeat.cron("0 9 * * *", zone="\ud800"),
-    ):
+    ]
+    for make in makers:
         with pytest.raises(RepeatError):
             make()
 
@@ -160,5 +186,13 @@ def test_a_zone_comes_from_the_package_alone() -> None:
     assert january.timestamp() == 1_800_028_800
     assert zone("America/Vancouver") is zone("America/Vancouver")
     assert zone_data_version() >= "2026b"
-    with pytest.raises(UnknownZone):
+    with pytest.raises(UnknownZone, match="write a region and a city"):
         zone("")
+
+
+def test_a_zone_whose_file_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zones, "zone_names", lambda: {"Europe/Gone"})
+    with pytest.raises(UnknownZone, match="the file of zone Europe/Gone cannot be read: install"):
+        zone("Europe/Gone")
+    with pytest.raises(UnknownZone, match="there is no zone 'Europe/Berlin'"):
+        zone("Europe/Berlin")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from timers.core.printable import quoted
@@ -35,6 +36,16 @@ EXAMPLE = "0 9 * * 1-5"
 DAY_S = 86_400
 
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+MAX_COUNTED_DAYS = 400
+"""So far back missed seconds are counted."""
+
+_WEEKS = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28
+"""The same day of week in each week."""
+
+_LENGTHS = {1: (31, 31), 2: (28, 29), 3: (31, 31), 4: (30, 30), 5: (31, 31), 6: (30, 30)}
+_LENGTHS |= {7: (31, 31), 8: (31, 31), 9: (30, 30), 10: (31, 31), 11: (30, 30), 12: (31, 31)}
+"""Month -> its number of days, in years of 365 and of 366 days."""
 
 _MAX_DAYS_AHEAD = 100 * 366
 """A line that names no second for so long names none. Two Mondays that are 29 February are up to 40 years apart."""
@@ -114,11 +125,12 @@ class Cron:
     times: tuple[int, ...]
     """Seconds of a local day, ascending."""
     months: frozenset[int]
-    month_days: frozenset[int]
+    month_days: int
+    """Bit 1 is the first day."""
     is_last_day: bool
     is_last_working_day: bool
     weekdays: frozenset[int]
-    """0 to 7; 0 and 7 are Sunday."""
+    """0 is Monday."""
     nth_weekdays: frozenset[tuple[int, int]]
     """(day of week, which one in the month); -1: the last one."""
 
@@ -127,32 +139,30 @@ class Cron:
         local = date.fromordinal(day + EPOCH_DAY)
         if local.month not in self.months:
             return False
-        if self.needs_both_days:
-            return self._matches_month_day(local) and self._matches_weekday(local)
-        return self._matches_month_day(local) or self._matches_weekday(local)
+        first_weekday = (local.weekday() - local.day + 1) % 7
+        return bool(_days_of_month(self.line, first_weekday, _length(local.year, local.month)) >> local.day & 1)
 
-    def _matches_month_day(self, local: date) -> bool:
-        if local.day in self.month_days:
-            return True
-        if local.day < 26 or not (self.is_last_day or self.is_last_working_day):
-            return False  # the last working day is the 26th at the earliest
-        first_weekday, last = calendar.monthrange(local.year, local.month)
-        after_friday = max((first_weekday + last - 1) % 7 - 4, 0)
-        return (self.is_last_day and local.day == last) or (
-            self.is_last_working_day and local.day == last - after_friday
-        )
+    def days_of_month(self, first_weekday: int, length: int) -> int:
+        """The days of a month of this form that the line names: bit 1 is the first day.
 
-    def _matches_weekday(self, local: date) -> bool:
-        weekday = local.isoweekday()
-        both = (0, 7) if weekday == 7 else (weekday,)
-        if not self.weekdays.isdisjoint(both):
-            return True
-        if not self.nth_weekdays:
-            return False
-        places = [(local.day + 6) // 7]
-        if local.day + 7 > calendar.monthrange(local.year, local.month)[1]:
-            places.append(-1)
-        return any((number, place) in self.nth_weekdays for number in both for place in places)
+        Args:
+            first_weekday: of its first day; 0 is Monday.
+            length: its number of days.
+        """
+        whole = (2 << length) - 2
+        by_number = self.month_days & whole
+        if self.is_last_day:
+            by_number |= 1 << length
+        if self.is_last_working_day:
+            by_number |= 1 << length - max((first_weekday + length - 1) % 7 - 4, 0)
+        by_weekday = 0
+        for weekday in self.weekdays:
+            by_weekday |= _WEEKS << (weekday - first_weekday) % 7 + 1 & whole
+        for weekday, place in self.nth_weekdays:
+            first = (weekday - first_weekday) % 7 + 1
+            day = first + 7 * (place - 1 if place > 0 else (length - first) // 7)
+            by_weekday |= 1 << day & whole
+        return by_number & by_weekday if self.needs_both_days else by_number | by_weekday
 
 
 @lru_cache(_LINES)
@@ -182,26 +192,25 @@ def parse(line: str) -> Cron:
         _terms(field, text, shown)
         for field, text in zip((_MINUTE, _HOUR, _MONTH_DAY, _MONTH, _WEEKDAY), fields, strict=True)
     )
-    needs_both_days = fields[2].startswith("*") or fields[4].startswith("*")
-    if needs_both_days and month_days.numbers and not month_days.words:
-        longest = max(calendar.monthrange(2000, month)[1] for month in months.numbers)
-        if min(month_days.numbers) > longest:
-            raise CronError(
-                f"cron line {shown} names no day: day {min(month_days.numbers)} does not exist in any of its months "
-                "(try L for the last day of a month)"
-            )
-    return Cron(
+    cron = Cron(
         line,
         fields[0].startswith("*") or fields[1].startswith("*"),
-        needs_both_days,
+        fields[2].startswith("*") or fields[4].startswith("*"),
         tuple(sorted(hour * 3600 + minute * 60 for hour in hours.numbers for minute in minutes.numbers)),
         frozenset(months.numbers),
-        frozenset(month_days.numbers),
+        sum(1 << day for day in month_days.numbers),
         "L" in month_days.words,
         "LW" in month_days.words,
-        frozenset(weekdays.numbers),
-        frozenset(weekdays.places),
+        frozenset((weekday - 1) % 7 for weekday in weekdays.numbers),
+        frozenset(((weekday - 1) % 7, place) for weekday, place in weekdays.places),
     )
+    lengths = sorted({length for month in months.numbers for length in _LENGTHS[month]}, reverse=True)
+    if not any(cron.days_of_month(first, length) for length in lengths for first in range(7)):
+        raise CronError(
+            f"cron line {shown} names no day: none of its months has such a day of month and day of week "
+            "(try L for the last day of a month)"
+        )
+    return cron
 
 
 class _Terms(NamedTuple):
@@ -262,35 +271,19 @@ class Rule(NamedTuple):
     """Local dates, in days since 1970-01-01."""
 
 
-class _Day(NamedTuple):
-    """The seconds of a UTC day."""
-
-    seconds: array[int]
-    """Seconds of the day, ascending."""
-    least_gap_s: int
-    """The least gap between two of them; a day if there are fewer."""
-
-    @classmethod
-    def of(cls, seconds: array[int]) -> _Day:
-        return cls(seconds, min((seconds[i + 1] - seconds[i] for i in range(len(seconds) - 1)), default=DAY_S))
-
-
-_EMPTY = _Day.of(array("i"))
-
-
-def next_second(rule: Rule, after_s: int) -> int | None:
-    """Return the first second of the rule above ``after_s``; None if there is none in the next 100 years.
+def next_second(rule: Rule, after_s: int, limit_s: int) -> int | None:
+    """Return the first second of the rule in (after, limit]; None if there is none, or none in the next 100 years.
 
     Raises:
         UnknownZone: as :func:`timers.wire.zones.zone`.
     """
     day, rest_s = divmod(after_s, DAY_S)
-    seconds = _day_of(rule, day).seconds
+    seconds = _day_of(rule, day)
     place = bisect_right(seconds, rest_s)
     if place < len(seconds):
         return day * DAY_S + seconds[place]
-    for later in _days_from(rule, day + 1):
-        if seconds := _day_of(rule, later).seconds:
+    for later in _days_from(rule, day + 1, limit_s // DAY_S):
+        if seconds := _day_of(rule, later):
             return later * DAY_S + seconds[0]
     return None
 
@@ -300,13 +293,19 @@ def newest_seconds(rule: Rule, after_s: int, through_s: int, most: int) -> tuple
 
     The cost is that of a look-up a day. The seconds of a day are in no list of their own.
 
+    Args:
+        after_s: at most :data:`MAX_COUNTED_DAYS` before ``through_s`` are looked at.
+
     Raises:
         UnknownZone: as :func:`timers.wire.zones.zone`.
     """
     newest: list[int] = []
     count = 0
+    after_s = max(after_s, through_s - MAX_COUNTED_DAYS * DAY_S)
     for day in range(through_s // DAY_S, after_s // DAY_S - 1, -1) if through_s > after_s else ():
-        seconds, start_s = _day_of(rule, day).seconds, day * DAY_S
+        if _first_match(rule.line, day - 1, day + 1) is None:
+            continue
+        seconds, start_s = _day_of(rule, day), day * DAY_S
         first, end = bisect_right(seconds, after_s - start_s), bisect_right(seconds, through_s - start_s)
         count += end - first
         wanted = seconds[max(first, end - (most - len(newest))) : end]
@@ -323,14 +322,17 @@ def least_gap(rule: Rule, from_s: int, days: int) -> int:
     """
     least_s = days * DAY_S
     last_s = None
-    first_day = from_s // DAY_S
-    for day in range(first_day, first_day + days):
-        found = _day_of(rule, day)
-        if found.seconds:
-            if last_s is not None:
-                least_s = min(least_s, day * DAY_S + found.seconds[0] - last_s)
-            least_s = min(least_s, found.least_gap_s) if len(found.seconds) > 1 else least_s
-            last_s = day * DAY_S + found.seconds[-1]
+    seen: dict[int, array[int]] = {}  # days without a change of clocks share a list
+    for day in range(from_s // DAY_S, from_s // DAY_S + days):
+        seconds = _day_of(rule, day)
+        if not seconds:
+            continue
+        if last_s is not None:
+            least_s = min(least_s, day * DAY_S + seconds[0] - last_s)
+        if id(seconds) not in seen:
+            seen[id(seconds)] = seconds
+            least_s = min([least_s, *(after - before for before, after in pairwise(seconds))])
+        last_s = day * DAY_S + seconds[-1]
     return least_s
 
 
@@ -340,11 +342,11 @@ def local_times(line: str, from_s: int, end_s: int) -> list[int]:
     return _within(cron, from_s, end_s, 0, cron.matches)
 
 
-def _days_from(rule: Rule, day: int) -> Iterator[int]:
-    """The UTC days from ``day`` on that may have seconds of the rule."""
-    last_day = day + _MAX_DAYS_AHEAD
+def _days_from(rule: Rule, day: int, last_day: int) -> Iterator[int]:
+    """The UTC days in [day, last day] that may have seconds of the rule."""
+    last_day = min(last_day, day + _MAX_DAYS_AHEAD)
     while day <= last_day:
-        match = _first_match(rule.line, day - 1)  # a UTC day has parts of up to three local dates
+        match = _first_match(rule.line, day - 1, last_day + 1)  # a UTC day has parts of up to three local dates
         if match is None:
             return
         day = max(day, match - 1)
@@ -353,24 +355,37 @@ def _days_from(rule: Rule, day: int) -> Iterator[int]:
 
 
 @lru_cache(_DAYS)
-def _first_match(line: str, day: int) -> int | None:
-    """The first local date from ``day`` on that a line names."""
-    cron = parse(line)
-    last_day = day + _MAX_DAYS_AHEAD
-    while day <= last_day:
-        if cron.matches(day):
-            return day
-        local = date.fromordinal(day + EPOCH_DAY)
-        if local.month in cron.months:
-            day += 1
-        else:
-            day += calendar.monthrange(local.year, local.month)[1] - local.day + 1
+def _first_match(line: str, day: int, last_day: int) -> int | None:
+    """The first local date in [day, last day] that a line names."""
+    local = date.fromordinal(day + EPOCH_DAY)
+    year, month, day_of_month = local.year, local.month, local.day
+    months, first_day = parse(line).months, day - day_of_month  # the day before the first of the month
+    while first_day < last_day:
+        length = _length(year, month)
+        if month in months:
+            days = _days_of_month(line, (first_day + EPOCH_DAY) % 7, length) >> day_of_month << day_of_month
+            if days:
+                found = first_day + (days & -days).bit_length() - 1
+                return found if found <= last_day else None
+        first_day, day_of_month = first_day + length, 1
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
     return None
 
 
 @lru_cache(_DAYS)
-def _day_of(rule: Rule, day: int) -> _Day:
-    """The seconds of a UTC day, in days since 1970-01-01."""
+def _days_of_month(line: str, first_weekday: int, length: int) -> int:
+    """As :meth:`Cron.days_of_month`; there are 28 forms of months."""
+    return parse(line).days_of_month(first_weekday, length)
+
+
+def _length(year: int, month: int) -> int:
+    """The number of days of a month."""
+    return _LENGTHS[month][month == 2 and calendar.isleap(year)]
+
+
+@lru_cache(_DAYS)
+def _day_of(rule: Rule, day: int) -> array[int]:
+    """The seconds of a UTC day, which is in days since 1970-01-01, from its start on. Ascending."""
     start_s, end_s = day * DAY_S, (day + 1) * DAY_S
     cron = parse(rule.line)
     # One second earlier, so that a change at the first second of a day is one of this day.
@@ -397,17 +412,17 @@ def _day_of(rule: Rule, day: int) -> _Day:
             skipped = local_times(rule.line, change_s + first, change_s + last)
             found.extend([change_s] if skipped else ())
         found.extend(after)
-    return _Day.of(array("i", (second - start_s for second in found)))
+    return array("i", (second - start_s for second in found))
 
 
 @lru_cache(_LISTS)
-def _plain(line: str, offset: int, first: bool, second: bool) -> _Day:
+def _plain(line: str, offset: int, first: bool, second: bool) -> array[int]:
     """The seconds of a UTC day without a change of clocks, by whether its two local dates count."""
     if not (first or second):
-        return _EMPTY
+        return array("i")
     local_day = offset // DAY_S
     found = _within(parse(line), offset, offset + DAY_S, offset, lambda day: first if day == local_day else second)
-    return _Day.of(array("i", found))
+    return array("i", found)
 
 
 def _within(cron: Cron, from_s: int, end_s: int, offset: int, counts: Callable[[int], bool]) -> list[int]:

@@ -237,17 +237,20 @@ class Repeat:
             return 0
         return int.from_bytes(hashlib.sha256(id).digest()[:8], "big") % self.spread_s
 
-    def next_nominal(self, after_s: int) -> int | None:
-        """Return the first nominal second above ``after_s``; None if none follows.
+    def next_nominal(self, after_s: int, limit_s: int = MAX_DUE_S) -> int | None:
+        """Return the first nominal second in (``after_s``, ``limit_s``]; None if there is none.
 
         Raises:
             UnknownZone: this machine lacks the zone.
         """
-        from_s = self.from_s
-        if from_s is not None and from_s > after_s:
-            after_s = from_s - 1
-        second = next_second(self._rule(), after_s) if self.every_s is None else self._next_of_every(after_s)
-        return second if second is not None and second <= (self.until_s or MAX_DUE_S) else None
+        if self.from_s is not None:
+            after_s = max(after_s, self.from_s - 1)
+        if self.until_s is not None:
+            limit_s = min(limit_s, self.until_s)
+        if after_s >= limit_s:
+            return None
+        second = next_second(self._rule(), after_s, limit_s) if self.every_s is None else self._next_of_every(after_s)
+        return second if second is not None and second <= limit_s else None
 
     def first_due(self, now_s: int, id: bytes) -> int | None:
         """Return when a timer with this rule that is set now is due first; None: never.
@@ -261,6 +264,8 @@ class Repeat:
 
     def newest(self, after_s: int, through_s: int, most: int) -> tuple[list[int], int]:
         """Return the newest ``most`` nominal seconds in (after, through], ascending, and how many there are in it.
+
+        With a cron line, only the last 400 days of the span are looked at.
 
         Raises:
             UnknownZone: this machine lacks the zone.

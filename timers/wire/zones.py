@@ -10,6 +10,7 @@ A zone that was made by ``ZoneInfo.from_file`` cannot be pickled or deep-copied,
 from __future__ import annotations
 
 import difflib
+import struct
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from importlib import import_module, resources
@@ -33,20 +34,35 @@ _SECOND = timedelta(seconds=1)
 
 
 class UnknownZone(ValueError):
-    """There is no zone of this name in the package ``tzdata``, or the package is missing."""
+    """There is no zone of this name in the package ``tzdata``, or the package is missing or damaged.
+
+    It holds only the name: the sentence, which names a zone that may be meant, is made when it is read. A worker meets
+    the same unknown zone again and again.
+    """
+
+    def __str__(self) -> str:
+        return _why_unknown(str(self.args[0]))
 
 
-@lru_cache(_ZONES)
 def zone(name: str) -> ZoneInfo:
     """Return the zone of an IANA name, such as ``Europe/Berlin``.
 
     Raises:
-        UnknownZone: there is none. The message names one that may be meant.
+        UnknownZone: there is none.
     """
-    if name not in zone_names():
-        raise UnknownZone(_missing(name))
-    with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
-        return ZoneInfo.from_file(file, key=name)
+    found = _zone(name) if name in zone_names() else None
+    if found is None:
+        raise UnknownZone(name)
+    return found
+
+
+@lru_cache(_ZONES)
+def _zone(name: str) -> ZoneInfo | None:
+    try:
+        with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
+            return ZoneInfo.from_file(file, key=name)
+    except (ImportError, OSError, ValueError, struct.error):
+        return None
 
 
 @cache
@@ -54,7 +70,7 @@ def zone_names() -> frozenset[str]:
     """Return the names of all zones of the package; none if it is missing."""
     try:
         return frozenset(resources.files("tzdata").joinpath("zones").read_text("utf-8").split())
-    except (ImportError, OSError):
+    except (ImportError, OSError, ValueError):
         return frozenset()
 
 
@@ -91,8 +107,10 @@ def change_of_offset(name: str, before_s: int, after_s: int) -> int:
     return after_s
 
 
-def _missing(name: str) -> str:
+def _why_unknown(name: str) -> str:
     names = sorted(zone_names())
+    if name in names:
+        return f"the file of zone {name} cannot be read: install the package tzdata again"
     if not names:
         return f"zone {quoted(name[:_MAX_NAME])} cannot be read: the package tzdata is not installed"
     wanted = name[:_MAX_NAME].strip().replace(" ", "_").lower()

@@ -40,15 +40,19 @@ CHANGED = {
         ("None if former is None else EXISTS", "None"),
     ),
     "[I27] refused requests keep their rows": changed(
-        ("decoded.drop(refused)", "rows = decoded.rows; decoded.drop(refused); decoded.rows = rows"),
+        ("decoded.drop(refused | stale)", "rows = decoded.rows; decoded.drop(refused | stale); decoded.rows = rows"),
     ),
     "[I27] refused requests go cold": changed(
-        ("decoded.drop(refused)", "cold = decoded.forwarded; decoded.drop(refused); decoded.forwarded = cold"),
+        (
+            "decoded.drop(refused | stale)",
+            "cold = decoded.forwarded; decoded.drop(refused | stale); decoded.forwarded = cold",
+        ),
     ),
     "[I27] refused requests get no verdict": changed(
         (
-            "OperationResults(entries, verdicts, (), ..., ..., ...)",
-            "OperationResults(entries, [each for each in verdicts if each.offset not in refused], (), ..., ..., ...)",
+            "OperationResults(entries, verdicts, (), ..., ..., ..., ...)",
+            "OperationResults(entries, [each for each in verdicts if each.offset not in refused], (), "
+            "..., ..., ..., ...)",
         ),
     ),
     "[I27] what has fired is absent": changed(
@@ -75,8 +79,8 @@ CHANGED = {
     "[I27] no change is too late": changed(("TOO_LATE if ... else None", "None")),
     "[I27] a request that was readable late is refused and not listed": changed(
         (
-            "OperationResults(entries, verdicts, (), ..., tuple(late.offsets), ...)",
-            "OperationResults(entries, verdicts, (), ..., (), ...)",
+            "OperationResults(entries, verdicts, (), ..., tuple(late.offsets), ..., ...)",
+            "OperationResults(entries, verdicts, (), ..., (), ..., ...)",
         ),
     ),
     "[I27] a request that was readable late is listed and counts": changed(

@@ -30,7 +30,7 @@ def paused(*changes: tuple[str, str], worker: type[PausingWorker] = PausingWorke
 
 
 HELD = "key <= self.released or self.begin.had_passed(key, holes)"
-COMMITTED = "...(after, Output(alive), release.number)"
+COMMITTED = "...(after, ..., release.number)"
 ENDED = "Release(taken, number, None if is_end else after, groups)"
 KNOWN = "command.number <= self.taken"
 SPLIT = "Split(dict(free), waiting, dict(held))"
@@ -91,7 +91,10 @@ CHANGED = {
     ),
     "[I35] released before the barrier": Mutation(Parts(machine=ReleasesBeforeTheBarrier), PausingWorker),
     "[I35] what was released is not committed with it": paused(
-        (COMMITTED, "...(self.progress, Output(alive), release.number), setattr(self, 'progress', after)"),
+        (
+            COMMITTED,
+            "...(self.progress, ..., release.number), setattr(self, 'progress', after)",
+        ),
     ),
     "[I35] a release has no pace": paused(("quota = hold.quota(second)", "quota = None")),
     "[I35] a pause ends before all that is due is held": paused(

@@ -12,7 +12,7 @@ from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.simulator import SEEDS, SimulationFailed, Simulator
-from timers.core.operation import VERDICTS
+from timers.core.operation import UNCHANGED, VERDICTS
 
 ALL_SEEDS = 6000
 
@@ -32,7 +32,7 @@ def test_no_run_breaks_a_promise() -> None:
     assert counts["rejected"] > 50
     assert counts["dead-lettered"] > counts["rejected"]
     assert counts["retried"] > 5
-    assert min(counts[verdict] for verdict in VERDICTS) > 5
+    assert min(counts[verdict] for verdict in VERDICTS if verdict != UNCHANGED) > 5  # only timers that repeat have it
     assert counts["chained"] > 5
     assert counts["forwarded"] > 100
     assert counts["promoted"] > 100

@@ -111,7 +111,7 @@ class Chunk:
         found = [
             target
             for target, number in counts.items()
-            if number >= least and (len(counts) > 1 or any(each != target for each in known))
+            if target and number >= least and (len(counts) > 1 or any(each != target for each in known))
         ]
         found = [target for target in found if self._progress.holds.may_be_noisy(target)]
         if found and self._first is not None:

@@ -110,6 +110,10 @@ class TransactionCounters:
     """Code -> dead letters."""
     verdicts: Counter[str] = field(default_factory=Counter)
     """Verdict -> cancels and replacements of timers with an id."""
+    followed: int = 0
+    """Occurrences of timers that repeat, appended to the log."""
+    missed: Counter[str] = field(default_factory=Counter)
+    """Reason -> occurrences that are not sent."""
     forwarded: int = 0
     """Requests that went cold."""
     unlisted: int = 0
@@ -179,6 +183,8 @@ class Counters:
         retried: moves of timers to the retry topic.
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and replacements of timers with an id.
+        followed: occurrences of timers that repeat, appended to the log.
+        missed: reason -> occurrences that are not sent.
         forwarded: requests that went cold.
         unlisted: requests that count although the version that they name has fired [I27].
         promoted: promoted copies that were read.
@@ -198,6 +204,8 @@ class Counters:
         self.retried = 0
         self.dead_lettered: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
+        self.followed = 0
+        self.missed: Counter[str] = Counter()
         self.forwarded = 0
         self.unlisted = 0
         self.promoted = 0
@@ -233,6 +241,8 @@ class Counters:
         self._committed = committed
         self._count_accepted(committed.next_offset)
         self.retried += transaction.retried
+        self.followed += transaction.followed
+        self.missed.update(transaction.missed)
         self.forwarded += transaction.forwarded
         self.unlisted += transaction.unlisted
         self.dead_lettered.update(transaction.dead_lettered)

@@ -142,7 +142,7 @@ class Horizon:
             hot = []
             for row in rows:
                 record = by_offset[row[0]]
-                if not is_far(due_s, record.timestamp // 1000, horizon_s):
+                if row[0] in decoded.follows or not is_far(due_s, record.timestamp // 1000, horizon_s):
                     hot.append(row)
                 elif not self._format.fits_cold_topic(record):
                     hot.append(row)

@@ -35,10 +35,13 @@ the version that it names has fired (:mod:`timers.core.only_if`)."""
 HOLDS = 10
 """From this level on, progress may have holds [I33], and a machine takes the commands about targets."""
 
-SUPPORTED = HOLDS
+REPEATS = 11
+"""From this level on, a request with an id and a rule is a timer that repeats [I37]."""
+
+SUPPORTED = REPEATS
 """The highest level that this version of the project supports."""
 
-RAISED_TO = HOLDS
+RAISED_TO = REPEATS
 """The highest level to which workers raise partitions, if the operator allows it. New ones begin at it."""
 
 

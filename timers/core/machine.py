@@ -36,6 +36,7 @@ from timers.core.steps import STEPS, State
 from timers.core.timer import (
     CLOCK_STEP_BACK_S,
     Decoded,
+    Definition,
     DueRows,
     Fetched,
     Row,
@@ -64,7 +65,6 @@ class Machine:
         progress: the last committed progress, and later changes that need no commit of their own.
         committed: the last committed progress.
         replayed: number of records read again since opening.
-        counters: as passed.
         attempted: the progress that the last transaction has committed, or may have committed if it failed.
         must_ask_end: its own transaction held back the end of the log that came with the last tick [I17].
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
@@ -127,6 +127,7 @@ class Machine:
         self._barrier = variant.barrier
         self._store_age = variant.store_age
         self._on_missing = variant.on_missing
+        self._repeats = variant.repeats
         self.doubts = Doubts(store, progress)
         self.held = HeldRows(store)
 
@@ -171,11 +172,8 @@ class Machine:
 
     @property
     def may_accept(self) -> bool:
-        """Whether a fetch may be accepted.
-
-        New requests need a tick, because late ones fire at once. A replay needs none. If the age of the store counts,
-        it must have been checked [I9].
-        """
+        """Whether a fetch may be accepted. New requests need a tick, because late ones fire at once; a replay needs
+        none. If the age of the store counts, it must have been checked [I9]."""
         return "accept" in STEPS[self.state] and (self._store_age is None or self._store_age.is_checked)
 
     @property
@@ -297,7 +295,7 @@ class Machine:
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         """Read accepted records again: with the same decisions, without output [I15]."""
         lineage = self._read_again(records, to_offset)
-        decoded = self._read(records, to_offset)
+        decoded = self._reader.decode(records, to_offset, self.progress)
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
         _, waiting, held = split_late(rows, self.progress)
@@ -315,7 +313,8 @@ class Machine:
         self.counters.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
-        decoded = self._read(records, to_offset)
+        progress = self.progress
+        decoded = self._reader.decode(records, to_offset, progress)
         if len(records) > self._outbox.chunk.timers and self._may_emit(decoded):
             while records:  # brokers are slow: the output is sent in parts, which grow after each transaction
                 count = self._outbox.chunk.timers
@@ -326,20 +325,20 @@ class Machine:
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, judged = decoded.rows, NO_RESULTS
         if self._index is not None:
-            rows, judged = self._index.settle(decoded, self.progress, self.committed)
-        fired_s = self.progress.fired_through[0]
+            rows, judged = self._index.settle(decoded, progress, self.committed)
+        fired_s = progress.fired_through[0]
         is_ahead = all(due_s > fired_s for due_s in rows)
-        late, waiting, held = Split({}, rows, {}) if is_ahead else split_late(rows, self.progress)
-        lineage, known, start = self._lineage_at(to_offset), self.progress.lineage.counted, self.position
+        late, waiting, held = Split({}, rows, {}) if is_ahead else split_late(rows, progress)
+        lineage, known, start = self._lineage_at(to_offset), progress.lineage.counted, self.position
         is_counted = self._store_age is None  # compaction takes records away
         if is_counted:
             since, before = (known.since, known.records) if known and known.to == start else (start, 0)
             lineage = lineage._replace(counted=RecordCount(since, to_offset, before + len(records), to_offset))
-        late_changes = self.progress.late_changes + judged.late_changes
+        late_changes = progress.late_changes + judged.late_changes
         new_progress = replace(self.progress, next_offset=to_offset, lineage=lineage, late_changes=late_changes)
-        ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
-        ended.update(rejected.offset for rejected in decoded.rejected)
-        accepted = len(records) - len(ended) - len(decoded.copies) - judged.refused
+        others = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
+        others.update([rejected.offset for rejected in decoded.rejected], decoded.follows)
+        accepted = len(records) - len(others) - len(decoded.copies) - judged.refused
         counts = accepted, sum(map(len, late.values())), len(decoded.copies), decoded.ignored, decoded.callers
         if any(counts):
             self.counters.uncommitted.append(Accepted(to_offset, *counts))
@@ -352,9 +351,6 @@ class Machine:
         self._store.write(waiting, to_offset, entries, lineage, held)
         self.held.note_stored(self.progress, held)
         self.progress = new_progress
-
-    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        return self._reader.decode(records, to_offset, self.progress)
 
     def _lineage_at(self, to_offset: int) -> Lineage:
         """Returns the lineage of an offset inside the present fetch [I28], without a count."""
@@ -391,14 +387,15 @@ class Machine:
         if late:
             self.counters.transaction.kind = LATE
         self.counters.transaction.unlisted = judged.unlisted
-        output = self._paced([(due_s, late[due_s]) for due_s in sorted(late)], self._tick)._replace(
+        # [I37] What is due above fired_through is stored: with the second of the tick, it would be sent twice.
+        second, begun = self.progress.fired_through[0], [decoded.definitions[offset] for offset in judged.begun]
+        output = self._fired(sorted(late.items()), second, self._tick, begun=begun)._replace(
             rejected=decoded.rejected,
             forwarded=decoded.forwarded,
             verdicts=judged.verdicts,
             republished=[known_row(key, decoded.rows, self._store) for key in judged.superseded],
         )
-        others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
-        self._commit(new_progress, output, sum(map(len, [*late.values(), *others])))
+        self._commit(new_progress, output, sum(map(len, (*late.values(), *output[2:]))))
 
     @property
     def _through_s(self) -> int | None:
@@ -448,7 +445,7 @@ class Machine:
             if self.progress.holds:
                 self.held.others_s = tick.second
             try:
-                self._commit(after, self._paced(chunk.fired, tick), chunk.count)
+                self._commit(after, self._fired(chunk.fired, second, tick), chunk.count)
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
@@ -515,7 +512,7 @@ class Machine:
             self._outbox.begin(tick)
             self.counters.transaction.kind = HELD
             try:
-                self._commit(after, Output(alive), release.number)
+                self._commit(after, self._fired(alive, second, tick, hold.reason), release.number)
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
@@ -527,11 +524,16 @@ class Machine:
         self.held.note_released(hold, release)
         return self.held.may_release(self.progress, second)
 
-    def _paced(self, due: list[DueRows], tick: Tick) -> Output:
-        """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed to later seconds."""
-        return (
-            Output(due) if self._pace is None else Output(*self._pace.paced(due, tick.second, self._limits.overdue_s))
-        )
+    def _fired(
+        self, due: list[DueRows], second: int, tick: Tick, hold: str = "", begun: Sequence[Definition] = ()
+    ) -> Output:
+        """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed. Not what a hold has
+        held: it says how fast it is released. Arguments as of :meth:`timers.core.repeating.Repeats.fire`."""
+        fired = Output(due) if self._repeats is None else self._repeats.fire(due, second, hold, begun, tick.second)
+        if self._pace is None or hold:
+            return fired
+        due, postponed = self._pace.paced(fired.due, tick.second, self._limits.overdue_s)
+        return fired._replace(due=due, postponed=postponed)
 
     # ---- commits -------------------------------------------------------------------------------------------------
 

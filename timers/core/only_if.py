@@ -37,6 +37,7 @@ from timers.core.operation import (
     REPLACED,
     SET,
     TOO_LATE,
+    UNCHANGED,
     UNKNOWN,
     Entries,
     Entry,
@@ -45,15 +46,20 @@ from timers.core.operation import (
     Verdict,
     VerdictName,
     cancelled,
+    defined,
+    digest_of,
     due_s_of,
     id_of,
     is_cancelled,
+    offset_of,
+    repeated,
+    repeating,
     request_of,
     version_of,
 )
 from timers.core.ports import Store
 from timers.core.progress import MOST_LATE_CHANGES, VERDICT_RETENTION, Cuts, Progress, cut_suffix
-from timers.core.timer import Decoded, RowsByDue
+from timers.core.timer import Decoded, Definition, RowsByDue
 
 TIME_ID = b""
 """No timer has an empty id."""
@@ -139,20 +145,32 @@ class ConditionalIndex(Index):
         operations, append_s = decoded.operations, decoded.append_s
         known = self._store.entries({TIME_ID, *map(id_of, operations)})
         time_s = self._time_of(known.get(TIME_ID))
-        if is_replay and not decoded.conditions and all(due_s is not None for _, _, due_s, _ in operations):
+        is_plain = not (decoded.conditions or decoded.definitions or decoded.follows)
+        if is_replay and is_plain and all(due_s is not None for _, _, due_s, _ in operations):
             return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
         entries: Entries = {}
         verdicts: list[Verdict] = []
         refused: set[int] = set()
+        stale: set[int] = set()
         late = _LateChanges(progress)
         listed: frozenset[int] = frozenset(progress.late_changes if is_replay else ())
         for operation in operations:
             id, offset, due_s, _ = operation
             time_s = max(time_s, append_s[offset])
             entry = known.get(id)
+            if (follows := decoded.follows.get(offset)) is not None:
+                chain = repeating(entry)
+                if chain is None or (offset_of(chain), request_of(chain)) != follows[:2] or due_s is None:
+                    stale.add(offset)
+                else:
+                    known[id] = entries[id] = repeated(due_s, offset, append_s[offset], chain, is_last=follows.is_last)
+                continue
             former = None if entry is None or self._is_past(entry, time_s) else entry
             condition = decoded.conditions.get(offset)
             refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
+            definition = decoded.definitions.get(offset)
+            if definition is not None and self._is_unchanged(definition, former, offset, progress):
+                refusal = UNCHANGED
             if refusal is None and condition is not None and former is not None:  # it names this version
                 if is_replay:
                     is_late = offset in listed
@@ -161,25 +179,29 @@ class ConditionalIndex(Index):
                 if is_late:
                     refusal = TOO_LATE
             if refusal is None:
-                known[id] = entries[id] = after = self._entry_after(operation, former, time_s)
+                known[id] = entries[id] = after = self._entry_after(operation, definition, former, time_s)
             else:
                 refused.add(offset)
                 after = former
             if is_replay:
                 continue
             about = entry if refusal is None and self._is_pending(entry, progress, decoded) else former
-            verdict = refusal or self._verdict(due_s, condition, about, progress, decoded)
+            answers_all = condition is not None or definition is not None
+            verdict = refusal or self._verdict(due_s, about, progress, decoded, answers_all=answers_all)
             if verdict is not None:
                 asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
-                version = None if condition is None else self._version(after)
+                version = self._version(after) if condition is not None or refusal == UNCHANGED else None
                 verdicts.append(Verdict(id, offset, verdict, asked_s, version))
         entries[TIME_ID] = (time_s, 0, 0)
         cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
-        decoded.drop(refused)
+        decoded.drop(refused | stale)
+        at = decoded.definitions and [(known.get(id), offset) for id, offset, _, _ in operations]
+        begun = [offset for entry, offset in at or () if offset in decoded.definitions and self._is_at(entry, offset)]
         if late.is_full and (not self._was_full or late.offsets):
             self._on_full(self._place)
         self._was_full = late.is_full or (self._was_full and not late.offsets)
-        return OperationResults(entries, verdicts, (), len(refused) - cancels, tuple(late.offsets), late.unlisted)
+        number = len(refused) - cancels
+        return OperationResults(entries, verdicts, (), number, tuple(late.offsets), begun, late.unlisted)
 
     def _refusal(self, condition: str, former: Entry | None, append_s: int) -> VerdictName | None:
         """Returns why a request does not count; None if its condition is true."""
@@ -188,23 +210,29 @@ class ConditionalIndex(Index):
         offset = self._version(former)
         if former is None or condition != f"{self._place}/{offset}{cut_suffix(self._cuts, offset)}":
             return CHANGED
-        return TOO_LATE if not is_cancelled(former) and due_s_of(former) <= append_s else None
+        has_end = not is_cancelled(former) and repeating(former) is None
+        return TOO_LATE if has_end and due_s_of(former) <= append_s else None
 
     @staticmethod
-    def _entry_after(operation: Operation, former: Entry | None, time_s: int) -> Entry | None:
+    def _entry_after(
+        operation: Operation, definition: Definition | None, former: Entry | None, time_s: int
+    ) -> Entry | None:
         """Returns the entry after a request that counts. A cancelled id keeps one, so that it is not absent."""
         _, offset, due_s, append_s = operation
+        if definition is not None:
+            return defined(offset, append_s, definition.digest)
         if due_s is not None:
             return due_s, offset, append_s
         return former if former is None or is_cancelled(former) else cancelled(offset, time_s)
 
     def _verdict(
-        self, due_s: int | None, condition: str | None, about: Entry | None, progress: Progress, new: Decoded
+        self, due_s: int | None, about: Entry | None, progress: Progress, new: Decoded, *, answers_all: bool
     ) -> VerdictName | None:
         """Returns the verdict on a request that counts; None if it has none.
 
         Args:
             about: the version before it: pending, fired and remembered, or cancelled; None if there is none.
+            answers_all: whether such a request always gets one.
         """
         if self._is_pending(about, progress, new):
             return CANCELLED if due_s is None else REPLACED
@@ -212,7 +240,7 @@ class ConditionalIndex(Index):
             return ALREADY_FIRED
         if due_s is None:
             return UNKNOWN
-        return None if condition is None else SET
+        return SET if answers_all else None
 
     # ---- entries ----------------------------------------------------------------------------------------------------
 
@@ -232,6 +260,8 @@ class ConditionalIndex(Index):
     def _is_pending(self, entry: Entry | None, progress: Progress, new: Decoded | None = None) -> bool:
         if entry is None or is_cancelled(entry):
             return False
+        if repeating(entry):
+            return True
         return self._is_cold(entry) or not self._has_fired(entry, progress, new)
 
     def _was_fired(self, entry: Entry, progress: Progress, new: Decoded) -> bool:
@@ -239,6 +269,8 @@ class ConditionalIndex(Index):
 
     def _is_past(self, entry: Entry, time_s: int) -> bool:
         """Whether an entry counts as absent. Its timer may be pending still, if the machine is far behind."""
+        if repeating(entry):
+            return False
         due_s, offset, append_s = version_of(entry)
         return max(due_s, append_s) + self._retention_at(offset) <= time_s
 
@@ -246,6 +278,20 @@ class ConditionalIndex(Index):
         """Returns the retention in seconds at an offset. Offsets before the history have its first value."""
         values = [value for from_offset, value in self._retentions if from_offset <= offset]
         return values[-1] if values else self._retentions[0][1]
+
+    @staticmethod
+    def _is_unchanged(definition: Definition, former: Entry | None, offset: int, progress: Progress) -> bool:
+        """Whether a definition asks for what the latest version of its id asks for. After a wrong clock was taken back,
+        it counts: what follows then may be due far ahead."""
+        chain = repeating(former)
+        if chain is None or digest_of(chain) != definition.digest:
+            return False
+        return not any(request_of(chain) < hole.before_offset <= offset for hole in progress.holes)
+
+    @staticmethod
+    def _is_at(entry: Entry | None, offset: int) -> bool:
+        """Whether a record at an offset is the latest one of its id."""
+        return entry is not None and offset_of(entry) == offset
 
     @staticmethod
     def _version(entry: Entry | None) -> int:

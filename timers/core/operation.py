@@ -33,7 +33,12 @@ request)."""
 TrackedMessage: TypeAlias = tuple[int, int, int, bytes, bytes]
 """A version of a message that markers track (:mod:`timers.core.index`), with its key and value."""
 
-Entry: TypeAlias = Version | PromotedVersion | TrackedMessage
+RepeatingVersion: TypeAlias = tuple[int, int, int, int, bytes, int]
+"""The latest record of a timer that repeats (:mod:`timers.core.repeating`): (due second and offset of its occurrence,
+the later one of due second and append second, offset of the definition, digest and append second of the definition).
+Until the first occurrence is read, the first three are those of the definition: its append second is the due second."""
+
+Entry: TypeAlias = Version | PromotedVersion | TrackedMessage | RepeatingVersion
 """The latest version of an id."""
 
 due_s_of: Callable[[Entry], int] = itemgetter(0)
@@ -47,8 +52,31 @@ further_fields_of: Callable[[Entry], tuple[object, ...]] = itemgetter(slice(3, N
 
 
 def request_of(entry: Entry) -> int:
-    """Returns the offset of the request that set a version; that of a promoted version is not its source offset."""
-    return entry[3] if len(entry) == 4 else entry[1]
+    """Returns the offset of the request that set a version; that of a promoted version, or of an occurrence, is not its
+    source offset."""
+    return entry[3] if len(entry) == 4 or len(entry) == 6 else entry[1]
+
+
+def defined(offset: int, append_s: int, digest: bytes) -> RepeatingVersion:
+    """Returns the entry of an id after the definition at ``offset``."""
+    return append_s, offset, append_s, offset, digest, append_s
+
+
+def repeated(due_s: int, offset: int, append_s: int, former: RepeatingVersion, *, is_last: bool) -> Entry:
+    """Returns the entry of an id after the occurrence at ``offset``, which takes the place of ``former``. The last one
+    is a single timer."""
+    after: Version = due_s, offset, max(due_s, append_s)
+    return (*after, former[3]) if is_last else (*after, *former[3:])
+
+
+def repeating(entry: Entry | None) -> RepeatingVersion | None:
+    """Returns an entry if the latest record of its id is one that another occurrence follows: it is never over."""
+    return entry if entry is not None and len(entry) == 6 else None
+
+
+def digest_of(entry: RepeatingVersion) -> bytes:
+    """Returns the digest of the definition."""
+    return entry[4]
 
 
 def message_of(entry: Entry | None) -> tuple[bytes, bytes] | None:
@@ -92,11 +120,13 @@ CHANGED: Final = "changed"
 """The request was made for another version than the latest one."""
 TOO_LATE: Final = "too-late"
 """The request was made for the latest version, and was appended in its due second or later, or read after it fired."""
+UNCHANGED: Final = "unchanged"
+"""The request for a timer that repeats asks for what its latest version asks for: nothing changes."""
 REFUSED: Final = (EXISTS, CHANGED, TOO_LATE)
 """Verdicts on requests that change nothing, because their condition was not true."""
-VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN, SET, *REFUSED)
+VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN, SET, UNCHANGED, *REFUSED)
 VerdictName: TypeAlias = Literal[
-    "cancelled", "replaced", "already-fired", "unknown", "set", "exists", "changed", "too-late"
+    "cancelled", "replaced", "already-fired", "unknown", "set", "unchanged", "exists", "changed", "too-late"
 ]
 
 NO_VERSION = -1
@@ -129,6 +159,8 @@ class OperationResults(NamedTuple):
     """Number of requests for a timer that change nothing, because their condition was not true."""
     late_changes: tuple[int, ...] = ()
     """Offsets to add to :attr:`timers.core.progress.Progress.late_changes`, in the transaction of the verdicts."""
+    begun: Sequence[int] = ()
+    """Offsets of the definitions that count: the first occurrence of each is appended."""
     unlisted: int = 0
     """Number of requests that count although the version that they name has fired: the feature level does not allow the
     list yet, or the list is full."""

@@ -1,7 +1,7 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from timers.core.keys import OrderKey
 from timers.core.limits import ChunkSize
@@ -282,6 +282,45 @@ class SnapshotStore(Store, Protocol):
         """
 
 
+Reason: TypeAlias = Literal["late", "superseded", "over-cap", "held", "never"]
+"""Why occurrences were not sent."""
+
+
+class Follower(NamedTuple):
+    """An occurrence to append."""
+
+    row: Row
+    """Callback of the timer, as :attr:`timers.core.timer.Definition.row`."""
+    due_s: int
+    nominal_s: int | None
+    """None: it is a waypoint."""
+    decided_s: int
+    """Of a waypoint: what is due up to this nominal second was sent or skipped before."""
+    owed_s: int | None
+    """It is sent, and those that follow up to this nominal second, however late they are."""
+    rule: bytes
+    follows: int
+    """Offset of the record that it follows."""
+    version: bytes | None
+    """Source of the definition; None: this is the record that it follows."""
+    is_last: bool
+
+
+class Missed(NamedTuple):
+    """Occurrences that are not sent."""
+
+    id: str
+    version: bytes | None
+    """Source of the definition; None: at ``offset``."""
+    offset: int
+    """Of the occurrence, or the definition, with which this was decided."""
+    first_s: int | None
+    """Nominal second of the first one; None if it is not known."""
+    last_s: int | None
+    number: int
+    reason: Reason
+
+
 class Output(NamedTuple):
     """What one transaction of a machine sends, beside its progress."""
 
@@ -300,6 +339,10 @@ class Output(NamedTuple):
     """Requests that go cold."""
     verdicts: Sequence[Verdict] = ()
     """On cancels and replacements."""
+    followers: Sequence[Follower] = ()
+    """Occurrences to append to the request log [I37]."""
+    missed: Sequence[Missed] = ()
+    """Occurrences that are not sent."""
     republished: Sequence[Row] = ()
     """Versions that are appended to the request log again: a tombstone after them would end them [I19]."""
 

@@ -34,3 +34,13 @@ def are_for(topic: str, due: Sequence[tuple[int, Sequence[Any]]]) -> bool:
             if row[1] != topic:
                 return False
     return True
+
+
+def begin_with(name: str, due: Sequence[tuple[int, Sequence[Any]]]) -> bool:
+    """Returns whether the first header of a row has this name."""
+    for _, rows in due:
+        for row in rows:
+            headers = row[4]
+            if headers and headers[0][0] == name:
+                return True
+    return False

@@ -187,6 +187,29 @@ class PromotedCopy(NamedTuple):
     """Append second of the copy."""
 
 
+class Definition(NamedTuple):
+    """A request for a timer that repeats (:mod:`timers.core.repeating`). It has no row."""
+
+    row: Row
+    """Its callback, as the first occurrence has it, without the headers of an occurrence."""
+    rule: bytes
+    """The text of the rule, from which each occurrence can be computed: its first second is in it."""
+    append_s: int
+    digest: bytes
+    """8 bytes: two definitions with the same digest ask for the same."""
+
+
+class Follows(NamedTuple):
+    """What an occurrence says of its place in the chain."""
+
+    offset: int
+    """Offset of the record that it follows."""
+    version: int
+    """Offset of the definition."""
+    is_last: bool
+    """Whether none follows it."""
+
+
 @dataclass(slots=True)
 class Decoded:
     """Result of decoding some records of one partition."""
@@ -208,6 +231,11 @@ class Decoded:
     conditions: dict[int, str] = field(default_factory=dict)
     """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
 
+    definitions: dict[int, Definition] = field(default_factory=dict)
+    """Offset of an operation -> the definition of a timer that repeats. Such an operation has no row."""
+    follows: dict[int, Follows] = field(default_factory=dict)
+    """Offset of an operation that is an occurrence -> which record it follows."""
+
     null_requests: list[int] = field(default_factory=list)
     """Offsets of cancels with headers of a request: their senders may have lost a value."""
     fired_versions: dict[int, int] = field(default_factory=dict)
@@ -223,6 +251,8 @@ class Decoded:
         self.copies.extend(later.copies)
         self.append_s.update(later.append_s)
         self.conditions.update(later.conditions)
+        self.definitions.update(later.definitions)
+        self.follows.update(later.follows)
         self.null_requests.extend(later.null_requests)
         self.fired_versions.update(later.fired_versions)
         self.callers.update(later.callers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from timers.core.horizon import Horizon
 from timers.core.index import Index
 from timers.core.reading import RecordDecoder
+from timers.core.repeating import Repeats
 from timers.core.second_barrier import SecondBarrier
 from timers.core.store_validity import StoreAge
 
@@ -26,6 +27,8 @@ class Variant:
     """Sends timers to the cold tier and accepts their copies."""
     barrier: SecondBarrier | None
     """Holds a second until the machine has read what was acknowledged before it."""
+    repeats: Repeats | None
+    """Knows what occurrences of timers that repeat send, and what follows them."""
     store_age: StoreAge | None
     """Ends a machine whose store is too old."""
     on_missing: Callable[[int, int, int], None]

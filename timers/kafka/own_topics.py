@@ -60,6 +60,8 @@ class OwnTopic:
     """What happens if it does not take the largest request. None: it need not."""
     warn_only: bool = False
     """The worker warns about the configuration of an existing topic and does not change it: its producers own it."""
+    may_write: bool = False
+    """A worker without Write there does not raise partitions to a feature level that needs it."""
     must_exist: bool = False
     """Its users create and configure it. The worker does not create it, and warns about its configuration only."""
     must_last: bool = False
@@ -95,7 +97,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     begins = Effect(WARNING, "so countdowns and redeliveries begin at the producers' times")
     topics = [kept(settings.request_topic, requests, both if settings.canary_interval_s else (_READ,))]
     if settings.id_topic:
-        topics.append(kept(settings.id_topic, requests, (_READ,)))
+        topics.append(kept(settings.id_topic, requests, (_READ,), may_write=True))
     if settings.countdown_topic:  # a countdown begins at the time of its record
         topics.append(kept(settings.countdown_topic, requests, (_READ,), append_time=begins, warn_only=True))
     if settings.marker_topic:  # the deadline of a message follows from the time of its marker

@@ -24,7 +24,8 @@ from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import AskLeaders, LeaderClient, NewestCommitted, Question, log_ends
-from timers.kafka.clients import librdkafka, max_message_bytes, reader
+from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes, reader
+from timers.kafka.leaders import WriteAccess
 from timers.kafka.log_lineage import LogLineages
 from timers.kafka.progress_rules import Copy, ProgressRules, progress_partition
 from timers.kafka.records import Record, TransactionalWriter, write
@@ -144,7 +145,7 @@ class ProgressLog(ProgressRules):
 
     def level_of_new_machines(self) -> int:
         """The feature level of a machine without progress: the one that the operator allows, if this version has it."""
-        return levels.wanted(levels.FIRST, self.allowed_level(), is_verified=False)
+        return levels.wanted(levels.FIRST, _permitted(self._settings, self.allowed_level()), is_verified=False)
 
     def allowed_level(self) -> int:
         """The feature level that the operator allows: `timers levels --raise` writes it.
@@ -386,6 +387,32 @@ def commit_change(
         partition = progress_partition(tp, cluster, settings)
         with writer.transaction() as send:
             send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])
+
+
+def permitted_level(settings: Settings) -> int:
+    """Return the feature level to which this worker may raise machines. Blocks; not on an event loop.
+
+    Raises:
+        KafkaException, LogMismatch: as :meth:`ProgressLog.allowed_level`.
+    """
+    return _permitted(settings, allowed_level(settings))
+
+
+def _permitted(settings: Settings, allowed: int) -> int:
+    """Return the level that an operator allows; a lower one where a machine could not append occurrences [I37]."""
+    if allowed < levels.REPEATS or not settings.id_topic:
+        return allowed
+    access = WriteAccess(asking_admin(settings), APP_ANSWER_S)
+    access.ask({settings.id_topic})
+    if settings.id_topic not in access.denied:
+        return allowed
+    logger.warning(
+        "partitions stay at feature level %d: this worker lacks Write on topic %r, to which timers that repeat are "
+        "appended (docs/security.md has the kafka-acls lines)",
+        levels.HOLDS,
+        settings.id_topic,
+    )
+    return levels.HOLDS
 
 
 def allowed_level(settings: Settings) -> int:

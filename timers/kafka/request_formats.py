@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from timers.core.levels import BY_HEADERS, READABLE_LATE
+from timers.core.levels import BY_HEADERS, READABLE_LATE, REPEATS
 from timers.process.config.settings import Settings
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
@@ -59,6 +59,7 @@ REQUEST_FORMATS = (
             decode_from_level={
                 BY_HEADERS: partial(future_by_id.decode, by_headers=True),
                 READABLE_LATE: partial(future_by_id.decode, by_headers=True, needs_value=True),
+                REPEATS: partial(future_by_id.decode, by_headers=True, needs_value=True, repeats=True),
             },
         ),
         "TIMERS_ID_TOPIC",

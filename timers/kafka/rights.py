@@ -71,7 +71,8 @@ def _worker(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     for topic in own_topics(settings):
         # Trimming deletes requests, and clears the disk of an idle topic by a record.
         trims = (DELETE, WRITE) if topic.name in settings.trimmed_topics else ()
-        yield Right(TOPIC, topic.name, (*topic.operations, DESCRIBE_CONFIGS, *trims))
+        appends = (WRITE,) if topic.may_write else ()
+        yield Right(TOPIC, topic.name, (*topic.operations, DESCRIBE_CONFIGS, *trims, *appends))
     snapshots = topics.snapshots(settings.app_id, "")
     yield Right(TOPIC, snapshots, (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE_CONFIGS), prefixed=True)
     for name in (*callback_topics, *((settings.message_topic,) if settings.message_topic else ())):

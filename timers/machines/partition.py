@@ -29,6 +29,7 @@ from timers.core.progress import (
     Progress,
 )
 from timers.core.reading import RecordDecoder
+from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import Decoded, TopicPartition
@@ -40,6 +41,7 @@ from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat
+from timers.wire.formats.future_by_id import rule_of
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +128,7 @@ class PartitionSpec:
             self.index(store, nothing_is_cold if horizon is None else horizon.is_cold),
             horizon,
             self._barrier(),
+            Repeats(rule_of, self._far_s) if request_format.has_conditions else None,
             StoreAge(store, limits.stale_after_s) if limits.stale_after_s else None,
             partial(check_missing, self.accept_loss, self.tp),
         )
@@ -168,6 +171,11 @@ class PartitionSpec:
             self.retention_s,
             indexed=self.request_format.has_ids,
         )
+
+    @property
+    def _far_s(self) -> int:
+        """Seconds after which a timer that repeats gets a waypoint: it never goes cold."""
+        return min(FAR_S, max(ZONE_RETRY_S, self.hot_horizon_s // 2)) if self.hot_horizon_s else FAR_S
 
     def _barrier(self) -> SecondBarrier | None:
         if not self.request_format.has_ids:

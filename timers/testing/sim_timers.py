@@ -508,7 +508,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                     loop.add_fetch(fetched)
                 read_again_from = loop.step().read_again_from
                 self._positions[machine] = fetched.to_offset if read_again_from is None else read_again_from
-                is_idle = loop.idle
+                is_idle = loop.idle and self._positions[machine] >= self._kafka.end(machine[0])
         for record in self._kafka.records[self._read_count :]:
             self._read(record)
         self._read_count = len(self._kafka.records)
@@ -524,6 +524,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             self.dead_letters.append(DeadLetter(code, message, source, record.key, record.value))
             return
         if record.topic == settings.verdict_topic:
+            if h.TIMER_SOURCE not in values:
+                return  # it is about occurrences that were missed
             self._verdicts[values[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
             return
         if record.topic in settings.own_topics:

@@ -32,6 +32,7 @@ CODES = (
     *("message-too-large", "message-refused", "target-failing", LOST_FROM_LOG, "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     *("condition-invalid", "condition-without-id", "condition-without-append-time"),
+    *("repeat-invalid", "repeat-over", "repeat-without-append-time"),
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from timers.core.levels import BY_HEADERS, RAISED_TO
+from timers.core.repeating import SENT
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
@@ -249,7 +250,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             future.callBackTopic,
             named.get(h.TIMER_KEY, future.callBackKey),
             future.callBack,
-            h.without_timer_headers(record.headers) or None,
+            [each for each in record.headers if each[0] in SENT or not each[0].startswith(h.PREFIX)] or None,
             origin,
         )
         decoded.rows.setdefault(due_s, []).append(row)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from timers.core import repeating
+
 Header: TypeAlias = tuple[str, bytes | None]
 """One record header. Kafka allows repeated names, keeps the order, and allows null values."""
 
@@ -22,7 +24,7 @@ TIMER_FIRED = "timer-fired"
 TIMER_ATTEMPT = "timer-attempt"
 """On the retry topic only: how many attempts to send have failed, in ASCII digits."""
 
-TIMER_TOPIC = "timer-topic"
+TIMER_TOPIC = repeating.TARGET
 """On a request without protobuf: the callback topic. The value of such a record is the payload, as it is. It is read
 from feature level :data:`timers.core.levels.BY_HEADERS` on."""
 
@@ -38,6 +40,33 @@ that second is after the timestamp of the record."""
 TIMER_IF = "timer-if"
 """On a request or a cancel of a timer with an id: its condition. ``absent``, or the source of the version that it was
 made for (:mod:`timers.core.only_if`)."""
+
+TIMER_REPEAT = repeating.REPEAT
+"""On a request with an id: when its timer repeats (:mod:`timers.wire.repeat`). Such a request has no due second."""
+
+TIMER_FOLLOWS = "timer-follows"
+"""On an occurrence of a timer that repeats: offset of the record of the same id that it follows, in ASCII digits. It
+counts only if that is the latest one."""
+
+TIMER_VERSION = repeating.VERSION
+"""On an occurrence of a timer that repeats, on its callback, and on a record about missed ones: source of the request
+that says how it repeats."""
+
+TIMER_NOMINAL = repeating.NOMINAL
+"""On an occurrence of a timer that repeats and on its callback: the epoch second that its rule names, without its share
+of the spread, in ASCII digits."""
+
+TIMER_WAYPOINT = repeating.WAYPOINT
+"""On an occurrence that sends nothing: up to this nominal second all was sent or missed, in ASCII digits."""
+
+TIMER_OWED = repeating.OWED
+"""On an occurrence: it is sent, and those after it up to this nominal second, however late they are; ASCII digits."""
+
+TIMER_LAST = repeating.LAST
+"""On the last occurrence of a timer that repeats: ``1``."""
+
+TIMER_NEXT = repeating.NEXT
+"""On the callback of a timer that repeats: nominal second of the next one, as far as it is known, in ASCII digits."""
 
 TIMER_REQUEST_HASH = "timer-request-hash"
 """On a request that the HTTP API got with an ``Idempotency-Key``: hashes of the key and of the body."""
@@ -103,6 +132,11 @@ def firing(due_s: int, fired_ms: bytes) -> list[Header]:
 def last(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the last header of this name; None if there is none."""
     return next((value for found, value in reversed(headers) if found == name), None)
+
+
+def number(digits: bytes | None) -> int | None:
+    """Return the number in ASCII digits, of at most 19; None if it is none."""
+    return int(digits) if digits is not None and digits.isdigit() and len(digits) <= 19 else None
 
 
 def depth(headers: Sequence[Header]) -> int:

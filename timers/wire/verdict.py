@@ -11,12 +11,16 @@ there is no version. ::
     {"id": "order-17", "verdict": "exists", "due": 1893456000, "version": "timer-request-by-id/0/5"}
 """
 
+import json
 from collections.abc import Callable
 from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple
 
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
+from timers.core.ports import Missed
 from timers.core.printable import decode_json
+from timers.core.timer import id_bytes
+from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S
 
 
@@ -49,6 +53,23 @@ def encode(verdict: Verdict, source: Callable[[int], str]) -> bytes:
         version = "null" if verdict.version == NO_VERSION else f'"{source(verdict.version)}"'
         value = f'{value[:-1]}, "version": {version}}}'
     return value.encode()
+
+
+def encode_missed(missed: Missed, source: Callable[[int], str]) -> tuple[bytes, bytes, list[h.Header]]:
+    """Return key, value and headers of the record about occurrences that are not sent. It is no verdict: it has no
+    ``timer-source``. ::
+
+        {"id": "report", "missed": 3, "first": 1893456000, "last": 1893463200, "reason": "superseded"}
+    """
+    version = source(missed.offset).encode() if missed.version is None else missed.version
+    fields = {
+        "id": missed.id,
+        "missed": missed.number,
+        "first": missed.first_s,
+        "last": missed.last_s,
+        "reason": missed.reason,
+    }
+    return id_bytes(missed.id), json.dumps(fields).encode(), [(h.TIMER_VERSION, version)]
 
 
 def as_json(message: VerdictMessage) -> str:

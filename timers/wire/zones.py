@@ -17,6 +17,7 @@ from importlib import import_module, resources
 from zoneinfo import ZoneInfo
 
 from timers.core.printable import quoted
+from timers.core.repeating import ZoneUnknown
 
 EXAMPLE = "Europe/Berlin"
 
@@ -33,7 +34,7 @@ _OFFSETS = 16_384
 _SECOND = timedelta(seconds=1)
 
 
-class UnknownZone(ValueError):
+class UnknownZone(ZoneUnknown, ValueError):
     """There is no zone of this name in the package ``tzdata``, or the package is missing or damaged.
 
     It holds only the name: the sentence, which names a zone that may be meant, is made when it is read. A worker meets

@@ -200,6 +200,10 @@ class Policy:
             self.transaction.forward(output.forwarded)
         if output.verdicts:
             self.transaction.answer(output.verdicts)
+        if output.followers:
+            self.transaction.follow(output.followers)
+        if output.missed:
+            self.transaction.tell_missed(output.missed)
         if output.republished:
             self.transaction.republish(output.republished)
 

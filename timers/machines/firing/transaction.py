@@ -30,7 +30,7 @@ from typing import TypeAlias
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import Verdict
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, TooMuch, Unanswered
+from timers.core.ports import BatchesRefused, DeliveryFailed, Follower, Lost, Missed, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
     DueRows,
@@ -60,7 +60,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG
-from timers.wire.formats import marker, schedule
+from timers.wire.formats import future_by_id, marker, schedule
 from timers.wire.key_partition import partitions_for, partitions_of
 
 logger = logging.getLogger(__name__)
@@ -582,6 +582,24 @@ class Transaction:
         for row in rows:
             key, value, headers, timestamp_ms = schedule.as_published(row)
             self._add(self._topic, self._partition, key, value, headers, timestamp_ms)
+
+    def follow(self, followers: Sequence[Follower]) -> None:
+        """Add occurrences of timers that repeat to the partition of their ids."""
+        now_ms = self._now_ms()
+        for each in followers:
+            key, value, headers = future_by_id.encode_occurrence(each, self.source)
+            self._add(self._topic, self._partition, key, value, headers, now_ms)
+        self._counters.transaction.followed += len(followers)
+
+    def tell_missed(self, missed: Sequence[Missed]) -> None:
+        """Add records about occurrences that are not sent to the topic of verdicts."""
+        topic, now_ms = self._settings.verdict_topic, self._now_ms()
+        partitions = partitions_of([id_bytes(each.id) for each in missed], self._topics.partitions(topic))
+        for each, partition in zip(missed, partitions, strict=True):
+            key, value, headers = verdict_record.encode_missed(each, self.source)
+            place = self._topics.available(topic, partition)
+            self._add(topic, place, key, value, headers, now_ms)
+            self._counters.transaction.missed[each.reason] += each.number
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""

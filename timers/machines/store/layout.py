@@ -6,6 +6,8 @@
     0xFD number (8)            ->  msgpack map of id -> entry of the index as an array, or nil
     0xFE id                    ->  due_s (8) | offset (8) | append second (8), for a cancelled id with due_s -1
                                    | 2^63 + offset of the request (8), for a promoted copy
+                                   | 2^62 + offset of the definition (8) | digest (8) | append second of the
+                                     definition (8), for a timer that repeats
                                    | bytes of key (8) | key | value, for a message that a marker tracks
     0xFF "applied"             ->  8 bytes
     0xFF "count"               ->  since (8) | to (8) | records (8) | sure to (8): how many records the log has there
@@ -39,7 +41,7 @@ import msgpack
 
 from timers.core.grouping import groups
 from timers.core.lineage import Batch, Lineage, RecordCount
-from timers.core.operation import Entry, further_fields_of, message_of, request_of, version_of
+from timers.core.operation import Entry, further_fields_of, message_of, repeating, request_of, version_of
 from timers.core.sums import bytes_of
 from timers.core.timer import Row
 
@@ -69,12 +71,16 @@ LAST_S = 2**56 - 1
 """A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
+_REPEATING = struct.Struct(">Q8sq")
 _COUNT = struct.Struct(">QQQQ")
 ENTRY = struct.Struct(">qQq")
 """The last number is signed: records from before the topic had LogAppendTime may have no time, which is -1 ms."""
 
 _REQUEST = 1 << 63
 """Added to the offset of a promoted copy's request: a length of a key is smaller."""
+
+_DEFINITION = 1 << 62
+"""Added to the offset of a definition."""
 
 _ANY_TEXT = "surrogatepass"
 """How to encode ids that are not UTF-8; see :func:`timers.core.timer.id_text`."""
@@ -90,6 +96,9 @@ def pack_entry(entry: Entry) -> bytes:
     head = ENTRY.pack(*version_of(entry))
     if not further_fields_of(entry):
         return head
+    if (chain := repeating(entry)) is not None:
+        _, _, _, version, digest, append_s = chain
+        return head + _REPEATING.pack(_DEFINITION + version, digest, append_s)
     message = message_of(entry)
     if message is None:
         return head + U64.pack(_REQUEST + request_of(entry))
@@ -104,6 +113,9 @@ def unpack_entry(value: bytes) -> Entry:
     (number,) = U64.unpack_from(value, ENTRY.size)
     if number >= _REQUEST:
         return due_s, offset, append_s, number - _REQUEST
+    if number >= _DEFINITION:
+        version, digest, begun_s = _REPEATING.unpack_from(value, ENTRY.size)
+        return due_s, offset, append_s, version - _DEFINITION, digest, begun_s
     start = ENTRY.size + U64.size
     end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]

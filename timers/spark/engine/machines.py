@@ -47,7 +47,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
-from timers.kafka.progress_log import ProgressLog, allowed_level
+from timers.kafka.progress_log import ProgressLog, permitted_level
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.shared_answers import SharedAnswers
@@ -344,7 +344,7 @@ class Openings:
 
     def level_for(self, machine: Machine) -> int:
         """The level that a machine may have now, by what the operator allows."""
-        return levels.wanted(machine.progress.level, allowed_level(self._places.settings), is_verified=False)
+        return levels.wanted(machine.progress.level, permitted_level(self._places.settings), is_verified=False)
 
     def log_end(self, tp: TopicPartition) -> int | None:
         """Where a log ends for committed readers now; None: its leader does not answer."""

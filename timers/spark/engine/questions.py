@@ -36,7 +36,7 @@ from timers.core.progress import SettingChange
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
-from timers.kafka.progress_log import allowed_level
+from timers.kafka.progress_log import permitted_level
 from timers.machines.machine_parts import Parts
 from timers.machines.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
 from timers.machines.store.failures import StoreWaits
@@ -314,7 +314,7 @@ class Snapshots:
     def _raise_levels(self) -> None:
         """Raise machines to the level that the operator allows: to one that trims only if log and snapshots agree."""
         lower = [each for each in self.runners.values() if each.machine.progress.level < levels.RAISED_TO]
-        allowed = allowed_level(self._settings) if lower else 0
+        allowed = permitted_level(self._settings) if lower else 0
         for runner in lower:
             now = runner.machine.progress.level
             if (level := levels.wanted(now, allowed, is_verified=runner.is_verified)) > now:

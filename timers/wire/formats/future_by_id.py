@@ -4,25 +4,35 @@ With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wir
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
 only under a condition (:mod:`timers.core.only_if`).
 
+From feature level :data:`timers.core.levels.REPEATS` on, a request with ``timer-repeat`` and without ``timer-due`` sets
+a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence of it, which the
+engine has appended.
+
 From feature level :data:`timers.core.levels.READABLE_LATE` on, a null value with ``timer-topic`` or ``timer-due`` is
 rejected: it is a request whose sender has lost its value. Some clients write null for a value that is not set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from timers.core.levels import RAISED_TO, REPEATS
 from timers.core.operation import ABSENT
+from timers.core.ports import Follower
 from timers.core.printable import quoted
-from timers.core.timer import Decoded, Headers, Key, Origin, Row, id_bytes
+from timers.core.repeating import ZoneUnknown, is_occurrence, occurrence_of, occurrence_row
+from timers.core.timer import Decoded, Definition, Follows, Headers, Key, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
+from timers.wire.repeat import Repeat, RepeatError
 
 MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
@@ -36,6 +46,17 @@ _VALUE_MISSING = (
     f"the record has no value, and its header {h.TIMER_TOPIC} or {h.TIMER_DUE} makes it a request: send the value, "
     "which may be empty, or send a cancel without these two headers"
 )
+
+_LEVEL_TOO_LOW = (
+    f"header {h.TIMER_REPEAT} makes it a timer that repeats, which its partition reads from level {REPEATS} on: "
+    f"`timers levels --raise {RAISED_TO}` allows it, then retry this dead letter"
+)
+
+MAX_DEFINITION_BYTES = 64 * 1024
+"""Most bytes of the value of a timer that repeats: each firing writes it to the log again."""
+
+MAX_DEFINITION_HEADER_BYTES = 4 * 1024
+"""Most bytes of its headers."""
 
 
 def encode_headers(due_s: int) -> list[h.Header]:
@@ -101,12 +122,28 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a request, rebuilt from its timer."""
+    if is_occurrence(row):  # of what has not fired: the timer begins again with it
+        occurrence = occurrence_of(row)
+        _, value, headers = future.rebuild_request(occurrence.row, origin)
+        first_s = occurrence.decided_s + 1 if occurrence.nominal_s is None else occurrence.nominal_s
+        rule = occurrence.rule
+        with suppress(RepeatError):
+            repeat = Repeat.of_header(rule)
+            rule = (
+                rule if repeat.every_s is not None else repeat.with_from(max(first_s, repeat.from_s or 0)).to_header()
+            )
+        return id_bytes(origin.timer_id), value, [*headers, (h.TIMER_REPEAT, rule)]
     _, value, headers = future.rebuild_request(row, origin)
     return id_bytes(origin.timer_id), value, [*headers, *encode_headers(origin.due_s)]
 
 
 def decode(
-    records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False, needs_value: bool = False
+    records: Sequence[Any],
+    max_request_bytes: int,
+    *,
+    by_headers: bool = False,
+    needs_value: bool = False,
+    repeats: bool = False,
 ) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2.2 µs a record.
 
@@ -115,6 +152,7 @@ def decode(
     Args:
         by_headers: whether the feature level allows requests without protobuf.
         needs_value: whether it rejects a null value with a header of a request. Below it, such a record is a cancel.
+        repeats: whether it allows timers that repeat.
     """
     decoded = Decoded()
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
@@ -125,12 +163,14 @@ def decode(
         key, value, headers, offset = record.key, record.value, record.headers or _NO_HEADERS, record.offset
         try:
             if value is None:
-                _decode_cancel(decoded, record, headers, needs_value)
+                _decode_cancel(decoded, record, headers, needs_value, repeats)
                 continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
-            condition = None if has_due_alone or not headers else decode_condition(record)
+            own = None if has_due_alone or not headers else h.timer_headers(headers)
+            if own and h.TIMER_REPEAT in own and _decode_repeating(decoded, record, own, max_request_bytes, repeats):
+                continue
+            condition = decode_condition(record) if own and h.TIMER_IF in own else None
             id = decode_id(key)
-            own: dict[str, bytes | None] | None = None
             callback_headers: Headers | None = None
             row_key: Key
             published_again = False
@@ -139,11 +179,10 @@ def decode(
             else:
                 due_s = decode_due(headers)
                 seconds[b"%d" % due_s] = due_s
-                callback_headers = h.without_timer_headers(headers) or None
-                if len(headers) - len(callback_headers or ()) > 1:
-                    own = h.timer_headers(headers)
+                if own:
+                    callback_headers = h.without_timer_headers(headers) or None
                     published_again = own.get(h.TIMER_AGAIN) is not None and due_s * 1000 <= record.timestamp
-            if own is None:
+            if own is None or len(own) == 1:
                 try:
                     request = from_string(value)
                 except DecodeError:
@@ -172,7 +211,7 @@ def decode(
     return decoded
 
 
-def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value: bool) -> None:
+def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value: bool, repeats: bool) -> None:
     """Add a cancel to ``decoded``.
 
     Raises:
@@ -180,7 +219,8 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value:
     """
     lost_its_value, condition = False, None
     if headers:  # most cancels have none
-        lost_its_value = not _OF_REQUESTS.isdisjoint(name for name, _ in headers)
+        names = {name for name, _ in headers}
+        lost_its_value = not _OF_REQUESTS.isdisjoint(names) or (repeats and h.TIMER_REPEAT in names)
         if lost_its_value and needs_value:
             raise InvalidRequestError("value-missing", _VALUE_MISSING)
         condition = decode_condition(record)
@@ -192,3 +232,166 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value:
         decoded.conditions[offset] = condition
     if lost_its_value:
         decoded.null_requests.append(offset)
+
+
+# ---- timers that repeat ---------------------------------------------------------------------------------------------
+
+
+def _decode_repeating(
+    decoded: Decoded, record: Any, own: Mapping[str, bytes | None], max_request_bytes: int, repeats: bool
+) -> bool:
+    """Add a definition or an occurrence of a timer that repeats to ``decoded``.
+
+    Args:
+        own: headers of the record with the prefix ``timer-``.
+        repeats: whether the feature level allows it.
+
+    Returns:
+        False: it is neither. A copy of an occurrence that is published again is a single timer.
+
+    Raises:
+        InvalidRequestError: it cannot be read.
+    """
+    has_due = h.TIMER_DUE in own
+    if h.TIMER_AGAIN in own and has_due and decode_due(record.headers) * 1000 <= record.timestamp:
+        return False
+    if not repeats:
+        if has_due:  # so it was read before this level was known
+            return False
+        raise InvalidRequestError("level-too-low", _LEVEL_TOO_LOW)
+    offset, timestamp_s = record.offset, record.timestamp // 1000
+    rule = own[h.TIMER_REPEAT] or b""
+    id, repeat, condition = decode_id(record.key), repeat_of(rule), decode_condition(record)
+    is_definition = h.TIMER_FOLLOWS not in own
+    # What was accepted as a definition is accepted as an occurrence too: the limit may be lower now.
+    most = max_request_bytes if is_definition else max(max_request_bytes, MAX_DEFINITION_BYTES)
+    topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
+    due_s = timestamp_s if is_definition else decode_due(record.headers)
+    callback_headers = h.without_timer_headers(record.headers) or None
+    callback: Row = (offset, topic, key, payload, callback_headers, Origin(id, due_s, 0))
+    if is_definition:
+        _check_definition(record, own, repeat)
+        if repeat.every_s is not None and repeat.from_s is None:
+            rule = repeat.with_from(timestamp_s).to_header()
+        decoded.definitions[offset] = Definition(callback, rule, timestamp_s, _digest(record))
+        if condition is not None:
+            decoded.conditions[offset] = condition
+    else:
+        decoded.follows[offset] = _follows(own, repeat, due_s, record.key)
+        decoded.rows.setdefault(due_s, []).append(occurrence_row(callback, own))
+    decoded.operations.append((record.key, offset, due_s, timestamp_s))
+    decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
+    return True
+
+
+def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repeat) -> None:
+    """Check what only a definition must keep to."""
+    if h.TIMER_DUE in own:
+        raise InvalidRequestError(
+            "repeat-invalid",
+            f"a timer that repeats has no header {h.TIMER_DUE}: its rule may have 'from=<epoch second>'",
+        )
+    sizes = (len(name) + len(value or b"") for name, value in record.headers)
+    if len(record.value) > MAX_DEFINITION_BYTES or sum(sizes) > MAX_DEFINITION_HEADER_BYTES:
+        raise InvalidRequestError(
+            "value-too-large",
+            f"a timer that repeats has at most {MAX_DEFINITION_BYTES} bytes of value and {MAX_DEFINITION_HEADER_BYTES} "
+            "of headers, because each firing writes it to the log again: send a reference to the data",
+        )
+    if record.timestamp_type == CREATE_TIME:  # None: a record that was judged before, and is only read again
+        raise InvalidRequestError(
+            "repeat-without-append-time",
+            f"header {h.TIMER_REPEAT} needs the broker's time: set message.timestamp.type=LogAppendTime on the topic",
+        )
+    if repeat.until_s is not None and repeat.until_s <= record.timestamp // 1000:
+        raise InvalidRequestError(
+            "repeat-over", f"its last second, {repeat.until_s}, was over when it was appended: it would never fire"
+        )
+
+
+def _follows(own: Mapping[str, bytes | None], repeat: Repeat, due_s: int, id: bytes) -> Follows:
+    """Return the place of an occurrence in its chain. Only the engine writes them, but any client can."""
+    seconds = {
+        name: None if own.get(name) is None else checks.decode_due(own[name], f"header {name}")
+        for name in (h.TIMER_NOMINAL, h.TIMER_WAYPOINT, h.TIMER_OWED)
+    }
+    nominal_s, decided_s = seconds[h.TIMER_NOMINAL], seconds[h.TIMER_WAYPOINT]
+    follows = h.number(own[h.TIMER_FOLLOWS])
+    version = topics.parse_source((own.get(h.TIMER_VERSION) or b"").decode("ascii", "replace"))
+    is_whole = follows is not None and version is not None and (nominal_s is None) != (decided_s is None)
+    if is_whole and nominal_s is not None:
+        is_whole = due_s - nominal_s == repeat.share_s(id)
+    elif is_whole:
+        is_whole = decided_s is not None and decided_s <= due_s
+    if not is_whole or (repeat.every_s is not None and repeat.from_s is None):
+        raise InvalidRequestError(
+            "repeat-invalid",
+            f"header {h.TIMER_FOLLOWS} makes it an occurrence of a timer that repeats, as the engine appends them, and "
+            "the other headers are not as the engine writes them: a request for such a timer has no such header",
+        )
+    assert follows is not None
+    assert version is not None
+    return Follows(follows, version[2], h.TIMER_LAST in own)
+
+
+def repeat_of(rule: bytes) -> Repeat:
+    """Return the rule in the text of a header.
+
+    Raises:
+        InvalidRequestError: it cannot be read.
+    """
+    try:
+        return Repeat.of_header(rule)
+    except RepeatError as error:
+        raise InvalidRequestError("repeat-invalid", f"header {h.TIMER_REPEAT}: {error}") from None
+
+
+def rule_of(rule: bytes) -> Repeat:
+    """Return the rule in the text of an accepted record.
+
+    Raises:
+        ZoneUnknown: this version cannot read what another one has accepted.
+    """
+    try:
+        return Repeat.of_header(rule)
+    except RepeatError as error:
+        raise ZoneUnknown(str(error)) from None
+
+
+def _digest(record: Any) -> bytes:
+    """Return what says whether two definitions of an id ask for the same."""
+    digest = sha256()
+    for name, value in (("", record.value), *record.headers):
+        if name != h.TIMER_IF:
+            data, content = name.encode(errors="surrogatepass"), value or b""
+            digest.update(b"%d %d %d " % (len(data), len(content), value is None) + data + content)
+    return digest.digest()[:8]
+
+
+def encode_occurrence(follower: Follower, source: Callable[[int], str]) -> tuple[bytes, bytes, list[h.Header]]:
+    """Return key, value and headers of the record of an occurrence.
+
+    Args:
+        source: returns the source of a record of the partition from its offset.
+    """
+    _, topic, key, value, callback_headers, origin = follower.row
+    assert origin is not None
+    headers = [*(callback_headers or ())]
+    if isinstance(key, str):
+        value = future.encode(topic, key, value)
+    else:
+        headers += [(h.TIMER_TOPIC, topic.encode()), *([] if key is None else [(h.TIMER_KEY, key)])]
+    version = source(follower.follows).encode() if follower.version is None else follower.version
+    headers += [
+        (h.TIMER_DUE, b"%d" % follower.due_s),
+        (h.TIMER_REPEAT, follower.rule),
+        (h.TIMER_FOLLOWS, b"%d" % follower.follows),
+        (h.TIMER_VERSION, version),
+    ]
+    numbers = {h.TIMER_NOMINAL: follower.nominal_s, h.TIMER_OWED: follower.owed_s}
+    if follower.nominal_s is None:
+        numbers = {h.TIMER_WAYPOINT: follower.decided_s}
+    headers += [(name, b"%d" % number) for name, number in numbers.items() if number is not None]
+    if follower.is_last:
+        headers.append((h.TIMER_LAST, b"1"))
+    return id_bytes(origin[0]), value, headers

@@ -29,7 +29,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
-from timers.kafka.progress_log import allowed_level
+from timers.kafka.progress_log import permitted_level
 from timers.process.config.settings import Settings
 from timers.process.periodic import every
 from timers.wire.topics import partition_name
@@ -196,7 +196,7 @@ class GroupWatch(Service):
             return
         self.refusal = None
         if lower:
-            allowed = await asyncio.to_thread(allowed_level, self._settings)
+            allowed = await asyncio.to_thread(permitted_level, self._settings)
             await self._raise(lower, levels.level_to_raise_to(allowed, [member.supports for member in members]))
 
     async def _refuse(self, raised: int, able: int) -> None:

@@ -1,0 +1,351 @@
+"""Timers that repeat: what each firing sends, and what follows it [I37]."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from timers.core.fired import NOISY, PAUSE
+from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
+from timers.core.ports import Output
+from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown
+from timers.core.timer import Decoded, Origin, Row
+from timers.kafka.request_formats import enabled_formats
+from timers.process.config.settings import Settings
+from timers.testing import SimTimers
+from timers.testing.sim_timers import Fired
+from timers.wire import headers as h
+from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.headers import Header
+from timers.wire.repeat import Repeat
+from timers.wire.verdict import VerdictMessage
+
+NOW_S = 1_700_000_000
+TOPIC = "timer-request-by-id"
+BY_ID = enabled_formats(Settings(id_topic=TOPIC))[TOPIC]
+
+
+class Sim(SimTimers):
+    """Simulated timers to which definitions are written as any client can write them."""
+
+    def define(self, id: str, rule: str, *headers: Header, value: bytes = b"x", topic: str = "out") -> VerdictMessage:
+        own: list[Header] = [(h.TIMER_TOPIC, topic.encode()), (h.TIMER_REPEAT, rule.encode()), *headers]
+        return self._verdict(id, self._append(TOPIC, id.encode(), value, own))
+
+    def sleep(self, seconds: float) -> list[Fired]:
+        """Let time pass while no worker runs."""
+        before = len(self.fired)
+        self.clock.now_ms += round(seconds * 1000)
+        self._tick()
+        return self.fired[before:]
+
+    def missed(self) -> list[tuple[str, int]]:
+        """(Reason, number) of the records about missed occurrences."""
+        found = []
+        for record in self._kafka.records:
+            if record.topic == self._settings.verdict_topic and h.last(record.headers, h.TIMER_SOURCE) is None:
+                assert h.last(record.headers, h.TIMER_VERSION) is not None
+                fields = json.loads(record.value or b"")
+                found.append((fields["reason"], fields["missed"]))
+        return found
+
+
+def after(fired: Sequence[Fired], start_s: int = NOW_S) -> list[int]:
+    """Seconds after a start at which callbacks are due."""
+    return [each.due_s - start_s for each in fired]
+
+
+def test_each_firing_sets_the_next_one() -> None:
+    sim = Sim()
+    assert sim.define("a", "every=10", ("mine", b"1")).verdict == "set"
+    fired = sim.advance(35)
+    assert after(fired) == [10, 20, 30]
+    assert [each.at_ms for each in fired] == [each.due_s * 1000 for each in fired]
+    headers = dict(fired[0].headers)
+    assert headers["mine"] == b"1"
+    assert headers[h.TIMER_NOMINAL] == headers[h.TIMER_DUE] == b"%d" % (NOW_S + 10)
+    assert headers[h.TIMER_NEXT] == b"%d" % (NOW_S + 20)
+    assert headers[h.TIMER_VERSION] == f"{TOPIC}/0/0".encode()
+    assert h.TIMER_REPEAT not in headers
+    sources = [dict(each.headers)[h.TIMER_SOURCE] for each in fired]
+    assert len(set(sources)) == 3, "receivers tell callbacks apart by their source"
+    assert sim.pending == 1
+
+
+def test_a_worker_without_a_disk_goes_on_with_the_same_occurrence() -> None:
+    sim = Sim()
+    sim.define("a", "every=10")
+    sim.advance(15)
+    sim.restart(lose_disk=True)
+    assert after(sim.advance(20)) == [20, 30]
+
+
+def test_a_definition_that_asks_for_the_same_changes_nothing() -> None:
+    sim = Sim()
+    sim.define("a", "every=10")
+    sim.advance(12)
+    assert sim.define("a", "every=10") == VerdictMessage("a", "unchanged", NOW_S + 20, f"{TOPIC}/0/0")
+    assert sim.define("a", "every=10", (h.TIMER_IF, b"absent")).verdict == "unchanged"
+    assert after(sim.advance(10)) == [20]
+    assert sim.define("a", "every=10", value=b"other") == VerdictMessage("a", "replaced", NOW_S + 30)
+    assert after(sim.advance(20)) == [32, 42]
+
+
+def test_a_cancel_ends_it_and_conditions_name_the_definition() -> None:
+    sim = Sim()
+    sim.define("a", "every=10")
+    sim.advance(25)
+    assert sim.cancel("a", if_source=f"{TOPIC}/0/1").verdict == "changed"
+    assert sim.cancel("a", if_source=f"{TOPIC}/0/0").verdict == "cancelled"
+    assert sim.advance(100) == []
+    assert sim.pending == 0
+    assert sim.define("a", "every=10", (h.TIMER_IF, b"absent")).verdict == "exists", "as after any cancel"
+    assert sim.schedule(topic="out", key="k", value=b"v", delay=5, id="a")
+    assert after(sim.advance(50)) == [25 + 100 + 5]
+
+
+def test_the_last_occurrence_has_none_after_it() -> None:
+    sim = Sim()
+    sim.define("a", f"every=7; until={NOW_S + 15}")
+    fired = sim.advance(60)
+    assert after(fired) == [7, 14]
+    assert [dict(each.headers).get(h.TIMER_NEXT) for each in fired] == [b"%d" % (NOW_S + 14), None]
+    assert sim.pending == 0
+    assert sim.cancel("a").verdict == "already-fired"
+
+
+def test_one_without_any_occurrence_says_so() -> None:
+    sim = Sim()
+    sim.define("a", f"every=1000; from={NOW_S}; until={NOW_S + 15}")
+    assert sim.missed() == [("never", 0)]
+    assert sim.advance(3000) == []
+
+
+def test_a_cron_line_follows_the_clocks_of_its_zone() -> None:
+    sim = Sim(datetime(2026, 10, 23, tzinfo=UTC).timestamp())
+    sim.define("a", "cron=0 9 * * *; zone=Europe/Paris")
+    fired = sim.advance(4 * 86_400)
+    assert [f"{datetime.fromtimestamp(each.due_s, UTC):%d %H}" for each in fired] == [
+        "23 07",
+        "24 07",
+        "25 08",
+        "26 08",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "sent", "missed"),
+    [
+        ("latest", [360], [("superseded", 35)]),
+        ("all", [*range(10, 361, 10)], []),
+        ("none", [310, 320, 330, 340, 350, 360], [("late", 30)]),
+    ],
+)
+def test_after_a_downtime_the_catch_up_decides(catch_up: str, sent: list[int], missed: list[tuple[str, int]]) -> None:
+    sim = Sim()
+    sim.define("a", f"every=10; catch-up={catch_up}")
+    fired = sim.sleep(365)
+    assert after(fired) == sent
+    assert sim.missed() == missed
+    assert len({dict(each.headers)[h.TIMER_SOURCE] for each in fired}) == len(sent)
+    assert after(sim.advance(10)) == [370]
+
+
+def test_no_more_than_a_hundred_are_caught_up() -> None:
+    sim = Sim()
+    sim.define("a", "every=10; catch-up=all")
+    assert after(sim.sleep(2005)) == [*range(1010, 2001, 10)]
+    assert sim.missed() == [("over-cap", 100)]
+
+
+def test_what_a_short_drain_has_delayed_is_not_late() -> None:
+    sim = Sim()
+    sim.define("a", "every=1; catch-up=none")
+    assert after(sim.sleep(8)) == [*range(1, 9)]
+    assert sim.missed() == []
+
+
+@pytest.mark.parametrize(("catch_up", "sent"), [("latest", [3600]), ("none", [3540, 3600])])
+def test_a_pause_holds_one_occurrence_and_its_end_decides(catch_up: str, sent: list[int]) -> None:
+    sim = Sim()
+    sim.define("a", f"every=60; catch-up={catch_up}")
+    sim.pause("out")
+    assert sim.advance(3600) == []
+    assert len(sim.held) == 1
+    sim.resume("out")
+    assert after(sim.fired) == sent
+    assert sim.missed() == [("held", 60 - len(sent))]
+    assert after(sim.advance(60)) == [3660]
+
+
+def test_a_waypoint_sends_nothing_also_to_a_paused_target() -> None:
+    sim = Sim()
+    sim.define("a", "cron=0 0 1 1 *; zone=UTC")
+    sim.advance(100)
+    sim.pause("out")
+    sim.sleep(86_400 * 400)  # the waypoint, and what it leads to, have passed
+    assert sim.fired == []
+    assert len(sim.held) == 1
+    sim.resume("out")
+    assert [f"{datetime.fromtimestamp(each.due_s, UTC):%Y-%m-%d}" for each in sim.fired] == ["2024-01-01"]
+
+
+def test_far_occurrences_are_reached_by_waypoints() -> None:
+    sim = Sim()
+    sim.define("a", "cron=0 0 29 2 *; zone=UTC")
+    fired = sim.advance(86_400 * 2000)
+    assert [f"{datetime.fromtimestamp(each.due_s, UTC):%Y-%m-%d}" for each in fired] == ["2024-02-29", "2028-02-29"]
+    due = [int(h.last(each.headers, h.TIMER_DUE) or 0) for each in sim._kafka.records if each.topic == TOPIC][1:]
+    assert max(b - a for a, b in itertools.pairwise(due)) <= FAR_S + 1
+
+
+def test_the_spread_delays_each_id_by_its_own_share() -> None:
+    sim = Sim()
+    for number in range(20):
+        sim.define(f"id-{number}", f"every=100; from={NOW_S + 100}; spread=50")
+    fired = sim.advance(250)
+    assert len(fired) == 40
+    shares = {each.timer_id: each.due_s - int(dict(each.headers)[h.TIMER_NOMINAL] or 0) for each in fired}
+    assert len(set(shares.values())) > 10
+    assert set(shares.values()) <= set(range(50))
+    assert all(shares[each.timer_id] == each.due_s - int(dict(each.headers)[h.TIMER_NOMINAL] or 0) for each in fired)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def read(headers: Sequence[tuple[str, bytes]], level: int = REPEATS, value: bytes | None = b"x") -> Decoded:
+    record = RequestRecord(7, b"a", value, [(h.TIMER_TOPIC, b"out"), *headers], NOW_S * 1000, 1)
+    return BY_ID.decoder(level, rejects_overdue=False)([record], 1_000_000)
+
+
+OCCURRENCE = [
+    (h.TIMER_REPEAT, b"every=10; from=%d" % NOW_S),
+    (h.TIMER_DUE, b"%d" % (NOW_S + 10)),
+    (h.TIMER_FOLLOWS, b"3"),
+    (h.TIMER_VERSION, f"{TOPIC}/0/2".encode()),
+    (h.TIMER_NOMINAL, b"%d" % (NOW_S + 10)),
+]
+
+
+def changed(name: str, value: bytes | None) -> list[tuple[str, bytes]]:
+    others = [each for each in OCCURRENCE if each[0] != name]
+    return others if value is None else [*others, (name, value)]
+
+
+def test_an_occurrence_is_read() -> None:
+    decoded = read(OCCURRENCE)
+    assert decoded.follows == {7: (3, 2, False)}
+    assert [each[0] for each in decoded.rows[NOW_S + 10][0][4] or ()] == [
+        h.TIMER_REPEAT,
+        h.TIMER_VERSION,
+        h.TIMER_NOMINAL,
+    ]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        changed(h.TIMER_REPEAT, b"every=10"),
+        changed(h.TIMER_REPEAT, b"every=0"),
+        changed(h.TIMER_NOMINAL, b"%d" % (NOW_S + 9)),
+        changed(h.TIMER_NOMINAL, None),
+        changed(h.TIMER_NOMINAL, b"soon"),
+        [*OCCURRENCE, (h.TIMER_WAYPOINT, b"5")],
+        [*changed(h.TIMER_NOMINAL, None), (h.TIMER_WAYPOINT, b"%d" % (NOW_S + 11))],
+        changed(h.TIMER_FOLLOWS, b"-1"),
+        changed(h.TIMER_FOLLOWS, b"9" * 30),
+        changed(h.TIMER_VERSION, None),
+        changed(h.TIMER_VERSION, b"\xff"),
+        changed(h.TIMER_DUE, b"99999999999999"),
+        [(h.TIMER_REPEAT, b"every=10"), (h.TIMER_DUE, b"%d" % NOW_S)],
+        [(h.TIMER_REPEAT, b"every=10; until=%d" % NOW_S)],
+        [(h.TIMER_REPEAT, b"cron=0 9 * * *")],
+        [(h.TIMER_REPEAT, b"every=10"), ("large", b"x" * 5000)],
+    ],
+)
+def test_what_the_engine_does_not_write_is_a_dead_letter(headers: list[tuple[str, bytes]]) -> None:
+    decoded = read(headers)
+    assert len(decoded.rejected) == 1
+    assert not decoded.rows
+    assert not decoded.definitions
+    assert not decoded.operations
+
+
+def test_below_the_level_records_are_read_as_before() -> None:
+    definition = [(h.TIMER_REPEAT, b"every=10")]
+    assert read(definition, HOLDS).rejected[0].code == "level-too-low"
+    due = [*definition, (h.TIMER_DUE, b"%d" % (NOW_S + 5))]
+    assert [*read(due, HOLDS).rows] == [NOW_S + 5], "unknown headers were dropped"
+    own = [(h.TIMER_REPEAT, b"every=10")]
+    cancel = RequestRecord(7, b"a", None, own, NOW_S * 1000, 1)
+    for level, operations in ((READABLE_LATE, 1), (HOLDS, 1), (REPEATS, 0)):
+        assert len(BY_ID.decoder(level, rejects_overdue=False)([cancel], 1000).operations) == operations
+
+
+def test_a_definition_without_append_time_is_refused() -> None:
+    record = RequestRecord(7, b"a", b"x", [(h.TIMER_TOPIC, b"out"), (h.TIMER_REPEAT, b"every=10")], NOW_S * 1000, 0)
+    decoded = BY_ID.decoder(REPEATS, rejects_overdue=False)([record], 1000)
+    assert [each.code for each in decoded.rejected] == ["repeat-without-append-time"]
+
+
+def test_what_has_not_fired_is_rebuilt_as_a_definition_and_what_has_as_a_single_timer() -> None:
+    (row,) = read(OCCURRENCE).rows[NOW_S + 10]
+    assert row[5] is not None
+    _, value, headers = future_by_id.rebuild_request(row, row[5])
+    assert dict(headers)[h.TIMER_REPEAT] == OCCURRENCE[0][1]
+    assert h.TIMER_DUE not in dict(headers)
+    again = RequestRecord(9, b"a", value, [*headers, (h.TIMER_AGAIN, b"5")], NOW_S * 1000, 1)
+    assert [*BY_ID.decoder(REPEATS, rejects_overdue=False)([again], 1000).definitions] == [9]
+    published = RequestRecord(
+        9, b"a", b"x", [(h.TIMER_TOPIC, b"out"), *OCCURRENCE, (h.TIMER_AGAIN, b"5")], (NOW_S + 60) * 1000, 1
+    )
+    decoded = BY_ID.decoder(REPEATS, rejects_overdue=False)([published], 1000)
+    assert not decoded.follows
+    assert decoded.rows[NOW_S + 10][0][5] is None, "a single timer without an id"
+
+
+# ---- zones that are not known ----------------------------------------------------------------------------------------
+
+
+class Lost:
+    """A rule whose zone is not known here."""
+
+    catch_up, until_s = "latest", None
+
+    def share_s(self, id: bytes) -> int:
+        return 0
+
+    def next_nominal(self, after_s: int, limit_s: int) -> int | None:
+        raise ZoneUnknown
+
+    def newest(self, after_s: int, through_s: int, most: int) -> tuple[list[int], int]:
+        raise ZoneUnknown
+
+
+def row_of(second: int, rule: Repeat) -> Row:
+    headers = [(h.TIMER_REPEAT, rule.to_header()), (h.TIMER_VERSION, b"t/0/1"), (h.TIMER_NOMINAL, b"%d" % second)]
+    row: Row = (7, "out", "k", b"v", headers, None)
+    return (*row[:5], Origin("a", second, 0))
+
+
+def test_where_the_zone_is_not_known_the_occurrence_is_sent_and_a_waypoint_follows() -> None:
+    rule = Repeat(cron_line="0 9 * * *", zone="Mars/Base")
+    output = Repeats(lambda _: Lost()).fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + 100)
+    assert [due_s for due_s, _ in output.due] == [NOW_S]
+    (follower,) = output.followers
+    assert (follower.due_s, follower.nominal_s, follower.decided_s) == (NOW_S + 100 + ZONE_RETRY_S, None, NOW_S)
+
+
+@pytest.mark.parametrize(("hold", "sent", "reason"), [(PAUSE, NOW_S + 500, "held"), (NOISY, NOW_S, "")])
+def test_after_a_noisy_hold_nothing_is_late(hold: str, sent: int, reason: str) -> None:
+    rule = Repeat(every_s=10, from_s=NOW_S)
+    output: Output = Repeats(Repeat.of_header).fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + 505, hold)
+    assert [due_s for due_s, _ in output.due] == [sent]
+    assert [each.reason for each in output.missed] == ([reason] if reason else [])
+    (follower,) = output.followers
+    assert (follower.nominal_s, follower.owed_s) == ((NOW_S + 510, None) if reason else (NOW_S + 10, NOW_S + 500))

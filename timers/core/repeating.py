@@ -1,0 +1,331 @@
+"""Timers that repeat: each firing appends the next one to the log, in its own transaction [I37].
+
+A *definition* is a request with an id and a rule, without a due second. The transaction that accepts it appends its
+first *occurrence*; the one in which an occurrence is sent or skipped appends the next. An occurrence is an ordinary
+request with an id, whose row has the rule in its first headers. So restores, holds, retries and dead letters treat it
+as any timer, and only the machine that fires asks what the rule means: the answer is in the log.
+
+An occurrence counts if the latest record of its id is the one that it follows; then it takes its place. So the chain is
+a fold of the log. It ends with an occurrence that is marked as the last one.
+
+An occurrence sends one callback at most. If several are due, the next ones follow in records of their own, which are
+late, and say up to which one is *owed*.
+
+A *waypoint* is an occurrence that sends nothing: the next due second is far, or its time zone is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from timers.core.fired import NOISY
+from timers.core.keys import MAX_OFFSET
+from timers.core.ports import Follower, Missed, Output, Reason
+from timers.core.sums import begin_with
+from timers.core.timer import Definition, DueRows, Origin, Row, id_bytes
+
+# Names of headers, in the log and in rows.
+REPEAT: Final = "timer-repeat"
+VERSION: Final = "timer-version"
+NOMINAL: Final = "timer-nominal"
+WAYPOINT: Final = "timer-waypoint"
+OWED: Final = "timer-owed"
+LAST: Final = "timer-last"
+NEXT: Final = "timer-next"
+TARGET: Final = "timer-topic"
+
+SENT = frozenset((VERSION, NOMINAL, NEXT))
+"""Headers that a callback of a repeating timer has."""
+
+ON_TIME_S = 10
+"""What is due up to so many seconds ago is not late: a drain may take longer than a second, a tick may be lost."""
+
+STALE_S = 60
+"""With the catch-up ``none``, what is due up to so many seconds ago is sent."""
+
+MOST_SENT = 100
+"""So many occurrences one firing sends at most: the newest ones."""
+
+FAR_S = 30 * 86_400
+"""What is due later than this gets a waypoint first, because the rules of time zones change."""
+
+LOOK_S = 400 * 86_400
+"""So many seconds the next occurrence is looked for."""
+
+ZONE_RETRY_S = 60
+"""Seconds until a rule is asked again whose time zone is not known here."""
+
+
+class ZoneUnknown(Exception):
+    """The rules of a time zone are not known here, so what follows an occurrence cannot be told."""
+
+
+class Rule(Protocol):
+    """When a timer repeats. Nominal seconds are epoch seconds; the due second follows after :meth:`share_s`."""
+
+    @property
+    def catch_up(self) -> str:
+        """What is sent of late occurrences: ``latest``, ``all`` or ``none``."""
+
+    @property
+    def until_s(self) -> int | None:
+        """Last nominal second; None: it has no end."""
+
+    def share_s(self, id: bytes) -> int:
+        """Returns the seconds between the nominal and the due second of a timer."""
+
+    def next_nominal(self, after_s: int, limit_s: int) -> int | None:
+        """Returns the first nominal second in (``after_s``, ``limit_s``]; None: there is none.
+
+        Raises:
+            ZoneUnknown: its time zone is not known here.
+        """
+
+    def newest(self, after_s: int, through_s: int, most: int) -> tuple[Sequence[int], int]:
+        """Returns the newest nominal seconds in (``after_s``, ``through_s``], ascending, and how many there are in it.
+
+        Raises:
+            ZoneUnknown: its time zone is not known here.
+        """
+
+
+class Occurrence(NamedTuple):
+    """What the headers of an occurrence's row say."""
+
+    rule: bytes
+    version: bytes
+    nominal_s: int | None
+    """None: it is a waypoint."""
+    decided_s: int
+    owed_s: int | None
+    is_last: bool
+    row: Row
+    """Its callback, as :attr:`Definition.row`."""
+
+
+def is_occurrence(row: Row) -> bool:
+    """Whether a row is an occurrence of a timer that repeats."""
+    headers = row[4]
+    return bool(headers) and headers[0][0] == REPEAT  # type: ignore[index]
+
+
+def occurrence_row(callback: Row, own: Mapping[str, bytes | None]) -> Row:
+    """Returns the row of an occurrence. Inverse: :func:`occurrence_of`.
+
+    A waypoint has no topic, so no hold holds it.
+
+    Args:
+        callback: row of what it sends.
+        own: headers of its record.
+    """
+    offset, topic, key, value, headers, origin = callback
+    kept: list[tuple[str, bytes | None]] = [(name, own[name]) for name in _KEPT if name in own]
+    if WAYPOINT in own:
+        kept.append((TARGET, topic.encode()))
+        topic = ""
+    return offset, topic, key, value, [*kept, *(headers or ())], origin
+
+
+def occurrence_of(row: Row) -> Occurrence:
+    """Returns what the row of an occurrence says."""
+    offset, topic, key, value, headers, origin = row
+    own: dict[str, bytes | None] = {}
+    kept = []
+    for name, content in headers or ():
+        if name in _OWN and name not in own:
+            own[name] = content
+        else:
+            kept.append((name, content))
+    nominal_s, decided_s, owed_s = (int(own[name] or 0) if name in own else None for name in (NOMINAL, WAYPOINT, OWED))
+    topic = topic if decided_s is None else (own[TARGET] or b"").decode()
+    callback: Row = (offset, topic, key, value, kept or None, origin)
+    rule, version = own[REPEAT] or b"", own[VERSION] or b""
+    return Occurrence(rule, version, nominal_s, decided_s or 0, owed_s, LAST in own, callback)
+
+
+_KEPT = REPEAT, VERSION, NOMINAL, WAYPOINT, OWED, LAST
+_OWN = frozenset((*_KEPT, TARGET))
+
+
+class Repeats:
+    """Decides what occurrences send, and which ones follow them.
+
+    Args:
+        read: returns the rule in a text that the decoder has accepted. It is called often with the same one, and raises
+            :class:`ZoneUnknown` for one that cannot be read any more.
+        far_s: an occurrence that is due in more seconds than this gets a waypoint first.
+    """
+
+    def __init__(self, read: Callable[[bytes], Rule], far_s: int = FAR_S) -> None:
+        self._read = read
+        self._far_s = far_s
+
+    def fire(
+        self, due: list[DueRows], second: int, hold: str = "", begun: Sequence[Definition] = (), now_s: int = 0
+    ) -> Output:
+        """Returns what is sent when rows fire, and what follows. Each occurrence sends at most one callback.
+
+        Args:
+            due: rows that are alive.
+            second: the second that fires; of late rows that of ``fired_through``, because what is due later is stored.
+            hold: why a hold has held them.
+            begun: definitions that count from now on.
+            now_s: second of the tick.
+        """
+        followers: list[Follower] = []
+        missed: list[Missed] = []
+        for definition in begun:
+            self._begin(definition, now_s, followers, missed)
+        if not begin_with(REPEAT, due):
+            return Output(due, followers=followers, missed=missed)
+        sent: dict[int, list[Row]] = {}
+        for due_s, rows in due:
+            for row in rows:
+                fired = self._fire(row, due_s, second, hold, followers, missed) if is_occurrence(row) else (due_s, row)
+                if fired is not None:
+                    sent.setdefault(fired[0], []).append(fired[1])
+        return Output(sorted(sent.items()), followers=followers, missed=missed)
+
+    def _begin(self, definition: Definition, now_s: int, followers: list[Follower], missed: list[Missed]) -> None:
+        """Add the first occurrence of a definition; and what is missed, if it has none."""
+        row, rule, append_s, _ = definition
+        chain = _Chain(row, rule, None)
+        follower, _ = self._next(chain, append_s, max(append_s, now_s))
+        followers.append(follower)
+        if follower.is_last and follower.nominal_s is None:
+            missed.append(Missed(chain.id, None, row[0], None, None, 0, "never"))
+
+    def _fire(
+        self, row: Row, due_s: int, second: int, hold: str, followers: list[Follower], missed: list[Missed]
+    ) -> tuple[int, Row] | None:
+        """Add what follows an occurrence, and what is missed. Returns due second and row of what it sends."""
+        occurrence = occurrence_of(row)
+        rule, version, nominal_s, decided_s, _, is_last, callback = occurrence
+        chain = _Chain(callback, rule, version)
+        if nominal_s is None:
+            # What has passed meanwhile is late: the next occurrence is held and judged as any other.
+            if not is_last:
+                followers.append(self._next(chain, decided_s, second)[0])
+            return None
+        share_s = due_s - nominal_s
+        try:
+            sent_s, decided_s, owed_s, skipped = self._decide(occurrence, nominal_s, second - share_s, hold)
+        except ZoneUnknown:
+            sent_s, decided_s, owed_s, skipped = nominal_s, nominal_s, None, None
+        next_s = None
+        if not is_last:
+            follower, next_s = self._next(chain, decided_s, second, owed_s)
+            followers.append(follower)
+        if skipped is not None:
+            missed.append(Missed(chain.id, version, row[0], *skipped))
+        if sent_s is None:
+            return None
+        headers = [*(callback[4] or ()), (VERSION, version), (NOMINAL, b"%d" % sent_s)]
+        if next_s is not None:
+            headers.append((NEXT, b"%d" % next_s))
+        return sent_s + share_s, (*callback[:4], headers, Origin(chain.id, sent_s + share_s, 0))
+
+    def _decide(self, occurrence: Occurrence, nominal_s: int, through_s: int, hold: str) -> _Decision:
+        """Returns what an occurrence sends.
+
+        Args:
+            through_s: nominal second of what is due now.
+            hold: why a hold has held it.
+        """
+        if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s:
+            return _Decision(nominal_s, nominal_s, occurrence.owed_s, None)
+        nominals, number = [nominal_s], 1
+        rule = self._read(occurrence.rule)
+        if through_s > nominal_s and not occurrence.is_last:
+            later, count = rule.newest(nominal_s, through_s, MOST_SENT + 1)
+            nominals, number = [nominal_s, *later], count + 1
+        wanted, reason = _sent_of(nominals, through_s, rule.catch_up, hold)
+        skipped = None
+        if number > len(wanted):
+            skipped = nominal_s, nominals[len(nominals) - len(wanted) - 1], number - len(wanted), reason
+        if len(wanted) > 1:
+            return _Decision(wanted[0], wanted[0], wanted[-1], skipped)
+        return _Decision(wanted[0] if wanted else None, max(nominal_s, through_s), None, skipped)
+
+    def _next(self, chain: _Chain, after_s: int, second: int, owed_s: int | None = None) -> tuple[Follower, int | None]:
+        """Returns the occurrence that follows, and the next nominal second; None: it is not known.
+
+        Args:
+            after_s: nominal second up to which all is decided.
+            second: the present one.
+            owed_s: what follows is sent up to this nominal second, however late it is.
+        """
+        look_s = second + LOOK_S
+        try:
+            rule = self._read(chain.rule)
+            until_s = MAX_OFFSET if rule.until_s is None else rule.until_s
+            nominal_s = rule.next_nominal(after_s, look_s)
+            is_last = (
+                nominal_s is not None and until_s - nominal_s < LOOK_S and rule.next_nominal(nominal_s, until_s) is None
+            )
+        except ZoneUnknown:
+            return chain.waypoint(second + ZONE_RETRY_S, after_s), None
+        if nominal_s is None and until_s <= look_s:
+            return chain.waypoint(second, after_s, is_last=True), None
+        due_s = 0 if nominal_s is None else nominal_s + rule.share_s(id_bytes(chain.id))
+        if nominal_s is None or due_s - second > self._far_s:
+            return chain.waypoint(second + self._far_s, after_s), nominal_s
+        owed_s = owed_s if owed_s is not None and nominal_s <= owed_s else None
+        return chain.follower(due_s, nominal_s, owed_s=owed_s, is_last=is_last), nominal_s
+
+
+class _Decision(NamedTuple):
+    """What an occurrence sends."""
+
+    sent_s: int | None
+    """Nominal second of its callback; None: it sends nothing."""
+    decided_s: int
+    """Nominal second up to which all is decided."""
+    owed_s: int | None
+    """Nominal second up to which what follows is sent."""
+    skipped: tuple[int, int, int, Reason] | None
+    """First and last nominal second of what is not sent, their number, and why."""
+
+
+class _Chain(NamedTuple):
+    """A record that another one follows."""
+
+    callback: Row
+    rule: bytes
+    version: bytes | None
+
+    @property
+    def id(self) -> str:
+        """Id of the timer."""
+        origin = self.callback[5]
+        assert origin is not None
+        return origin[0]
+
+    def follower(self, due_s: int, nominal_s: int, *, owed_s: int | None, is_last: bool) -> Follower:
+        """Returns the occurrence that follows."""
+        offset = self.callback[0]
+        return Follower(self.callback, due_s, nominal_s, 0, owed_s, self.rule, offset, self.version, is_last)
+
+    def waypoint(self, due_s: int, decided_s: int, *, is_last: bool = False) -> Follower:
+        """Returns a waypoint that follows."""
+        offset = self.callback[0]
+        return Follower(self.callback, due_s, None, decided_s, None, self.rule, offset, self.version, is_last)
+
+
+def _sent_of(nominals: Sequence[int], through_s: int, catch_up: str, hold: str) -> tuple[Sequence[int], Reason]:
+    """Returns those of some nominal seconds that are sent, which are the newest ones; and why the others are not.
+
+    Args:
+        nominals: ascending, of occurrences that are due.
+        through_s: nominal second of what is due now.
+        hold: why a hold has held them.
+    """
+    reason: Reason = "held" if hold else "over-cap"
+    if hold == NOISY or catch_up == "all":
+        return nominals[-MOST_SENT:], reason
+    limit_s = STALE_S if catch_up == "none" else ON_TIME_S
+    wanted = [each for each in nominals if through_s - each <= limit_s][-MOST_SENT:]
+    if catch_up == "latest":
+        return wanted or nominals[-1:], "held" if hold else "superseded"
+    return wanted, "held" if hold else "late"

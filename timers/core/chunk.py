@@ -8,16 +8,20 @@ from collections.abc import Collection, Iterable, Iterator
 from timers.core.fired import Hold
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits
+from timers.core.ports import Store
 from timers.core.progress import Progress
 from timers.core.timer import RUN_BYTES, DueRows, Row, without
 
 MOST_PASSED = 100_000
-"""About so many held rows one chunk passes over: then requests are accepted, and ticks are read."""
+"""About so many held rows one chunk passes over, in 10 ms: then requests are accepted, and ticks are read."""
+GROUP_COST = 20
+"""A whole group of a store takes as long as so many more rows."""
 
 NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""
 SAMPLED = 8
 """Each of so many rows is counted."""
+NO_HOLD: tuple[Hold | None, OrderKey] = None, NEVER
 
 
 class Chunk:
@@ -37,6 +41,7 @@ class Chunk:
         rest: the rows behind :attr:`last` of a group that was split.
         last: key of its last row.
         is_full: whether it must end.
+        is_cut: whether its scan has ended early.
     """
 
     def __init__(self, progress: Progress, limits: Limits, most: int) -> None:
@@ -50,23 +55,39 @@ class Chunk:
         self.kept: list[DueRows] = []
         self.rest: list[Row] = []
         self.count = self._bytes = self._passed = 0
-        self.is_full = False
+        self.is_full = self.is_cut = False
         self.last = NEVER
         self._whole: list[tuple[OrderKey, Hold, int]] = []
         """Last key of each whole group that is passed over, what holds it, number of its rows."""
+        self._held_above: dict[str, tuple[Hold | None, OrderKey]] = {
+            hold.target: (hold, max(hold.released, hold.begin.fired_through))
+            for hold in progress.holds
+            if hold.end is None
+        }
+        """Target -> the hold that holds all its rows above a key, if there are no holes. So each takes 0.5 µs less."""
         self._first: tuple[int, int, int, OrderKey] | None = None
         """Lengths of ``fired`` and ``kept``, ``count`` and ``last``, after its first rows."""
 
-    def passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
-        """See :data:`timers.core.ports.IsHeld`. A chunk that has passed over enough ends with the next group."""
-        progress = self._progress
-        if progress.holes or self._passed >= MOST_PASSED:
+    def begun(self, store: Store, second: int) -> Iterator[DueRows]:
+        """Returns the scan of a chunk that passes over what is held. It ends where enough was passed over."""
+        for due in store.scan(self._progress.fired_through, second, self._passes):
+            yield due
+            if self._passed >= MOST_PASSED:
+                self.is_cut = True
+                return
+
+    def _passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
+        """See :data:`timers.core.ports.IsHeld`. A scan that has passed over enough ends with the next group."""
+        if self._passed >= MOST_PASSED or self._progress.holes:
             return False
-        hold = progress.holds.of_group(due_s, target, first, last, ())
-        if hold is not None:
-            self._whole.append(((due_s, last), hold, number))
-            self._passed += number
-        return hold is not None
+        hold, above = self._held_above.get(target, NO_HOLD)
+        if hold is None or (due_s, first) <= above:
+            hold = self._progress.holds.of_group(due_s, target, first, last, ())
+        if hold is None:
+            return False
+        self._whole.append(((due_s, last), hold, number))
+        self._passed += number + GROUP_COST
+        return True
 
     def free(self, due: list[DueRows], number: int, size: int) -> list[DueRows]:
         """Returns those of the next due rows that may fire. If there are too many, ``rest`` is not empty after it.

@@ -420,7 +420,7 @@ class Machine:
         full = False
         chunk = Chunk(self.progress, self._limits, self._outbox.chunk.timers)
         # [I3] each chunk is a new scan from fired_through
-        scanned = self._store.scan(start, second, chunk.passes if self.progress.holds else None)
+        scanned = chunk.begun(self._store, second) if self.progress.holds else self._store.scan(start, second)
         for due, rows, due_bytes in runs(scanned, chunk.most_rows, chunk.run_bytes):
             if full:
                 break
@@ -434,7 +434,7 @@ class Machine:
                 break
         else:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
-            full = False
+            full = chunk.is_cut
         finds_noisy = full and self.progress.level >= HOLDS and self._pace is None
         noisy = chunk.noisy(self.counters.topics) if finds_noisy else ()
         through = chunk.last if full else (second, MAX_OFFSET)

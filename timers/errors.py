@@ -44,9 +44,18 @@ PACKAGE = "kafka-timers"
 
 
 class TimersError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package. They survive pickle and copy, as in answers of a process pool."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with args, which are not the arguments of each constructor here.
+        return _again, (type(self), *self.args), self.__dict__ or None
+
+
+def _again(kind: type[TimersError], *args: object) -> TimersError:
+    """An error as it was made, without its constructor. Its attributes are set afterwards."""
+    return kind.__new__(kind, *args)
 
 
 class SettingsError(TimersError):

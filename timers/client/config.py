@@ -24,6 +24,7 @@ from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
 from timers.process.config import variables
 from timers.process.config.settings import Settings
+from timers.process.threads import check_threads
 from timers.wire import topics
 
 if TYPE_CHECKING:
@@ -106,11 +107,12 @@ class Connection:
         """A connection from the arguments of :class:`timers.client.TimersClient`; the environment replaces None.
 
         Raises:
-            SettingsError: an argument or a setting is wrong, or a property may not be set.
+            SettingsError: an argument or a setting is wrong, a property may not be set, or this process has no threads.
         """
         for name, given in (("request_topic", request_topic), ("id_topic", id_topic)):
             if given is not None and not (isinstance(given, str) and not given) and not topics.is_legal(given):
                 raise SettingsError(f"{name}={quoted(given)} is not {topics.LEGAL_FORM}")
+        check_threads()
         settings = Settings.load(request_topic=request_topic)
         timeout_s = seconds("timeout_s", timeout_s, 0.1, 3600, 30)
         if producer_config is not None and not isinstance(producer_config, Mapping):

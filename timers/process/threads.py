@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
+
+from timers.errors import SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,31 @@ def _run(future: Future[_T], call: Callable[[], _T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+_PATCHES = (
+    ("gevent", "gevent.monkey", "is_module_patched", "threading"),
+    ("gevent", "gevent.monkey", "is_module_patched", "queue"),
+    ("eventlet", "eventlet.patcher", "is_monkey_patched", "thread"),
+)
+"""Library, module and function that says whether a module of Python was replaced, and its name of that of threads."""
+
+
+def check_threads() -> None:
+    """Check that the threads of this process are threads: a call into librdkafka would stop all greenlets of a process,
+    among them the one that answers it.
+
+    Raises:
+        SettingsError: gevent or eventlet has replaced them.
+    """
+    for library, module, function, patched in _PATCHES:
+        if (found := getattr(sys.modules.get(module), function, None)) is not None and found(patched):
+            raise SettingsError(
+                f"{library} has replaced the threads of this process, and Kafka's client library would stop all of its "
+                "greenlets for ever. Leave them as they are (gevent: patch_all(thread=False, queue=False); eventlet: "
+                "monkey_patch(thread=False)), run your program in processes or threads, or set timers over HTTP "
+                "(docs/python-client.md#gevent-and-eventlet)"
+            )
 
 
 END_S = 5.0

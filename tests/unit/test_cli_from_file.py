@@ -195,6 +195,14 @@ def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
     Encoder(1000)(found)
 
 
+@pytest.mark.parametrize("digits", ["99999999999999999.99", "10.50", "1e5", "-0.0", "0.1", "3.00e+2", "7" * 40])
+def test_the_digits_of_a_number_stay(digits: str) -> None:
+    request = parse_line(f'{{"delay": 1.5, "value": {{"amount": {digits}, "of": [[{digits}]]}}}}'.encode(), "t")
+    assert isinstance(request, TimerRequest)
+    assert request.value == f'{{"amount":{digits},"of":[[{digits}]]}}'.encode()
+    assert request.at == NOW_NS // 10**9 + 2
+
+
 @pytest.mark.parametrize(
     ("text", "expected_text"),
     [

@@ -25,6 +25,7 @@ import csv
 import difflib
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -181,7 +182,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
         InvalidTimerError: the text is something else, or has a field twice.
     """
     try:
-        fields = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique)
+        fields = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique, parse_float=_Number)
     except UnicodeDecodeError as error:
         raise InvalidTimerError(f"this is no JSON object (byte {error.start} is not UTF-8): write {_EXAMPLE}") from None
     except (ValueError, RecursionError) as error:
@@ -333,10 +334,36 @@ def _value(value: Any) -> str | bytes | None:
     """The value of a callback: text, the bytes of ``{"base64": ...}``, or another object or a list as JSON."""
     if isinstance(value, list) or (isinstance(value, dict) and value.keys() != {"base64"}):
         try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            return _json(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidTimerError(f"value cannot be sent as JSON ({error})") from None
     return data_of("value", value)
+
+
+class _Number(float):
+    """A number of a JSON text, which keeps its digits: as a float, 99999999999999999.99 is 1e+17, and 10.50 is 10.5."""
+
+    _text: str
+
+    def __new__(cls, text: str) -> _Number:
+        number = super().__new__(cls, text)
+        number._text = text
+        return number
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _json(value: Any) -> str:
+    """A JSON text without spaces, and with the digits of its numbers. Takes about 1 µs for each field."""
+    if isinstance(value, dict):
+        return f"{{{','.join([f'{_text(name)}:{_json(each)}' for name, each in value.items()])}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join([_json(each) for each in value])}]"
+    return str(value) if isinstance(value, _Number) and math.isfinite(value) else _text(value)
+
+
+_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.harness.brokers import ended
+from tests.harness.command_line import command, set_environment
+from tests.harness.queue_calls import receive
 from tests.harness.records import Request
 from tests.harness.scrape import health, is_ready, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
+from timers.cli.broker import EmbeddedBroker
+from timers.queue import Queue
 
 pytestmark = pytest.mark.broker
 
@@ -107,3 +113,27 @@ def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tm
     finally:
         system.close()
         system.delete_topics()
+
+
+def test_a_limit_of_the_brokers_that_is_too_low_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the worker, in commands, and in the log of a queue."""
+    sentence = "transaction.max.timeout.ms of the brokers is lower than the 10000 ms"
+    broker = EmbeddedBroker(tmp_path / "broker", 0, {"transaction.max.timeout.ms": "4000"})
+    with ended(broker), closing(System(broker.start(), tmp_path)) as system:
+        worker = system.worker().start()
+        worker.wait_for(f"{re.escape(sentence)}.*opening it again")
+        wait_until(lambda: sentence in str(health(worker.port, "partitions")[1]["red"]), "the health page says it")
+        set_environment(monkeypatch, system.environment)
+        asked = command(capsys, "dead-letters", "retry", "--all", "--yes")
+        assert asked.code == 1 and sentence in asked.err
+        topic = system.create_topic("jobs")
+        with Queue(topic, brokers=system.address, timeout_s=3) as queue:
+            queue.send(b"a")
+            (message,) = receive(queue, 1)
+            message.retry(1)
+            wait_until(lambda: sentence in caplog.text, "the queue names it")

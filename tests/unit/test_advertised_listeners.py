@@ -75,6 +75,15 @@ def test_each_error_names_the_address_that_cannot_be_reached(host: str) -> None:
     assert [failure for failure in failures if named not in failure or "advertised.listeners" not in failure] == []
 
 
+@pytest.mark.parametrize("more", ["", ", 30 identical error(s) suppressed"])
+def test_a_report_that_stands_for_several_is_one_too(more: str) -> None:
+    """librdkafka says the same at most once in 30 s, and then how often: a longer call sees only this."""
+    reports = connection.ErrorReports(Settings.load({"TIMERS_BROKERS": "kafka:9092"}))
+    text = f"b2.invalid:9092/2: Failed to resolve 'b2.invalid:9092': Name not known (after 3ms in state CONNECT{more})"
+    reports(SimpleNamespace(code=lambda: KafkaError._RESOLVE, str=lambda: text))  # type: ignore[arg-type]
+    assert "cannot reach the broker at b2.invalid:9092" in reports.causes()
+
+
 def test_an_old_report_is_not_the_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(connection, "monotonic", lambda: now_s)

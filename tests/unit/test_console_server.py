@@ -52,6 +52,13 @@ async def test_an_address_that_is_too_long_gets_an_answer_of_the_api() -> None:
             assert (response.status, (await response.json())["code"]) == (400, "cursor-invalid")
 
 
+async def test_many_cookies_of_other_programs_are_no_error() -> None:
+    """The HTTP parser alone would refuse them, and show a piece of them in its answer."""
+    async with serving() as port:
+        cookies = b"Cookie: " + b"; ".join(b"c%d=%s" % (index, b"x" * 4000) for index in range(12))
+        assert await status_of(port, b"GET /v1/health/live HTTP/1.1", OWN, cookies) == 200
+
+
 @pytest.mark.parametrize("path", ["/v1/timers", "/health/live", "/metrics", "/timers", "/v1/nowhere"])
 async def test_head_is_get_without_a_body(path: str) -> None:
     async with serving() as port, ClientSession() as session:

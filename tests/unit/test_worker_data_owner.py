@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from timers.errors import SettingsError
 from timers.process.config.settings import Settings
-from timers.worker.service import note_cluster
+from timers.worker.service import make_data_dir, note_cluster
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -35,6 +36,13 @@ def test_other_apps_and_workers_have_their_own_notes(tmp_path: Path, caplog: pyt
     for number, more in enumerate(({}, {"TIMERS_APP_ID": "other"}, {"TIMERS_WORKER_ID": "other"})):
         note_cluster(Settings.load(common | more), f"cluster {number}")
     assert warnings(caplog) == []
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings.load({"TIMERS_DATA_DIR": str(tmp_path / "file" / "data")})
+    with pytest.raises(SettingsError, match=r"^TIMERS_DATA_DIR=.*file/data' is not a directory in which .* may write"):
+        make_data_dir(settings, settings.data_dir / "worker-1")
 
 
 def test_a_damaged_note_or_a_full_disk_does_not_stop_the_worker(

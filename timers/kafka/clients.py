@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,15 @@ def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s:
 
     config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
     config["socket.timeout.ms"] = int(silent_s * 1000)
-    return AdminClient(config, logger=LIBRDKAFKA_LOG)
+    found = AdminClient(config, logger=LIBRDKAFKA_LOG)
+    alive = weakref.ref(found)  # no cycle: the client is freed with its owner
+
+    def serve() -> None:
+        if (client := alive()) is not None:
+            client.poll(0)
+
+    reports.serve = serve
+    return found
 
 
 def max_message_bytes(settings: Settings) -> int:

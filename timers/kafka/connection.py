@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.core.printable import quoted
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka import login_tokens
-from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
+from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of, limit_of
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.process.renewed_tls import RenewedContext
@@ -215,6 +215,8 @@ class ErrorReports:
         self._is_by_token = False
         """Whether there was no token: the refusal ends as soon as there is one."""
         self.are_down = False
+        self.serve: Callable[[], object] = int
+        """Lets a client that nothing polls make its reports now."""
         self._unreached: dict[str, tuple[str, float]] = {}
         """Address of a broker that the others have named -> why no connection to it could be opened, and when."""
 
@@ -287,6 +289,7 @@ class ErrorReports:
         """
         reason: KafkaError = error.args[0]
         if code_of(error) in UNREACHABLE:
+            self.serve()
             return self.refusal or kind(
                 f"{failed}: {self.causes()}"
                 if self._unreached_now()
@@ -297,7 +300,7 @@ class ErrorReports:
                 f"{failed}: the clock of this machine is too far from the brokers': correct it, or set "
                 "message.timestamp.type=LogAppendTime on the topic, as workers do on their own topics"
             )
-        return kind(f"{failed}: {reason.str()} ({reason.name()})")
+        return kind(f"{failed}: {limit_of(code_of(error)) or f'{reason.str()} ({reason.name()})'}")
 
     @contextmanager
     def explained(self, failed: str, kind: type[TimersError] = TimersError) -> Iterator[None]:
@@ -323,7 +326,7 @@ def _refused_login(settings: Settings, reason: str) -> AccessError:
     )
 
 
-_NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT\)")
+_NOT_CONNECTED = re.compile(r"(?:\w+://)?(\S+:\d+)/\d+: (.*?) ?\(after \S+ in state CONNECT[,)]")
 """librdkafka's report of a broker that it knows from another one: it has a number. Bootstrap addresses have none."""
 
 

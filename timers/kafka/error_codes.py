@@ -48,6 +48,20 @@ NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 """A newer producer uses the same transactional id."""
 
+_TOO_LOW = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction.max.timeout.ms of the brokers is lower than the 10000 ms that "
+    "workers, queues and commands need: raise it on each broker",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "offset.metadata.max.bytes of the brokers is lower than the 4096 bytes that "
+    "workers and queues need: raise it on each broker",
+}
+"""Codes of the protocol, which aiokafka has too -> the limit of the brokers that is lower than what we ask for."""
+
+
+def limit_of(code: int) -> str:
+    """A sentence, if brokers refuse with this code because a limit of theirs is lower than Kafka's default."""
+    found = _TOO_LOW.get(code, "")
+    return found and f"{found} (docs/operations.md#limits-of-the-brokers)"
+
 
 def code_of(error: KafkaException) -> int:
     """The code of an exception, to be looked up in the groups above."""

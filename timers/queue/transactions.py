@@ -19,7 +19,7 @@ from timers.client.config import Connection
 from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
-from timers.kafka.error_codes import FENCED, code_of
+from timers.kafka.error_codes import FENCED, code_of, limit_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
@@ -195,7 +195,7 @@ class Transactions:
             with _fatal_errors():
                 producer.begin_transaction()
         except KafkaException as error:
-            _log.warning("a transaction of %s cannot begin: %s", self._group, error.args[0])
+            _log.warning("a transaction of %s cannot begin: %s", self._group, _said(error))
             self._opened = None
             self._gave_up_after(error)
             return Outcome.REFUSED
@@ -204,7 +204,7 @@ class Transactions:
                 self._write(producer, plan)
             _end(_begin(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member))
         except (KafkaException, BufferError) as error:
-            _log.warning("a transaction of %s is repeated: %s", self._group, error.args[0])
+            _log.warning("a transaction of %s is repeated: %s", self._group, _said(error))
             if not self._gave_up_after(error):
                 self._abort(producer)
             return Outcome.REFUSED
@@ -335,6 +335,10 @@ class Transactions:
                 except KafkaException as error:
                     note(error.args[0], None)
                     break
+
+
+def _said(error: Exception) -> object:
+    return (limit_of(code_of(error)) if isinstance(error, KafkaException) else "") or error.args[0]
 
 
 def due_key(append_ms: int, after_ms: int) -> bytes:

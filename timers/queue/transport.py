@@ -17,7 +17,7 @@ from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
-from timers.kafka.error_codes import NO_TOPIC, code_of
+from timers.kafka.error_codes import NO_TOPIC, code_of, limit_of
 from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
@@ -112,11 +112,11 @@ class PlainCommits:
             return self._failed(error)
         errors = [each.error for each in committed if each.error is not None]
         for each in errors[:1]:
-            _log.warning("a commit of %s was refused: %s", self._group, each)
+            _log.warning("a commit of %s was refused: %s", self._group, limit_of(each.code()) or each)
         return Answer(Outcome.REFUSED if errors else Outcome.COMMITTED)
 
     def _failed(self, error: KafkaError) -> Answer:
-        _log.warning("a commit of %s failed: %s", self._group, error)
+        _log.warning("a commit of %s failed: %s", self._group, limit_of(error.code()) or error)
         return Answer(Outcome.REFUSED if error.code() in _REFUSALS else Outcome.UNKNOWN)
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from yarl import URL
 from timers import __version__
 from timers.core.printable import printable
 from timers.core.timer import TopicPartition
-from timers.errors import TimersError
+from timers.errors import SettingsError, TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
@@ -60,6 +61,23 @@ ENGINE_ANSWER_S = 3.0
 
 
 _MAX_CHARACTERS = 100
+
+
+def make_data_dir(settings: Settings, directory: Path) -> None:
+    """Make the directory of this worker's data, unless it exists.
+
+    Raises:
+        SettingsError: this process may not.
+    """
+    try:
+        # Stores hold callbacks: other users of the machine must not read them. An existing directory keeps its mode.
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"TIMERS_DATA_DIR={str(settings.data_dir)!r} is not a directory in which this process may write "
+            f"({error.strerror}: {error.filename}): name one, or give its user the right"
+        ) from None
 
 
 def note_cluster(settings: Settings, cluster_id: str) -> None:
@@ -210,9 +228,7 @@ class TimersApp(faust_internals.App):
     async def on_first_start(self) -> None:
         """Create the topics and the parts. The worker joins its group later, so that all of them have an owner."""
         check_port(self.settings)  # `timers worker` has not checked a port from Faust's options
-        # Stores hold callbacks: other users of the machine must not read them. An existing directory keeps its mode.
-        self.conf.datadir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.conf.datadir.mkdir(exist_ok=True)
+        make_data_dir(self.settings, self.conf.datadir)
         await super().on_first_start()
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)

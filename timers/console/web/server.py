@@ -114,7 +114,13 @@ class Server:
 
     def runner(self) -> web.AppRunner:
         """What serves the application."""
-        return web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0, max_line_size=_LINE_BYTES)
+        return web.AppRunner(
+            self.application(),
+            access_log=None,
+            shutdown_timeout=2.0,
+            max_line_size=_LINE_BYTES,
+            max_field_size=_LINE_BYTES,  # cookies of other programs on this host come with each request
+        )
 
     def application(self) -> web.Application:
         """The application of aiohttp, with all routes."""

@@ -44,6 +44,7 @@ from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, close_at_once
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
+from timers.kafka.error_codes import limit_of
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import topics
@@ -263,7 +264,8 @@ class TransactionalProducer:
                     f"{self._settings.app_id + '-'!r} (docs/security.md)"
                 ) from None
             except (KafkaError, OutOfOrderSequenceNumber, AssertionError, CancelledError) as error:
-                raise Lost(f"{self._transactional_id}: {error!r}") from error
+                why = limit_of(getattr(error, "errno", 0)) or repr(error)
+                raise Lost(f"{self._transactional_id}: {why}") from error
 
     def close(self) -> None:
         """Close the connections. The next owner's fencing ends an open transaction."""

@@ -175,6 +175,9 @@ def brokers(env: str, value: str) -> str:
 
 
 def _path(env: str, value: str) -> Path:
+    if _CONTROL.search(value) or (value and value[0] in "'\"" and value[0] == value[-1]):
+        # Files of `docker run --env-file` and of Compose keep quotes, and the line ends of Windows.
+        raise invalid(env, value, "a path without quotes around it, and without line ends")
     try:
         return Path(value).expanduser()
     except RuntimeError:

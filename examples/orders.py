@@ -28,6 +28,8 @@ app = faust.App(
     store="memory://",
     topic_partitions=PARTITIONS,
     stream_wait_empty=False,
+    # Faust reads with isolation.level=read_committed only then; else it gets callbacks that were taken back, too.
+    processing_guarantee="exactly_once",
     web_port=int(os.environ.get("ORDERS_WEB_PORT", "6068")),  # 6066 is the worker's, 6067 the console's
 )
 

@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from tests.harness.ids import Ids
 from tests.harness.race import race
 from tests.harness.records import Headers, Record, Request
-from tests.harness.scrape import health, wait_equal
+from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK
@@ -30,6 +31,7 @@ from timers.client import AsyncTimersClient, MappingFirings, TimersClient, sourc
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
+from timers.wire.key_partition import partition_of
 
 pytestmark = pytest.mark.broker
 
@@ -109,6 +111,39 @@ def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
     assert (nowhere.key, nowhere.value) == (b"nowhere", future.encode("no-such-topic", "key-nowhere", b"lost"))
     assert nowhere.headers[:2] == [("a", b"1"), *due]
     assert nowhere.text("timer-source").startswith(f"{ids.topic}/")
+
+
+def test_two_partitioners_on_one_topic_are_told(ids: Ids) -> None:
+    """In the verdict on the cancel that misses its timer, on the health page, and by a metric."""
+    worker = ids.system.workers[0]
+    names = [f"placed-{uuid.uuid4().hex}" for _ in range(60)]
+    partitions = len(ids.system.cluster.partitions(ids.topic))
+    producer = Producer({"bootstrap.servers": ids.system.address})
+
+    def send(name: str, value: bytes | None, places_on: int = 0) -> None:
+        place = (partition_of(name.encode(), partitions) + places_on) % partitions
+        headers = [] if value is None else future_by_id.encode_headers(due_in(3600))
+        producer.produce(ids.topic, value, name, place, headers=[*headers])
+
+    for name in names:
+        send(name, future.encode(ids.target, "k", b"never"))
+    send(names[0], None, 1)
+    producer.flush()
+    (record,) = ids.verdicts.take(1)
+    told = json.loads(record.value or b"")
+    place = partition_of(names[0].encode(), partitions)
+    assert told["verdict"] == "unknown" and told["hint"].endswith(f"puts this id on partition {place}")
+
+    def warnings() -> list[str]:
+        return [each for each in health(worker.port, "partitions")[1]["warnings"] if "two partitioners" in each]
+
+    # Other tests of this module place their ids as librdkafka does, and this one places more in another way.
+    wait_until(warnings, "the health page says it")
+    assert scrape(worker.port).by("timers_ids_placed_total", "place")["elsewhere"] >= 1
+    for name in names:
+        send(name, None)
+    producer.flush()
+    assert {each.verdict for each in ids.told(len(names))} == {"cancelled"}
 
 
 def test_receivers_tell_versions_of_an_id_and_the_sources_of_others_apart(ids: Ids) -> None:

@@ -211,12 +211,16 @@ def test_legal_topics_are_kafkas(name: str) -> None:
     st.sampled_from(VERDICTS),
     st.none() | st.integers(0, checks.MAX_DUE_S),
     st.none() | st.integers(NO_VERSION, 10**18),
+    st.none() | st.integers(0, 10**6),
 )
 def test_a_verdict_is_json_and_read_as_it_was_told(
-    id: str, said: VerdictName, due_s: int | None, version: int | None
+    id: str, said: VerdictName, due_s: int | None, version: int | None, elsewhere: int | None
 ) -> None:
-    value = verdict.encode(Verdict(id.encode(), 7, said, due_s, version), "ids/3/{}".format)
+    told = Verdict(id.encode(), 7, said, due_s, version)
+    value = verdict.encode(told, "ids/3/{}".format, elsewhere)
     source = None if version is None or version == NO_VERSION else f"ids/3/{version}"
     assert verdict.decode(value) == (id, said, due_s, source)
     named = {} if version is None else {"version": source}
+    if elsewhere is not None:
+        named["hint"] = f"Kafka's client for Java (murmur2) puts this id on partition {elsewhere}"
     assert json.loads(value) == {"id": id, "verdict": said, "due": due_s, **named}

@@ -93,4 +93,4 @@ class Parts(Stores):
     def bind(self, tp: TopicPartition, outbox: Policy, cuts: Cuts) -> None:
         """Let an outbox write the progress of a machine to its place, in the log with these cuts."""
         place = progress_partition(tp, self.cluster, self.settings)
-        outbox.transaction.bind(self.cluster.topic_ids[tp[0]], place, cuts)
+        outbox.transaction.bind(self.cluster.topic_ids[tp[0]], place, cuts, self.cluster.partitions[tp[0]])

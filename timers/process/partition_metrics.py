@@ -121,6 +121,8 @@ class PartitionMetrics:
         log_start: first offset of the log, when it was last looked at for a deletion; None: not yet.
         trimmed_bytes: size of the requests that were deleted.
         trim_refused: whether something stands against the deletion of requests that nothing needs.
+        ids_in_place: of requests with an id that were looked at, those on the partition of murmur2.
+        ids_elsewhere: the others.
         oldest_due_s: due second of the next timer to fire, None if there is none; a worker updates it every second.
         heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
@@ -141,6 +143,7 @@ class PartitionMetrics:
         self.log_start: int | None = None
         self.trimmed_bytes = 0
         self.trim_refused = False
+        self.ids_in_place = self.ids_elsewhere = 0
         self.oldest_due_s: int | None = None
         self.heartbeat = Heartbeat()
         self.throttled_s = 0.0

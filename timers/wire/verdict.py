@@ -9,6 +9,9 @@ The verdict on a request with a condition also has ``version``: the source that 
 there is no version. ::
 
     {"id": "order-17", "verdict": "exists", "due": 1893456000, "version": "timer-request-by-id/0/5"}
+
+The verdict ``unknown`` has a ``hint`` if murmur2 puts the id on another partition than that of the request: the timer
+may be there, if its sender has another partitioner.
 """
 
 import json
@@ -42,16 +45,19 @@ class VerdictMessage(NamedTuple):
         return {"id": self.id, "verdict": self.verdict, "due": self.due_s, **known}
 
 
-def encode(verdict: Verdict, source: Callable[[int], str]) -> bytes:
+def encode(verdict: Verdict, source: Callable[[int], str], elsewhere: int | None = None) -> bytes:
     """Return the value of a verdict's record. Inverse: :func:`decode`.
 
     Args:
         source: returns the source of a request from its offset.
+        elsewhere: where murmur2 puts the id, if that is another partition than that of the request.
     """
     value = as_json(VerdictMessage(verdict.id.decode(), verdict.verdict, verdict.due_s))
     if verdict.version is not None:
         version = "null" if verdict.version == NO_VERSION else f'"{source(verdict.version)}"'
         value = f'{value[:-1]}, "version": {version}}}'
+    if elsewhere is not None:
+        value = f'{value[:-1]}, "hint": "Kafka\'s client for Java (murmur2) puts this id on partition {elsewhere}"}}'
     return value.encode()
 
 

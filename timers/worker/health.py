@@ -28,6 +28,7 @@ from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.consumer.target_watch import TargetWatch
+from timers.worker.machines import id_places
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
 
@@ -186,3 +187,10 @@ def unready(status: WorkerStatus) -> list[str]:
             "fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
         )
     return reasons
+
+
+def mixed_places(status: WorkerStatus) -> list[str]:
+    """A sentence, if senders place ids by two partitioners."""
+    topic, pool = status.settings.id_topic, status.pool
+    measured = [metrics for tp, metrics in pool.partition_metrics.items() if tp[0] == topic]
+    return id_places.warnings(topic, measured, pool.partitions.get(topic, 0))

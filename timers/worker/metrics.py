@@ -150,6 +150,13 @@ def _merged(parts: Iterable[Histogram]) -> Histogram | None:
     return merged
 
 
+def ids_placed(status: WorkerStatus) -> Samples:
+    """Requests with an id by their place."""
+    found = measured(status)
+    yield ("murmur2",), sum(each.ids_in_place for each in found)
+    yield ("elsewhere",), sum(each.ids_elsewhere for each in found)
+
+
 def lag(status: WorkerStatus) -> Samples:
     """Lags by kind of firing: waited, late or retried."""
     for kind, empty in Counters().lag.items():
@@ -328,6 +335,12 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_verdicts_total{verdict}",
         "Verdicts on cancels, on replacements and on requests with a condition, committed.",
         lambda status: sum_by(VERDICTS, (counters.verdicts for counters in all_counters(status))),
+    ),
+    Entry(
+        "timers_ids_placed_total{place}",
+        "Requests with an id that were looked at, about 20 of each fetch: those on the partition of Kafka's client for "
+        "Java (murmur2), and those elsewhere. /health/partitions warns where both occur.",
+        ids_placed,
     ),
     Entry(
         "timers_late_changes_unlisted_total",

@@ -58,7 +58,7 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "red": red,
             "lossy": sorted((lossy.keys() | targets.keys()) - closed.keys()),
             "targets": sorted(targets.keys() - lossy.keys() - closed.keys()),
-            "warnings": said[WARNING],
+            "warnings": said[WARNING] + health.mixed_places(status),
             "notes": said[NOTE],
             "owned": sorted(starmap(partition_name, pool.runners)),
             "firing": health.firing(status),

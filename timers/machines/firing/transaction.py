@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
-from timers.core.operation import Verdict
+from timers.core.operation import UNKNOWN, Verdict
 from timers.core.ports import BatchesRefused, DeliveryFailed, Follower, Lost, Missed, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
@@ -61,7 +61,7 @@ from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG
 from timers.wire.formats import future_by_id, marker, schedule
-from timers.wire.key_partition import partitions_for, partitions_of
+from timers.wire.key_partition import partition_of, partitions_for, partitions_of
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +180,7 @@ class Transaction:
         self._computing = False
         self._cuts: Cuts = ()
         self._topic_id = b""
+        self._partitions = 1
         self.progress_partition = 0
         self._progress_topic = settings.progress_topic
         self._progress_key = progress_record.encode_key(*machine)
@@ -198,11 +199,15 @@ class Transaction:
         self._full: list[tuple[str, int, Batch]] = []
         self.given_up: list[GivenUp] = []
 
-    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = ()) -> None:
+    def bind(self, topic_id: bytes, progress_partition: int, cuts: Cuts = (), partitions: int = 1) -> None:
         """Set the topic id in the progress records, the partition of the progress topic, and the cuts of the log.
 
         Cuts are part of each source [I28].
+
+        Args:
+            partitions: of the request topic.
         """
+        self._partitions = partitions
         self._topic_id = topic_id
         self.progress_partition = progress_partition
         self._cuts = cuts
@@ -611,7 +616,10 @@ class Transaction:
             chosen = self._topics.available(topic, partition)
             if self._topics.was_moved(topic, partition):
                 headers.append((h.TIMER_MOVED, b"1"))
-            value = verdict_record.encode(verdict, self.source)
+            place = self._partition
+            if verdict.verdict == UNKNOWN and self._partitions > 1:
+                place = partition_of(verdict.id, self._partitions)
+            value = verdict_record.encode(verdict, self.source, place if place != self._partition else None)
             self._add(topic, chosen, verdict.id, value, headers, now_ms)
             counts[verdict.verdict] += 1
 

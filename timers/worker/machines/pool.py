@@ -614,7 +614,9 @@ class Pool:
         tp, parts, metrics = partition.tp, self.parts, partition.metrics
         metrics.reopened += partition.life.again
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        runner = Runner(partition_name(*tp), opened, self, self._loop.call_soon_threadsafe, metrics)
+        id_partitions = parts.cluster.partitions.get(tp[0], 0) if tp[0] == parts.settings.id_topic else 0
+        name, post = partition_name(*tp), self._loop.call_soon_threadsafe
+        runner = Runner(name, opened, self, post, metrics, id_partitions)
         partition.runner = runner
         runner.command(self.commands)
         self.runners = {**self.runners, tp: runner}

@@ -28,6 +28,7 @@ from timers.machines.firing.transaction import Transaction
 from timers.machines.life import ReadAhead
 from timers.machines.store.failures import forget_frames
 from timers.process.partition_metrics import PartitionMetrics
+from timers.worker.machines import id_places
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Runner:
         pool: gets the reports.
         post: calls a function later, on the event loop of the pool.
         metrics: of the partition.
+        id_partitions: of the topic, if the keys of its records are ids.
 
     Attributes:
         paused: whether too many fetches wait.
@@ -145,7 +147,13 @@ class Runner:
     """
 
     def __init__(
-        self, name: str, opened: OpenMachine, pool: Reports, post: Callable[..., object], metrics: PartitionMetrics
+        self,
+        name: str,
+        opened: OpenMachine,
+        pool: Reports,
+        post: Callable[..., object],
+        metrics: PartitionMetrics,
+        id_partitions: int = 0,
     ) -> None:
         self.name = name
         self.is_verified = False
@@ -163,7 +171,8 @@ class Runner:
         self.paused = False
         self._clock_is_behind = False
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
-        partition = int(name.rpartition("/")[2])
+        self._id_partitions = id_partitions
+        self._partition = partition = int(name.rpartition("/")[2])
         self._idle_commit_s = IDLE_COMMIT_S - partition % SPREAD_S
         self._later_s = partition % QUIET_SLOTS * QUIET_SLOT_S
         self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
@@ -206,6 +215,8 @@ class Runner:
         """Put a fetch into the queue. Call on the event loop's thread."""
         self._delivered += 1
         self._delivered_bytes += fetched.size
+        if self._id_partitions > 1 and self.is_recovered:  # older records may be of a topic with fewer partitions
+            id_places.note(self._metrics, fetched.records, self._partition, self._id_partitions)
         self._inbox.put(fetched)
         waiting = self._delivered - self._consumed
         if waiting >= MAX_WAITING_FETCHES or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):

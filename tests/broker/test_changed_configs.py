@@ -15,13 +15,18 @@ import pytest
 from tests.chaos.logs.cells import BY_ID, COUNTDOWNS, PROGRESS, REQUEST, RETRY
 from tests.chaos.logs.feed import Feed, settings_of
 from tests.chaos.logs.judge import RED_WITHIN_S
+from tests.harness import kafka_version
+from tests.harness.brokers import ended
+from tests.harness.java_consumer import run_tool
 from tests.harness.records import Request
 from tests.harness.scrape import health, is_ready, wait_equal
 from tests.harness.system import PARTITIONS, System
+from tests.harness.three_brokers import CONTROLLER, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, Worker
 from timers.cli.broker.embedded import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
+from timers.kafka.own_topics import MIN_IN_SYNC
 from timers.kafka.records import read
 
 pytestmark = pytest.mark.broker
@@ -203,3 +208,27 @@ def owned(worker: Worker) -> list[str]:
     """The partitions that a worker has opened."""
     found: list[str] = health(worker.port, "partitions")[1]["owned"]
     return found
+
+
+COMMAND = "--alter --entity-type brokers --entity-default --add-config min.insync.replicas=2"
+"""docs/operations.md#backup-and-restore"""
+
+
+@pytest.mark.long
+def test_the_value_in_force_counts_and_not_that_of_the_brokers_files(tmp_path: Path) -> None:
+    """On a cluster that began with Kafka 4.4, the controller's value at this moment is that of the whole cluster."""
+    if not kafka_version.chosen().startswith("4.4"):
+        pytest.skip("NOT TRIED: the settings of a cluster with eligible leader replicas, which Kafka 4.4 begins with")
+    cluster = ThreeBrokers(tmp_path / "brokers", {MIN_IN_SYNC: "1"})
+    for node, broker in cluster.brokers.items():
+        broker._properties[MIN_IN_SYNC] = "1" if node == CONTROLLER else "2"
+    with ended(*cluster.brokers.values()), closing(System(cluster.start(), tmp_path, TIMERS_REPLICATION="3")) as system:
+        worker = watchful(system).start().ready()
+
+        def named() -> str:
+            return "".join(health(worker.port, "partitions")[1]["warnings"])
+
+        assert f"{MIN_IN_SYNC}=1" in named()
+        # As the page has it: librdkafka cannot name all brokers.
+        run_tool("org.apache.kafka.tools.ConfigCommand", system.address, *COMMAND.split())
+        wait_until(lambda: MIN_IN_SYNC not in named(), "the documented command mends it", 2 * DEADLINE_S)

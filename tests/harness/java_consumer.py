@@ -1,4 +1,4 @@
-"""Reads with Kafka's console consumer, which is a Java client, from the jars of the broker."""
+"""Runs tools of Kafka, which are Java clients, from the jars of the broker."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def consume_by_console(address: str, topic: str, partition: int, count: int) -> 
     found = [(int(offset), value) for offset, value in pairs]
     assert (done.returncode, len(found)) == (0, count), said
     return found
+
+
+def run_tool(tool: str, address: str, *arguments: str) -> str:
+    """What one of Kafka's tools prints.
+
+    Args:
+        tool: its class.
+    """
+    command = [str(java.for_broker()), "-XX:TieredStopAtLevel=1", tool, "--bootstrap-server", address, *arguments]
+    environment = {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.KAFKA.ensure(None)))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

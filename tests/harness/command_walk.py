@@ -156,6 +156,7 @@ NOT_WALKED = {
     "broker stop": "it ends a process, and reads no records",
     "broker reset": "it deletes a folder, and reads no records",
     "acls": "it reads no records",
+    "next": "it reads no records",
     "spark audit": "it starts Spark; what it prints and its page: tests/unit/test_web_unsafe_text.py",
     "spark engine": "it starts Spark, and prints numbers of records only",
     "spark hold": "it starts Spark, and prints numbers of records and names of topics",

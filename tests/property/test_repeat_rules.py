@@ -99,7 +99,9 @@ def field(least: int, most: int, *words: str) -> st.SearchStrategy[str]:
     number = st.integers(least, most)
     ranges = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
     plain = st.one_of(st.just("*"), number.map(str), ranges)
-    steps = st.tuples(plain, st.integers(1, most)).map(lambda pair: f"{pair[0]}/{pair[1]}")
+    # cronsim reads 5-5/2 as 5/2, which is 5 and all that follows.
+    before_step = plain.filter(lambda term: "-" not in term or len({*term.split("-")}) == 2)
+    steps = st.tuples(before_step, st.integers(1, most)).map(lambda pair: f"{pair[0]}/{pair[1]}")
     term = st.one_of(plain, steps, st.sampled_from(words)) if words else st.one_of(plain, steps)
     return st.lists(term, min_size=1, max_size=3).map(",".join)
 

@@ -383,7 +383,7 @@ def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
         (["timers", "sche"], {"schedule"}),
         (["timers", "spark", ""], {"engine", "audit", "import", "hold", "pending", "promote", "jars"}),
         (["timers", "broker", "sta"], {"start", "status"}),
-        (["timers", "schedule", "--from"], {"--from-file"}),
+        (["timers", "schedule", "--from-"], {"--from-file"}),
         (["timers", "settings", "-o", "j"], {"json"}),
     ],
 )

@@ -40,7 +40,7 @@ WALL_OFFSETS_S = (0, 0, 5 * 3600, -5 * 3600, 2 * YEAR_S)
 """By how much the wall clocks of the workers' machines are ahead: none agrees with a wrong clock of a broker."""
 
 PAUSING = 0.12
-"""Part of the runs in which operators pause targets."""
+"""The same of short runs."""
 
 SLOW_RECORDS = 8
 """Records that slow brokers take in one transaction."""
@@ -49,6 +49,8 @@ SLOW_RECORDS = 8
 class SimCluster:
     _focus: TopicPartition
     """The machine that most actions choose, so that several faults hit one machine."""
+    _pausing = PAUSING
+    """Part of the runs in which operators pause targets."""
 
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
@@ -124,7 +126,7 @@ class SimCluster:
     def _with_pauses(self, worker: type[SimWorker], parts: Parts) -> SimPauses | None:
         """Returns the pauses of callback topics; None: this run has none."""
         random = self._source("holds and resumes")
-        if random.random() >= PAUSING and not issubclass(worker, PausingWorker):
+        if random.random() >= self._pausing and not issubclass(worker, PausingWorker):
             return None
         pauses = SimPauses.of(self.workers, random, self._settings.request_topic, lambda: self.clock.now_s)
         self.checkers.holds.commands = pauses.commands

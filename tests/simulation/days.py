@@ -31,6 +31,8 @@ from timers.core.timer import TopicPartition
 DAY_S = 86_400
 CLUSTER_DAYS = 30
 """So long a cluster lives: its settings, and what its brokers refuse, are chosen once."""
+PAUSING = 0.25
+"""Part of the clusters in which operators pause targets."""
 LOSSES_EVERY_DAYS = 3
 HISTORY = 200
 """So many lines of the history are kept, or twice as many."""
@@ -58,6 +60,7 @@ FAULTS: dict[str, Collection[str]] = {
     "compaction": ("compact_requests",),
     "damage": ("damage", "read_damaged"),
     "target": ("change_target", "fall_silent"),
+    "hold": ("pause", "resume", "read_commands", "raise_to_holds", "pause_in_burst"),
 }
 """Kind of fault -> the actions that it adds. A crash and a commit may also happen in the middle of a step: ``arm``."""
 
@@ -88,6 +91,7 @@ class DaysCluster(Simulator):
         if worker is None:
             others = SlowWorker if "takeover" in faults else SimWorker
             worker = UpgradedWorker if "upgrade" in faults and Random(seed).random() < 0.5 else others
+        self._pausing = PAUSING if "hold" in faults else 0.0
         super().__init__(seed, parts=parts, worker=worker)
         excluded = {name for kind, names in FAULTS.items() if kind not in faults for name in names}
         self._weighted = [each for each in self._weighted if name_of(each[0]) not in excluded]
@@ -290,7 +294,7 @@ class Days:
             raise SimulationFailed(self.seed, cluster.history, error, self.options(self.only)) from error
         finally:
             self.rounds += cluster.rounds
-            self.counts += cluster.checkers.counts
+            self.counts += cluster.checkers.counts + cluster.checkers.holds.counts
             self.faults_done += cluster.counted
 
     def _tell_time(self, cluster: DaysCluster, first_day: int, *, is_night: bool) -> None:

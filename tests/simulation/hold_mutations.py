@@ -97,6 +97,12 @@ CHANGED = {
         ),
     ),
     "[I35] a release has no pace": paused(("quota = hold.quota(second)", "quota = None")),
+    "[I35] a release is a second late": paused(
+        ("self.held.next_in_turn(self.progress, second)", "self.held.next_in_turn(self.progress, second - 1)"),
+    ),
+    "[I35] the pace of a release begins a second late": paused(
+        ("second - self.resumed_s + 1", "second - self.resumed_s"),
+    ),
     "[I35] a pause ends before all that is due is held": paused(
         (
             "self.progress.with_commands(commands, self._tick.second, rows_of, is_drained=self.is_drained)",

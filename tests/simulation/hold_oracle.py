@@ -244,6 +244,7 @@ class HoldChecks:
             # It may have read less since.
             known = min(each[-1].number if each else 0 for each in (told[1], runner.loop.commands))
             self._check_taken(runner, known, tick.second)
+            self._check_released(runner, tick.second)
 
     def _check_pace(self, name: TopicPartition, target: str, release: Release, second: int) -> None:
         release.note_time(second)
@@ -252,6 +253,30 @@ class HoldChecks:
         if sent > release.allowed:
             how = f"{sent} of {len(offsets)} timers for {target} of {name} were sent by {second}"
             raise Violation(f"{how}, not {release.allowed}, after {release.hold}")
+
+    def _check_released(self, runner: SimRunner, second: int) -> None:
+        """Check that an idle machine has released all that the pace of a release allows in a second: neither the pace
+        nor the barrier of the second is late."""
+        progress = runner.machine.progress
+        requests = dict(self._logs[runner.name].timers()) if progress.holds else {}
+        for target, holds in progress.holds.by_target.items():
+            hold = holds[0]
+            after_s = second - hold.resumed_s + 1
+            if len(holds) > 1 or hold.end is None or after_s <= 0:
+                continue
+            allowed = hold.rows if after_s >= hold.over_s else hold.rows * after_s // hold.over_s
+            left = [
+                request
+                for request in map(requests.__getitem__, self._of_target(runner.name, target))
+                if request.key is not None
+                and request.key[0] <= second
+                and not self._outcomes(request)
+                and self._counts(runner.name, request, progress)
+            ]
+            if len(left) > hold.rows - allowed:
+                how = f"{len(left)} of {hold.rows} timers for {target} of {runner.name} are left in {second}"
+                raise Violation(f"{how}, of which {allowed} were to be sent, after {hold}")
+            self.counts["paces in time"] += 1
 
     def _check_taken(self, runner: SimRunner, known: int, second: int) -> None:
         progress = runner.machine.progress

@@ -61,6 +61,14 @@ def test_a_run_repeats_itself_and_has_the_chosen_faults_only() -> None:
     assert not runs[0].faults_done.keys() & (names | {"arm"})
 
 
+def test_days_have_pauses_that_last_through_idle_times_unless_they_are_left_out() -> None:
+    runs = [Days(34, days=2, actions=60, faults=faults) for faults in (("hold",), ())]
+    for run in runs:
+        run.run()
+    assert min(runs[0].counts[each] for each in ("pauses", "resumes", "held", "released", "paces in time")) > 0
+    assert not runs[1].faults_done.keys() & set(FAULTS["hold"])
+
+
 def test_what_is_forgotten_must_not_fire_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A callback of the first day comes again on the second one."""
 

@@ -66,9 +66,12 @@
     if ($$("input", part).some((each) => each.value !== each.defaultValue)) return true;  // something was typed
     if (Date.now() - movedAt < STILL_MS || part.contains(document.activeElement)) return true;
     if (String(getSelection()) && part.contains(getSelection().anchorNode)) return true;
-    const under = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY);
-    const follows = "grows" in part.dataset ? Node.DOCUMENT_POSITION_FOLLOWING : 0;  // it would move what is below it
-    return Boolean(under && (part.contains(under) || part.compareDocumentPosition(under) & follows));
+    const under = underPointer();
+    return Boolean(under && part.contains(under));
+  }
+
+  function underPointer() {
+    return pointer && document.elementFromPoint(pointer.clientX, pointer.clientY);
   }
 
   function keepSize(part) {
@@ -86,10 +89,14 @@
 
   function replace(part, fresh, isFirst) {
     if (!isFirst) keepSize(part);
+    // A part that grows would move what is below it away from the pointer.
+    const below = "grows" in part.dataset && underPointer();
+    const top = below && below.getBoundingClientRect().top;
     const said = part.querySelector("[data-say]")?.textContent;
     part.className = fresh.className;
     part.replaceChildren(...fresh.childNodes);
     htmx.process(part);
+    if (below && below.isConnected) scrollBy(0, below.getBoundingClientRect().top - top);
     // What scrolls must be reached with the keyboard, too.
     if (part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth) part.tabIndex = 0;
     else part.removeAttribute("tabindex");

@@ -74,7 +74,7 @@ CHANGED = {
         ("self._may_take and self.machine.is_drained", "self._may_take"),
     ),
     "[I33] a verdict says that a held timer has fired": paused(
-        ("row is None or progress.hold_of(key, row[1]) is None", "True"),
+        ("None if row is None else progress.hold_of(key, row[1])", "None"),
     ),
     "[I33] the id of a held timer is forgotten": paused(
         ("not (progress.holds and progress.holds.may_hold(key, progress.holes))", "True"), worker=PlainWorker

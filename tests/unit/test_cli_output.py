@@ -27,11 +27,13 @@ from timers.cli.main import cli, main
 from timers.cli.output import Output
 from timers.core.fired import NOISY, PAUSE, Hold, Moment
 from timers.core.keys import NEVER
+from timers.core.operation import CANCELLED, TOO_LATE, Verdict
 from timers.core.printable import printable
 from timers.errors import TimersError
 from timers.kafka import topic_admin
 from timers.process.config.settings import Settings
 from timers.wire import query
+from timers.wire import verdict as verdict_record
 from timers.wire.topics import REQUEST
 
 NO_DATA = {
@@ -419,3 +421,15 @@ def test_a_look_up_says_that_a_timer_is_held(reason: str, said: str) -> None:
     sentence = timers._sentence({**timer, "state": query.PENDING})
     assert said in sentence
     assert "2023-11-14T22:13:20Z" in sentence
+
+
+def test_a_verdict_says_that_a_timer_was_held() -> None:
+    told = verdict_record.decode(
+        verdict_record.encode(Verdict(b"a", 3, CANCELLED, 1_700_000_009, held=(PAUSE, 7, 1_700_000_000)), str)
+    )
+    assert told.fields()["held"] == {"reason": "pause", "number": 7, "since": 1_700_000_000}
+    assert timers.sentence(told).endswith(", was held by pause 7 since 2023-11-14T22:13:20Z")
+    late = told._replace(verdict=TOO_LATE, version="timer-request-by-id/0/1")
+    assert "held by pause 7 since 2023-11-14T22:13:20Z: a change without a condition counts" in timers.sentence(late)
+    with pytest.raises(ValueError, match="not a verdict"):
+        verdict_record.decode(b'{"id": "a", "verdict": "cancelled", "due": 1, "held": "pause"}')

@@ -10,13 +10,13 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from timers.console import history
 from timers.console.history import FoundLetters, History
+from timers.core.operation import Verdict
 from timers.errors import TimersError
 from timers.kafka import records
 from timers.offline.dead_letters.letters import LetterPage
 from timers.process.config.settings import Settings
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
-from timers.wire.verdict import VerdictMessage
 
 PARTITIONS = 8
 IDS, VERDICTS, ORDERS, NATIVE = "ids", "verdicts", "orders", "timer-request"
@@ -184,15 +184,25 @@ def test_the_topic_knows_an_id_that_no_worker_knows(kafka: SimTopics, is_likely:
     where = likely if is_likely else other
     moved = request("a", "elsewhere", 2)
     kafka.add(IDS, where, request("b", "hidden", 1), request("a", ORDERS, 1), moved, SimMessage(b"a", None, (), 3))
-    value = verdict.as_json(VerdictMessage("a", "cancelled", DUE_S))
-    outcome = SimMessage(b"a", value.encode(), [("timer-source", b"ids/0/3")], 4)
+    value = verdict.encode(Verdict(b"a", 3, "cancelled", DUE_S, held=("pause", 7, DUE_S - 60)), str)
+    outcome = SimMessage(b"a", value, [("timer-source", b"ids/0/3")], 4)
     kafka.add(VERDICTS, 5, outcome)
     kafka.add("elsewhere", 0)
     found = history_of("a", None)
     assert said(found) == ["set", "set", "cancel", "cancelled"]
+    assert found.events[-1]["held"]["number"] == 7
     assert found.callback_topics == {ORDERS, "elsewhere"}
     assert kafka.read_from[IDS] == ([likely] if is_likely else [likely, other])
     assert history_of("c", None) == History([], [])
+
+
+def test_a_history_says_by_what_a_timer_is_held(kafka: SimTopics) -> None:
+    kafka.add(IDS, 3, request("a", ORDERS, 1))
+    kafka.add(VERDICTS, 0)
+    kafka.add(ORDERS, 0)
+    held = {"reason": "pause", "number": 7, "since": DUE_S - 60}
+    found = history_of("a", {"id": "a", "source": f"{IDS}/3/0", "due": DUE_S, "held": held})
+    assert found.events[-1] == {"at_ms": 1000 * DUE_S, "what": "held", "held": held}
 
 
 def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(

@@ -208,7 +208,8 @@ def test_a_cancel_counts_until_the_release() -> None:
     ask(b"a", None)
     ask(b"b", 20)
     rig.read_all()
-    assert [each.verdict for each in rig.outbox.verdicts] == [CANCELLED, REPLACED]
+    said = [(each.verdict, each.held) for each in rig.outbox.verdicts]
+    assert said == [(CANCELLED, (PAUSE, 1, 10)), (REPLACED, (PAUSE, 1, 10))]
     rig.observe(15)
     rig.fire()
     rig.machine.take([resume()])

@@ -52,7 +52,7 @@ class Rig(MachineRig):
         self.read_all()
         told = self.outbox.verdicts[before:]
         assert len(told) <= 1
-        return told[0][2:] if told else ("", None, None)
+        return told[0][2:5] if told else ("", None, None)
 
     def tick(self, second: int) -> None:
         """Let a second begin, and fire what is due."""

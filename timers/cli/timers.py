@@ -20,7 +20,7 @@ from timers.cli.repeats import repeat_options, rule_of, say_zone_data
 from timers.client.request import from_now, id_key, parse_ahead, parse_due, parse_duration
 from timers.core.fired import PAUSE
 from timers.core.grouping import groups
-from timers.core.operation import CHANGED, EXISTS, REFUSED
+from timers.core.operation import CHANGED, EXISTS, REFUSED, TOO_LATE
 from timers.core.printable import one_line, quoted
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.process.config.settings import Settings
@@ -50,6 +50,12 @@ if_source_option = click.option(
 """Adds the option to a command."""
 
 
+def held_by(held: Mapping[str, Any]) -> str:
+    """What holds a timer, as workers and verdicts say it."""
+    by = f"pause {held['number']}" if held["reason"] == PAUSE else "many due timers of its topic"
+    return f"held by {by} since {format_due(held['since'])}"
+
+
 def sentence(result: VerdictMessage) -> str:
     """What a verdict on a cancel says, or a verdict that refuses a request."""
     if result.verdict in REFUSED:
@@ -57,11 +63,14 @@ def sentence(result: VerdictMessage) -> str:
             EXISTS: "there is or was a timer with this id",
             CHANGED: "another version is the latest" if result.version else "there is no timer with this id",
         }.get(result.verdict, "the timer has fired, or is about to")
+        if result.verdict == TOO_LATE and result.held:
+            why = f"its second is over, and the timer is {held_by(result.held)}: a change without a condition counts"
         latest = f" (the latest version: {result.version})" if result.version else ""
         return f"{result.id}: nothing was changed: {why}{latest}"
     if result.due_s is None:
         return f"{result.id}: there is no timer of this id (never set, cancelled before, or fired long ago)"
     when = f"due {format_due(result.due_s)} ({result.due_s})"
+    when += f", was {held_by(result.held)}" if result.held else ""
     return f"{result.id}: {'cancelled' if result.verdict == 'cancelled' else 'has fired already'}, {when}"
 
 
@@ -371,9 +380,7 @@ def _sentence(timer: Timer) -> str:
     if "due" in timer:
         parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
     if "held" in timer:
-        held = timer["held"]
-        by = f"pause {held['number']}" if held["reason"] == PAUSE else "many due timers of its topic"
-        parts.append(f"held by {by} since {held['since_at']}")
+        parts.append(held_by(timer["held"]))
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
         parts.append(f"key {one_line(callback_key_bytes(timer))}")

@@ -269,6 +269,8 @@ def read(settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] 
             step()
     elif history.failure is not None:
         raise history.failure
+    if timer is not None and "held" in timer:
+        history.add(1000 * max(timer["due"], timer["held"]["since"]), "held", held=timer["held"])
     events = sorted(history.events, key=lambda event: event["at_ms"])
     return History(events, history.unread, frozenset(history.callback_topics))
 
@@ -337,7 +339,7 @@ class _Reading:
             if not self._is_known or source == self._source:
                 self._source, self._due_s, self._target = source, due_s, target
                 self._key = key.encode() if isinstance(key, str) else key or b""
-        self._add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
+        self.add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
 
     def read_verdicts(self) -> None:
         """The verdicts on cancels and updates of this id."""
@@ -351,7 +353,13 @@ class _Reading:
                 except ValueError:
                     self._miss(self._settings.verdict_topic, "a record with this id as key is no verdict")
                     continue
-                self._add(message.timestamp()[1], outcome.verdict, source=source, due=outcome.due_s)
+                self.add(
+                    message.timestamp()[1],
+                    outcome.verdict,
+                    source=source,
+                    due=outcome.due_s,
+                    **({"held": outcome.held} if outcome.held else {}),
+                )
 
     def read_letters(self) -> None:
         """The dead letters of these requests, and whether they were retried."""
@@ -364,7 +372,7 @@ class _Reading:
             mark = found.marks.get(letter.mark_key)
             about = {"source": letter.decoded.source, "code": letter.decoded.code}
             retried = {"retried_as": mark.timer_id} if mark else {}
-            self._add(letter.timestamp_ms, "dead-letter", **about, **retried)
+            self.add(letter.timestamp_ms, "dead-letter", **about, **retried)
         for partition, why in found.missing.items():
             self._miss(self._settings.dead_letter_topic, f"{partition}: {why}")
         if found.page.ends:
@@ -390,13 +398,14 @@ class _Reading:
             headers, timestamp_ms = headers_of(message), message.timestamp()[1]
             named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
             if (source := named.decode(errors="replace")) in self._sources:
-                self._add(timestamp_ms, "fired", source=source, callback=topics.source(topic, *_place(message)))
+                self.add(timestamp_ms, "fired", source=source, callback=topics.source(topic, *_place(message)))
                 if source == self._source:
                     return
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def _add(self, at_ms: int, what: str, **fields: Any) -> None:
+    def add(self, at_ms: int, what: str, **fields: Any) -> None:
+        """Add an event."""
         self.events.append({"at_ms": at_ms, "what": what, **fields})
 
     def _miss(self, topic: str, why: str) -> None:

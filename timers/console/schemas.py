@@ -216,6 +216,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             ),
             "due": nullable(SECOND, "due second of the version before"),
             "version": nullable(string("source"), "source of the latest version: its ETag"),
+            "held": anything("what held the version before: `reason` (pause, noisy), `number`, `since`"),
         },
         ("id", "verdict", "due"),
     ),
@@ -224,7 +225,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "timer": nullable(
                 reference("Timer"), "null: no worker knows it any more, as after a cancel; `events` say what happened"
             ),
-            "events": list_of(anything(), "set, cancel, rejected, a verdict, dead-letter, fired; with `at_ms`"),
+            "events": list_of(anything(), "set, cancel, rejected, a verdict, held, dead-letter, fired; with `at_ms`"),
             "unread": list_of(anything(), "topics that were not read wholly, and why"),
         }
     ),

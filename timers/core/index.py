@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from timers.core.fired import reached
+from timers.core.fired import Hold, reached
 from timers.core.keys import OrderKey
 from timers.core.operation import (
     ALREADY_FIRED,
@@ -196,7 +196,10 @@ class Index:
             elif self._has_fired(entry, progress, decoded) and not self._is_cold(entry):
                 verdicts.append(Verdict(id, offset, ALREADY_FIRED, due_s_of(entry)))
             else:
-                verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, due_s_of(entry)))
+                held = self._held(entry, progress, decoded)
+                verdicts.append(
+                    Verdict(id, offset, CANCELLED if due_s is None else REPLACED, due_s_of(entry), held=held)
+                )
             known[id] = entries[id] = None if due_s is None else (due_s, offset, append_s)
         self.sweeper.note_written(len(operations))
         return OperationResults(entries, verdicts)
@@ -231,13 +234,20 @@ class Index:
         Args:
             new: records that are being accepted, whose rows are not in the store yet.
         """
+        return progress.is_past(key_of(entry)) and self._hold_of(entry, progress, new) is None
+
+    def _held(self, entry: Entry, progress: Progress, new: Decoded) -> tuple[str, int, int] | None:
+        """Returns what a verdict says of the hold that holds the timer of an entry."""
+        hold = self._hold_of(entry, progress, new)
+        return None if hold is None else (hold.reason, hold.number, hold.since_s)
+
+    def _hold_of(self, entry: Entry, progress: Progress, new: Decoded | None = None) -> Hold | None:
+        """Returns what holds the timer of an entry; arguments as of :meth:`_has_fired`."""
         key = key_of(entry)
-        if not progress.is_past(key):
-            return False
-        if not progress.holds.may_hold(key, progress.holes):
-            return True
+        if not (progress.holds.may_hold(key, progress.holes) and progress.is_past(key)):
+            return None
         row = row_at(key, {} if new is None else new.rows, self._store)
-        return row is None or progress.hold_of(key, row[1]) is None
+        return None if row is None else progress.hold_of(key, row[1])
 
     def _is_over(self, entry: Entry, progress: Progress) -> bool:
         key = key_of(entry)

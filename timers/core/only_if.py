@@ -191,7 +191,8 @@ class ConditionalIndex(Index):
             if verdict is not None:
                 asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
                 version = self._version(after) if condition is not None or refusal == UNCHANGED else None
-                verdicts.append(Verdict(id, offset, verdict, asked_s, version))
+                held = None if asked_s is None or about is None else self._held(about, progress, decoded)
+                verdicts.append(Verdict(id, offset, verdict, asked_s, version, held))
         entries[TIME_ID] = (time_s, 0, 0)
         cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
         decoded.drop(refused | stale)

@@ -144,6 +144,8 @@ class Verdict(NamedTuple):
     """Due second of the former timer; None if it is not known."""
     version: int | None = None
     """If the request has a condition: offset of the latest record of the id that counts, or :data:`NO_VERSION`."""
+    held: tuple[str, int, int] | None = None
+    """Reason, number and first second of the hold that held the former timer; None: it was not held."""
 
 
 class OperationResults(NamedTuple):

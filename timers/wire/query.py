@@ -15,6 +15,7 @@ from timers.core.listing import START, Position
 from timers.core.printable import json_value, quoted
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
+from timers.wire.verdict import shown_hold
 
 LIST_PATH = "/timers"
 COUNTING_S = 2.0
@@ -161,8 +162,7 @@ def describe(
     if moved and origin is not None:
         timer["retry"] = {"attempt": origin.attempt, "first_due": origin.due_s}
     if hold is not None:
-        since = {"since": hold.since_s, "since_at": format_due(hold.since_s)}
-        timer["held"] = {"reason": hold.reason, "number": hold.number, **since}
+        timer["held"] = {**shown_hold(hold.reason, hold.number, hold.since_s), "since_at": format_due(hold.since_s)}
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
         timer["headers"] = [[name, json_value(data)] for name, data in row[4] or ()]

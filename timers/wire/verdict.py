@@ -12,10 +12,15 @@ there is no version. ::
 
 The verdict ``unknown`` has a ``hint`` if murmur2 puts the id on another partition than that of the request: the timer
 may be there, if its sender has another partitioner.
+
+If that timer was held, because its callback topic is paused or noisy, the verdict says so. ::
+
+    {"id": "order-17", "verdict": "cancelled", "due": 1893456000,
+     "held": {"reason": "pause", "number": 7, "since": 1893455000}}
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple
 
@@ -38,11 +43,20 @@ class VerdictMessage(NamedTuple):
     """Due second of the timer that was cancelled or replaced or has fired, or is in the way; None if there is none."""
     version: str | None = None
     """If the request had a condition: source of the latest record of the id that counts; None if there is none."""
+    held: Mapping[str, Any] | None = None
+    """What held that timer, as :func:`shown_hold` returns it; None: it was not held."""
 
     def fields(self) -> dict[str, Any]:
-        """The verdict for users; ``version`` only if it is known."""
-        known = {} if self.version is None else {"version": self.version}
+        """The verdict for users; ``version`` and ``held`` only if they are known."""
+        known = {"version": self.version, "held": self.held}
+        known = {name: value for name, value in known.items() if value is not None}
         return {"id": self.id, "verdict": self.verdict, "due": self.due_s, **known}
+
+
+def shown_hold(reason: str, number: int, since_s: int) -> dict[str, Any]:
+    """What holds a timer, for JSON: ``reason`` (``pause`` or ``noisy``), ``number`` of the command about the callback
+    topic, and ``since``: the epoch second in which it began."""
+    return {"reason": reason, "number": number, "since": since_s}
 
 
 def encode(verdict: Verdict, source: Callable[[int], str], elsewhere: int | None = None) -> bytes:
@@ -58,6 +72,8 @@ def encode(verdict: Verdict, source: Callable[[int], str], elsewhere: int | None
         value = f'{value[:-1]}, "version": {version}}}'
     if elsewhere is not None:
         value = f'{value[:-1]}, "hint": "Kafka\'s client for Java (murmur2) puts this id on partition {elsewhere}"}}'
+    if verdict.held is not None:
+        value = f'{value[:-1]}, "held": {json.dumps(shown_hold(*verdict.held))}}}'
     return value.encode()
 
 
@@ -93,14 +109,16 @@ def decode(value: bytes) -> VerdictMessage:
     """
     fields = decode_json(value)
     try:
-        message = VerdictMessage(fields["id"], fields["verdict"], fields["due"], fields.get("version"))
+        optional = fields.get("version"), fields.get("held")
+        message = VerdictMessage(fields["id"], fields["verdict"], fields["due"], *optional)
         is_verdict = (
             isinstance(message.id, str)
             and message.verdict in VERDICTS
             and (message.due_s is None or (type(message.due_s) is int and 0 <= message.due_s <= MAX_DUE_S))
             and (message.version is None or isinstance(message.version, str))
+            and (message.held is None or message.held.keys() >= {"reason", "number", "since"})
         )
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, AttributeError):
         is_verdict = False
     if not is_verdict:
         raise ValueError(f"not a verdict: {value[:80]!r}")

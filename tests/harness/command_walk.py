@@ -157,6 +157,7 @@ NOT_WALKED = {
     "broker reset": "it deletes a folder, and reads no records",
     "acls": "it reads no records",
     "next": "it reads no records",
+    "apply": "it shows timers of its own file, and what differs of them: tests/unit/test_cli_apply.py",
     "spark audit": "it starts Spark; what it prints and its page: tests/unit/test_web_unsafe_text.py",
     "spark engine": "it starts Spark, and prints numbers of records only",
     "spark hold": "it starts Spark, and prints numbers of records and names of topics",

@@ -53,7 +53,7 @@ def test_the_exit_code_says_whether_all_timers_fire(
     ("figures", "said"),
     [
         ({"paused_targets": 2.0, "held": 12_408.0}, "2 callback topics are paused: 12,408 timers are held ("),
-        ({"paused_targets": 1.0, "held": None}, "1 callback topic is paused: their timers wait ("),
+        ({"paused_targets": 1.0, "held": None}, "1 callback topic is paused: its timers wait ("),
         ({"paused_targets": 0.0, "held": 1.0}, "1 timer is held ("),
         ({"paused_targets": 0.0, "held": None}, ""),
     ],

@@ -26,6 +26,7 @@ FAILED = 1
 _COMMANDS = {
     "schedule": ("timers:schedule", "Schedule one timer, or many from a file, and print their ids."),
     "next": ("repeats:show_next", "Show when a repeating timer would fire next, and what clock changes do to it."),
+    "apply": ("apply:apply", "Set the repeating timers of a file, and show first what differs."),
     "cancel": ("timers:cancel", "Cancel a timer with an id, or all of a selection, and print the verdicts."),
     "get": ("timers:get", "Show one timer: whether it waits or has fired."),
     "list": ("timers:list_timers", "List the timers that wait."),

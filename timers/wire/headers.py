@@ -114,6 +114,9 @@ producer may set it too: then the limit comes earlier."""
 
 MAX_DEPTH_DIGITS = 9
 
+SET = "timers-set"
+"""Name of the set of timers of a file (``timers apply``). It does not begin with ``timer-``, so callbacks have it."""
+
 TOKEN = "callback-token"
 """A cancellation token that the client adds to a request and the receiver reads. The name does not begin with `timer-`,
 because such headers do not reach the receiver."""

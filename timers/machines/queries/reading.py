@@ -26,6 +26,7 @@ from timers.core.snapshots import may_take
 from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
 from timers.wire import topics
+from timers.wire.headers import SET
 from timers.wire.query import Query, Timer
 
 SLICE_S = 0.002
@@ -89,11 +90,14 @@ def _wanted(query: Query, place: Place) -> Callable[[Row], bool]:
     """Whether a row has the topic, the key and the beginning of the id that a query names."""
     topic, hidden, prefix = query.topic, place.hidden_topic, query.prefix
     key = None if query.key is None else query.key.encode()
+    of_set = SET, query.set.encode()
 
     def wanted(row: Row) -> bool:
         if row[1] != topic and (topic is not None or row[1] == hidden):
             return False
         if key is not None and key_bytes(row[2]) != key:
+            return False
+        if query.set and of_set not in map(tuple, row[4] or ()):
             return False
         return not prefix or wire.shown_id(row, topics.source(*place[:2], row[0])).startswith(prefix)
 
@@ -105,6 +109,8 @@ def _sought(query: Query, place: Place) -> list[bytes]:
     sought = [] if query.topic is None else [query.topic.encode()]
     if query.key:
         sought.append(query.key.encode())
+    if query.set:
+        sought.append(query.set.encode())
     prefix = query.prefix.partition(REPLACEMENT)[0]
     own = topics.source(place.topic, place.partition, 0)[:-1]
     if prefix and not (own.startswith(prefix) or prefix.startswith(own)):

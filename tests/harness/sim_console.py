@@ -227,6 +227,7 @@ class SimCluster(KafkaCluster):
         return {
             **shown,
             **({"held": held[0]} if held else {}),
+            **({"repeat": timer.repeat.to_header().decode()} if timer.repeat else {}),
             "key": shown_key(timer.key),
             "value_bytes": len(timer.value),
             "source": self.sources.get(id, f"{TOPIC}/0/1" if timer.id else id),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.console_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
 from tests.harness.constants import Constants
-from tests.harness.sim_console import console
+from tests.harness.sim_console import SimCluster, console
 from timers.console import timer_pages
 from timers.errors import PublishError
 
@@ -146,3 +146,58 @@ async def test_a_reader_sees_no_button_that_changes_something() -> None:
         async with client.post("/timer/move?id=order-1", data={"due": "1h"}, headers=PART) as response:
             assert response.status == 403 and "read-only" in await response.text()
     assert list(cluster.timers) == ["order-1"]
+
+
+RULE_FORM = {"topic": "reports", "value": "daily", "id": "daily", "when": "cron", "delay": "15m", "cron": "0 9 * * 1-5"}
+
+
+async def test_a_timer_that_repeats_is_previewed_and_set() -> None:
+    cluster = SimCluster()
+    form = {
+        **RULE_FORM,
+        "zone": "Europe/Paris",
+        "spread": "10m",
+        "except": "2030-12-24, 2030-12-25",
+        "catch_up": "none",
+    }
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timers/new", params={"cron": "0 9 * * 1-5", "zone": "Europe/Paris"})
+        assert 'id="n-cron-c" name="when" value="cron" checked' in text and 'value="Europe/Paris"' in text
+        async with client.post("/timers/new/next", data=form, headers=PART) as response:
+            text = await response.text()
+            assert response.status == 200 and text.count("<li>") == 10
+            assert "09:00:00+0" in text and "clocks: " in text
+        async with client.post("/timers/new/next", data={**form, "when": "delay"}, headers=PART) as response:
+            assert "<li>" not in await response.text()
+        async with client.post("/timers/new/next", data={**form, "cron": "0 9 31 2 *"}, headers=PART) as response:
+            assert response.status == 422 and "names no day" in await response.text()
+        async with client.post("/timers/new/program", data=form, headers=PART) as response:
+            text = unescape(await response.text())
+            rule = (
+                "'0 9 * * 1-5', zone='Europe/Paris', spread=600, except_=['2030-12-24', '2030-12-25'], catch_up='none'"
+            )
+            python = f"repeat=Repeat.cron({rule})"
+            assert python in text and "import Repeat, TimersClient" in text
+        async with client.post("/timers/new", data=form, headers=PART) as response:
+            assert response.status == 201, await response.text()
+        async with client.post("/timers/new", data={**form, "id": ""}, headers=PART) as response:
+            assert response.status == 422 and "needs an id" in await response.text()
+    repeat = cluster.timers["daily"].repeat
+    assert repeat is not None
+    assert repeat.to_header() == (
+        b"cron=0 9 * * 1-5; zone=Europe/Paris; catch-up=none; spread=600; except=2030-12-24,2030-12-25"
+    )
+
+
+async def test_an_interval_is_set_and_shown_on_the_page_of_the_timer() -> None:
+    cluster = SimCluster()
+    form = {**RULE_FORM, "when": "every", "every": "15m"}
+    async with console(cluster, **IDS) as client:
+        async with client.post("/timers/new/program", data=form, headers=PART) as response:
+            assert "repeat=Repeat.every(900)" in unescape(await response.text())
+        async with client.post("/timers/new", data=form, headers=PART) as response:
+            assert response.status == 201
+        text = await text_of(client, "/timer", params={"id": "daily"})
+        assert "every=900" in text and 'hx-get="/timer/next?id=daily"' in text and "Change the due time" not in text
+        text = await text_of(client, "/timer/next", params={"id": "daily"})
+        assert text.count("<li>") == 10

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from timers.client.request import parse_duration
+from timers.client.timer_lines import repeat_of
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
@@ -20,6 +21,7 @@ from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
 from timers.core.printable import hexdump, printable_json
 from timers.errors import InvalidTimerError
 from timers.wire.query import FIRED, REPLACED
+from timers.wire.repeat import LATEST
 
 
 def programs_of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
@@ -41,9 +43,26 @@ def as_python(body: Mapping[str, Any]) -> str:
     elif at:
         arguments.append(f"at=datetime.fromisoformat({at!r})" if is_instant else f"at={at}")
     arguments += [f"{name}={body[name]!r}" for name in ("token", "id") if name in body]
+    arguments += [f"repeat={_rule_as_python(body['repeat'])}"] if "repeat" in body else []
     lines = ["from datetime import datetime", ""] if is_instant else []
-    lines += ["from timers.client import TimersClient", "", "with TimersClient() as client:"]
+    names = "Repeat, TimersClient" if "repeat" in body else "TimersClient"
+    lines += [f"from timers.client import {names}", "", "with TimersClient() as client:"]
     return "\n".join([*lines, f"    client.schedule({', '.join(arguments)})"])
+
+
+def _rule_as_python(rule: Mapping[str, str]) -> str:
+    """A call that makes the rule; a rule that is wrong as it was typed."""
+    try:
+        repeat = repeat_of(rule, lambda note: None)
+    except InvalidTimerError:
+        return repr(dict(rule))
+    given: dict[str, Any] = {"from_": repeat.from_s, "until": repeat.until_s, "spread": repeat.spread_s or None}
+    given |= {"except_": list(repeat.excepted) or None}
+    given |= {"catch_up": None if repeat.catch_up == LATEST else repeat.catch_up}
+    more = [f"{name}={part!r}" for name, part in given.items() if part is not None]
+    if repeat.cron_line is not None:
+        return f"Repeat.cron({', '.join([repr(repeat.cron_line), f'zone={repeat.zone!r}', *more])})"
+    return f"Repeat.every({', '.join([str(repeat.every_s), *more])})"
 
 
 def _seconds(text: str) -> str:
@@ -232,8 +251,36 @@ def _id(page: Page) -> str:
 
 @screen("/timers/new")
 async def new(page: Page) -> Reply:
-    fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""} | page.given
+    fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""}
+    fields |= dict.fromkeys(RULE, "") | page.given
+    fields["when"] = next((name for name in ("cron", "every", "at") if fields[name]), "delay")
     return page.show("new.html", fields=fields, programs=programs_of(_body(fields), page.base_url))
+
+
+@screen("/timers/new/next", "POST")
+async def next_occurrences(page: Page) -> Reply:
+    """When a timer with the rule of the form would fire next."""
+    body = _body(await page.form())
+    rule = body.get("repeat", {})
+    if not rule.keys() & {"cron", "every"}:
+        return page.show("parts/next.html", found=None)
+    return page.show("parts/next.html", found=await _upcoming(page, rule, body.get("id")))
+
+
+@screen("/timer/next")
+async def next_of_timer(page: Page) -> Reply:
+    """When a timer that repeats fires next: a part of its page."""
+    (timer, *_) = (await page.api("getTimer", id=_id(page)))["timers"]
+    rule = dict(part.split("=", 1) for part in timer.get("repeat", "").split("; ") if part)
+    rule = {name: f"{text}s" if name in ("every", "spread") else text for name, text in rule.items()}
+    found = await _upcoming(page, {name.replace("-", "_"): text for name, text in rule.items()}, timer["id"])
+    return page.show("parts/next.html", found=found)
+
+
+async def _upcoming(page: Page, rule: Mapping[str, str], id: str | None) -> Any:
+    return await page.api(
+        "nextOccurrences", id=id, **{f"{name}_": text for name, text in rule.items() if name != "catch_up"}
+    )
 
 
 @screen("/timers/new/program", "POST")
@@ -250,10 +297,20 @@ async def set_timer(page: Page) -> Reply:
     return page.show("parts/accepted.html", 201, accepted=accepted, has_id="id" in body)
 
 
+_PARTS = {"cron": ("cron", "zone"), "every": ("every",)}
+_MORE = ("from", "until", "catch_up", "spread", "except")
+RULE = ("cron", "zone", "every", *_MORE)
+"""Fields of the rule of a timer that repeats."""
+
+
 def _body(fields: dict[str, str]) -> dict[str, Any]:
     """The body for the API: a field that is empty is missing, except the value."""
-    names = ("topic", "key", "delay" if fields.get("when") != "at" else "at", "id", "token")
-    body: dict[str, Any] = {name: fields[name] for name in names if fields.get(name)}
+    when = fields.get("when", "delay")
+    body: dict[str, Any] = {name: fields[name] for name in ("topic", "key", "id", "token") if fields.get(name)}
+    if when in _PARTS:
+        body["repeat"] = {name: fields[name] for name in (*_PARTS[when], *_MORE) if fields.get(name)}
+    elif fields.get(when):
+        body[when] = fields[when]
     return body | {"value": fields.get("value", "").replace("\r\n", "\n")}
 
 

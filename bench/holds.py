@@ -54,8 +54,9 @@ class Bench:
     worker: Worker
 
     @classmethod
-    def start(cls, session: Session, name: str, root: str) -> Bench:
-        system = System(session.cluster.brokers, session.workdir / name, TIMERS_PARTITIONS=str(PARTITIONS))
+    def start(cls, session: Session, name: str, root: str, **environment: str) -> Bench:
+        environment["TIMERS_PARTITIONS"] = str(PARTITIONS)
+        system = System(session.cluster.brokers, session.workdir / name, **environment)
         worker = system.worker(forked=False)
         return cls(session, system, worker.start(**({"PYTHONPATH": root} if root else {})).ready())
 

@@ -282,12 +282,13 @@ class ConditionalIndex(Index):
 
     @staticmethod
     def _is_unchanged(definition: Definition, former: Entry | None, offset: int, progress: Progress) -> bool:
-        """Whether a definition asks for what the latest version of its id asks for. After a wrong clock was taken back,
-        it counts: what follows then may be due far ahead."""
+        """Whether a definition asks for what the latest version of its id asks for. It counts all the same after the
+        log has lost records, or a wrong clock was taken back: what follows may be lost, or due far ahead."""
         chain = repeating(former)
         if chain is None or digest_of(chain) != definition.digest:
             return False
-        return not any(request_of(chain) < hole.before_offset <= offset for hole in progress.holes)
+        doubtful = [hole.before_offset for hole in progress.holes] + [cut for cut, _ in progress.cuts]
+        return not any(request_of(chain) < each <= offset for each in doubtful)
 
     @staticmethod
     def _is_at(entry: Entry | None, offset: int) -> bool:

@@ -61,6 +61,9 @@ CHANGED = {
     ),
     "[I33] a pause is taken twice": paused((KNOWN, f"not command.is_paused and {KNOWN}")),
     "[I33] an older command is taken": paused((KNOWN, "command.number == self.taken")),
+    "[I33] more pauses than there is room for": paused(
+        ("sum(hold.reason == PAUSE for hold in self) >= MOST_PAUSES", "False"),
+    ),
     "[I33] a changed pause keeps its former end": paused(
         (
             "hold._replace(number=command.number, until_s=until_s, over_s=over_s)",

@@ -16,6 +16,7 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
+from timers.core import fired
 from timers.core.fired import NOISY, PAUSE, Command, Hold
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import HOLDS
@@ -86,6 +87,8 @@ class HoldChecks:
             return
         if after.taken < before.taken:
             raise Violation(f"{machine} has taken commands up to {before.taken}, and then up to {after.taken}")
+        if sum(hold.reason == PAUSE for hold in after.holds) > fired.MOST_PAUSES:
+            raise Violation(f"{machine} has more pauses than there is room for: {after.holds}")
         held, log = self._held[machine], self._logs[machine]
         of_targets = {hold.target for hold in before.holds if hold.end is None}
         for offset, request in log.timers():
@@ -280,7 +283,8 @@ class HoldChecks:
 
     def _check_taken(self, runner: SimRunner, known: int, second: int) -> None:
         progress = runner.machine.progress
-        if known > progress.taken:
+        has_room = sum(hold.reason == PAUSE for hold in progress.holds) < fired.MOST_PAUSES
+        if known > progress.taken and has_room:
             raise Violation(f"{runner.name} is idle, knows command {known}, and has taken {progress.taken} only")
         for command in {each.target: each for each in self.commands}.values():
             if command.number <= progress.taken:

@@ -11,6 +11,9 @@ from timers.core.fired import Command
 from timers.core.levels import FIRST, HOLDS
 from timers.core.progress import Progress
 
+FEW_PAUSES = 3
+"""So many pauses have room in a machine of a simulation."""
+
 
 class PausingWorker(SimWorker):
     """A worker of runs in which operators pause targets."""

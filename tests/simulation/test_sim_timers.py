@@ -216,6 +216,27 @@ def test_a_paused_topic_gets_nothing_until_it_is_resumed(lose_disk: bool | None)
     assert (timers.held, timers.pending) == ([], 0)
 
 
+def test_time_jumps_over_seconds_in_which_nothing_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = SimTimers()
+    timers.pause("mails")
+    for _ in range(4):
+        timers.schedule("mails", "k", b"", delay=1)
+    timers.advance(10)
+    timers.resume("mails", over_s=timedelta(days=1))
+    ticks, tick = [], timers._tick
+
+    def counted() -> None:
+        ticks.append(timers.clock.now_s)
+        tick()
+
+    monkeypatch.setattr(timers, "_tick", counted)
+    assert len(timers.advance(timedelta(hours=12))) == 2
+    assert len(ticks) < 6
+    timers.pause("mails")
+    assert timers.advance(timedelta(days=9)) == []
+    assert len(ticks) < 9
+
+
 def test_a_pause_ends_by_itself_and_what_it_held_is_released_over_ten_minutes() -> None:
     timers = SimTimers()
     timers.pause("mails", for_s=timedelta(hours=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,13 @@ def test_what_came_due_while_no_worker_ran_is_released_slowly_too() -> None:
     rig.set("mail", *range(11, 21))
     rig.open()
     assert [offset for _, offset in rig.at(100, resume(over_s=5))] == [0, 1]
+
+
+def test_a_release_says_when_more_may_be_sent() -> None:
+    for over_s, rows, gone in itertools.product((0, 1, 2, 7, 60), (0, 1, 3, 7, 100), (0, 1, 2, 6, 99, 100)):
+        begun = Hold("mail", PAUSE, 1, RAISED.moment, 5, RAISED.moment)
+        hold = begun._replace(over_s=over_s, resumed_s=10, rows=rows, gone=gone)
+        assert next(second for second in range(10, 99) if hold.quota(second) != 0) == hold.next_s
 
 
 def test_a_pause_ends_by_itself() -> None:

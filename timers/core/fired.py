@@ -121,6 +121,12 @@ class Hold(NamedTuple):
             return 0
         return None if after_s >= self.over_s else max(0, self.rows * after_s // self.over_s - self.gone)
 
+    @property
+    def next_s(self) -> int:
+        """Tick second from which on more rows may be released: the first one whose :meth:`quota` is not 0."""
+        share = -(-(self.gone + 1) * self.over_s // self.rows) if self.gone < self.rows else self.over_s
+        return self.resumed_s + max(1, min(share, self.over_s)) - 1
+
     def shortened(self, next_offset: int) -> Hold:
         """Returns the hold after the log has lost the records from ``next_offset`` on: it gives these offsets again."""
         begin, end = (

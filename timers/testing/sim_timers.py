@@ -460,9 +460,10 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     def _next_s(self) -> int | None:
         """The next second in which a timer may fire."""
         seconds = [each.oldest_due_s for each in self._machines() if each.oldest_due_s is not None]
-        for hold in (hold for loop in self._loops.values() for hold in loop.machine.progress.holds):
-            if not hold.is_paused or hold.until_s:
-                seconds.append(hold.until_s if hold.is_paused else self.clock.now_s + 1)
+        for holds in (loop.machine.progress.holds for loop in self._loops.values()):
+            seconds += [hold.until_s for hold in holds if hold.is_paused and hold.until_s]
+            released = (hold for hold in holds if not holds.pauses(hold.target))
+            seconds += [max(hold.next_s, self.clock.now_s + 1) for hold in released]
         return min(seconds, default=None)
 
     def restart(self, *, lose_disk: bool = False) -> None:

@@ -10,12 +10,17 @@ from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits
 from timers.core.ports import Store
 from timers.core.progress import Progress
+from timers.core.repeating import REPEAT
+from timers.core.sums import begin_with
 from timers.core.timer import RUN_BYTES, DueRows, Row, without
 
 MOST_PASSED = 100_000
 """About so many held rows one chunk passes over, in 10 ms: then requests are accepted, and ticks are read."""
 GROUP_COST = 20
 """A whole group of a store takes as long as so many more rows."""
+
+OCCURRENCE_COST = 10
+"""An occurrence of a timer that repeats takes as long as so many other timers: the next one is found and written."""
 
 NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""
@@ -54,7 +59,7 @@ class Chunk:
         self.fired: list[DueRows] = []
         self.kept: list[DueRows] = []
         self.rest: list[Row] = []
-        self.count = self._bytes = self._passed = 0
+        self.count = self._bytes = self._passed = self._more = 0
         self.is_full = self.is_cut = False
         self.last = NEVER
         self._whole: list[tuple[OrderKey, Hold, int]] = []
@@ -112,7 +117,9 @@ class Chunk:
         self._bytes += size
         self._passed += sum(len(rows) for _, rows in kept)
         self.last = due[-1][0], due[-1][1][-1][0]
-        is_large = self.count >= self.most_rows or self._bytes >= self._limits.chunk_bytes
+        if begin_with(REPEAT, free):
+            self._more += number * (OCCURRENCE_COST - 1)
+        is_large = self.count + self._more >= self.most_rows or self._bytes >= self._limits.chunk_bytes
         self.is_full = is_large or self._passed >= MOST_PASSED
         return free
 

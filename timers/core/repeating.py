@@ -235,9 +235,11 @@ class Repeats:
         """
         if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s:
             return _Decision(nominal_s, nominal_s, occurrence.owed_s, None)
+        if through_s <= nominal_s:  # nearly always: it fires in its second
+            return _Decision(nominal_s, nominal_s, None, None)
         nominals, number = [nominal_s], 1
         rule = self._read(occurrence.rule)
-        if through_s > nominal_s and not occurrence.is_last:
+        if not occurrence.is_last:
             later, count = rule.newest(nominal_s, through_s, MOST_SENT + 1)
             nominals, number = [nominal_s, *later], count + 1
         wanted, reason = _sent_of(nominals, through_s, rule.catch_up, hold)

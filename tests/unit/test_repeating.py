@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from timers.client import TimerRequest
 from timers.core.fired import NOISY, PAUSE
 from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
 from timers.core.ports import Output
 from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown
 from timers.core.timer import Decoded, Origin, Row
+from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import enabled_formats
 from timers.process.config.settings import Settings
 from timers.testing import SimTimers
@@ -74,6 +76,18 @@ def test_each_firing_sets_the_next_one() -> None:
     sources = [dict(each.headers)[h.TIMER_SOURCE] for each in fired]
     assert len(set(sources)) == 3, "receivers tell callbacks apart by their source"
     assert sim.pending == 1
+
+
+def test_senders_set_it_by_the_client() -> None:
+    sim = SimTimers()
+    sim.schedule(topic="out", key="k", value=b"v", id="a", repeat=Repeat.every(10))
+    assert after(sim.advance(35)) == [10, 20, 30]
+    request = TimerRequest("out", "k", b"v", id="a", repeat=Repeat.every(10))
+    assert sim.update_if(request, None).verdict == "unchanged"
+    with pytest.raises(InvalidTimerError, match="one of the engine"):
+        sim.schedule(topic="timer-request", key="k", value=b"v", id="b", repeat=Repeat.every(10))
+    with pytest.raises(InvalidTimerError, match="needs an id"):
+        sim.schedule(topic="out", key="k", value=b"v", repeat=Repeat.every(10))
 
 
 def test_a_worker_without_a_disk_goes_on_with_the_same_occurrence() -> None:

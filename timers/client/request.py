@@ -25,7 +25,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
-from timers.wire.repeat import HEADER, MAX_VALUE_BYTES, Repeat
+from timers.wire.repeat import MAX_VALUE_BYTES, Repeat
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
@@ -169,7 +169,7 @@ class Encoder:
                 f"this timer makes a request of {len(payload)} bytes, and one that repeats may have {MAX_VALUE_BYTES}, "
                 "because each occurrence is written to the log: send a reference instead of the data"
             )
-        return key, payload, [*(headers or ())[:-1], (HEADER, repeat.to_header())]
+        return key, payload, [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
 
 
 def wrong_request(index: int, error: InvalidTimerError) -> str:

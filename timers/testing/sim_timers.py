@@ -302,7 +302,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self._read_count = 0
         self._verdicts: dict[str, VerdictMessage] = {}
         self._commands: dict[str, Command] = {}
-        self._encode = Encoder(settings.max_request_bytes)
+        self._encode = Encoder(settings.max_request_bytes, settings.own_topics)
         self.restart()
 
     def schedule_request(
@@ -311,9 +311,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns."""
         if if_absent:
             return TimerId.told(self.update_if(request, ABSENT))
-        if request.id is not None:
+        if request.id is not None or request.repeat is not None:
             self._set(request)
-            return TimerId(request.id)
+            return TimerId(request.id or "")
         due_s, payload, headers = self._encoded(request)
         return TimerId(self.produce(b"%d" % due_s, payload, headers))
 
@@ -361,6 +361,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self.close()
 
     def _set(self, request: TimerRequest, condition: str | None = None) -> str:
+        if request.repeat is not None:
+            key, payload, own = self._encode.definition(request, self.clock.now_s)
+            return self._append(self._settings.id_topic, key, payload, [*(own or ()), *condition_headers(condition)])
         key = id_key("" if request.id is None else request.id)
         due_s, payload, headers = self._encoded(request)
         own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]

@@ -42,11 +42,10 @@ from timers.wire.zones import zone as zone_of
 LATEST, ALL, NONE = "latest", "all", "none"
 CATCH_UPS = (LATEST, ALL, NONE)
 
-HEADER = "timer-repeat"
-
 MAX_HEADER_BYTES = 1_000
 MAX_VALUE_BYTES = 65_536
-"""Of a request's value: each occurrence writes it to the log again."""
+MAX_OTHER_BYTES = 4_096
+"""Of a request's value, and of all its headers: each occurrence writes both to the log again."""
 MAX_EXCEPTED = 50
 
 GAP_DAYS = 400

@@ -32,7 +32,7 @@ from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
-from timers.wire.repeat import Repeat, RepeatError
+from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat, RepeatError
 
 MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
@@ -51,12 +51,6 @@ _LEVEL_TOO_LOW = (
     f"header {h.TIMER_REPEAT} makes it a timer that repeats, which its partition reads from level {REPEATS} on: "
     f"`timers levels --raise {RAISED_TO}` allows it, then retry this dead letter"
 )
-
-MAX_DEFINITION_BYTES = 64 * 1024
-"""Most bytes of the value of a timer that repeats: each firing writes it to the log again."""
-
-MAX_DEFINITION_HEADER_BYTES = 4 * 1024
-"""Most bytes of its headers."""
 
 
 def encode_headers(due_s: int) -> list[h.Header]:
@@ -264,7 +258,7 @@ def _decode_repeating(
     id, repeat, condition = decode_id(record.key), repeat_of(rule), decode_condition(record)
     is_definition = h.TIMER_FOLLOWS not in own
     # What was accepted as a definition is accepted as an occurrence too: the limit may be lower now.
-    most = max_request_bytes if is_definition else max(max_request_bytes, MAX_DEFINITION_BYTES)
+    most = max_request_bytes if is_definition else max(max_request_bytes, MAX_VALUE_BYTES)
     topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
     due_s = timestamp_s if is_definition else decode_due(record.headers)
     callback_headers = h.without_timer_headers(record.headers) or None
@@ -292,10 +286,10 @@ def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repe
             f"a timer that repeats has no header {h.TIMER_DUE}: its rule may have 'from=<epoch second>'",
         )
     sizes = (len(name) + len(value or b"") for name, value in record.headers)
-    if len(record.value) > MAX_DEFINITION_BYTES or sum(sizes) > MAX_DEFINITION_HEADER_BYTES:
+    if len(record.value) > MAX_VALUE_BYTES or sum(sizes) > MAX_OTHER_BYTES:
         raise InvalidRequestError(
             "value-too-large",
-            f"a timer that repeats has at most {MAX_DEFINITION_BYTES} bytes of value and {MAX_DEFINITION_HEADER_BYTES} "
+            f"a timer that repeats has at most {MAX_VALUE_BYTES} bytes of value and {MAX_OTHER_BYTES} "
             "of headers, because each firing writes it to the log again: send a reference to the data",
         )
     if record.timestamp_type == CREATE_TIME:  # None: a record that was judged before, and is only read again

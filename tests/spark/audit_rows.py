@@ -29,11 +29,18 @@ def request(
     code: str | None = None,
     content: int = 7,
     conditional: bool = False,
+    follows: int | None = None,
+    nominal_s: int | None = None,
+    decided_s: int | None = None,
+    rule: bytes | None = None,
+    version: str | None = None,
+    is_last: bool = False,
 ) -> tuple[object, ...]:
     name = f"{topic}/0/{offset}"
     timer_id = id or (name if kind == "timer" else None)
     record = topic, 0, offset, accepted_ms, LOG_APPEND_TIME, 100, b"record", conditional
-    return *record, kind, timer_id, due_s, due_s, target, 0, name, code, b"callback", content
+    chain = rule, nominal_s, decided_s, follows, version, is_last
+    return *record, kind, timer_id, due_s, due_s, target, 0, name, code, b"callback", content, *chain
 
 
 def fired(

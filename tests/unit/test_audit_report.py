@@ -137,6 +137,8 @@ def test_each_kind_of_fault_has_a_table() -> None:
         "altered": [offender("e", firings=1, fired_ms=DUE * 1000)],
         "slow": [offender("f", firings=1, fired_ms=DUE * 1000 + 7_200_000)],
         "older-than-request": [offender("g", firings=1, fired_ms=DUE * 1000)],
+        "broken-chain": [offender("h", firings=1, fired_ms=DUE * 1000)],
+        "zone-differs": [offender("i", firings=1, fired_ms=DUE * 1000)],
     }
     assert list(rows) == list(FAULTS)
     text = Page(report.page(findings(**rows), SETTINGS)).text

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import FIRST
 from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.repeating import is_occurrence, occurrence_of
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
     RECORD,
@@ -38,6 +39,7 @@ from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
 TIMER, CANCEL, REJECTED, COPY, ENDED = "timer", "cancel", "rejected", "copy", "ended"
+DEFINITION, WAYPOINT = "definition", "waypoint"
 
 _DECODED = (
     "kind string, timer_id string, due_s bigint, wait_s bigint, callback_topic string, attempt int, request string, "
@@ -48,23 +50,30 @@ _RECORD = (
     "record_key binary, conditional boolean"
 )
 
-REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint")
+_CHAIN = "rule binary, nominal_s bigint, decided_s bigint, follows bigint, version string, is_last boolean"
+
+REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint, {_CHAIN}")
 """One row for each record of a request topic.
 
 ``kind`` is one of ``timer``, ``cancel``, ``rejected`` (with the reason in ``code``), ``copy`` (a promoted copy of a
-cold request) and ``ended`` (a tombstone of the engine in a topic of schedules). ``timer_id`` is that of the fired
+cold request), ``ended`` (a tombstone of the engine in a topic of schedules), ``definition`` (of a timer that repeats;
+its second is that of its append) and ``waypoint`` (an occurrence that sends nothing). ``timer_id`` is that of the fired
 message, as :func:`timers.wire.headers.id_shown` shows it; for a rejected record it is the id that the record ended, if
 any. ``due_s`` is the requested due second, and ``wait_s`` is the second that the record waits for; they differ on the
 retry topic. ``request`` is the original request: on the retry topic another record, for a tombstone the record that it
 ended. ``attempt`` is the number of failed attempts to send, ``bytes`` the size of key, value and headers.
 ``record_key`` is the key of the record and ``callback_key`` that of the callback. ``conditional``: it may have been
 refused, because it has a condition. ``content`` is the hash of the
-callback (:func:`timers.spark.columns.content`)."""
+callback (:func:`timers.spark.columns.content`).
+
+A record of a timer that repeats has its ``rule``. An occurrence also has ``nominal_s``, or a waypoint ``decided_s``,
+the offset of the record that it ``follows``, the ``version`` of its definition, and whether it is the last one."""
 
 _CALLBACK = "value binary, headers headers"
 
-_WITH_CALLBACK = schema(f"{_RECORD}, {_DECODED}, {_CALLBACK}")
-_DECODED_COLUMNS = schema(f"{_DECODED}, {_CALLBACK}")
+_WITH_CALLBACK = schema(f"{_RECORD}, {_DECODED}, {_CALLBACK}, {_CHAIN}")
+_DECODED_COLUMNS = schema(f"{_DECODED}, {_CALLBACK}, {_CHAIN}")
+_NO_CHAIN: tuple[Any, ...] = (None,) * 6
 _GIVEN = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type", "bytes", "key", "conditional")
 """Columns of a batch that stay as they are."""
 
@@ -138,7 +147,7 @@ def _decoded(
     progress: Progress,
     name: Callable[[int], str],
 ) -> dict[int, tuple[Any, ...]]:
-    """Offset -> columns ``kind`` to ``headers`` of its row.
+    """Offset -> columns ``kind`` to ``is_last`` of its row.
 
     Args:
         name: returns the name of the record at an offset.
@@ -168,10 +177,23 @@ def _decoded(
                 due_s, attempt = origin.due_s, origin.attempt
                 if moved:
                     request = origin.request
+            kind, chain = TIMER, _NO_CHAIN
+            if (follows := decoded.follows.get(row[0])) is not None and is_occurrence(row):
+                rule, set_by, nominal_s, decided_s, _owed_s, is_last, row = occurrence_of(row)
+                kind = WAYPOINT if nominal_s is None else TIMER
+                decided = decided_s if nominal_s is None else None
+                chain = rule, nominal_s, decided, follows.offset, set_by.decode("ascii", "replace"), is_last
             if request_format.topic_is_compacted:
                 row = schedule.callback_row(row, own_topic)
             callback = key_bytes(row[2]), row[3], row[4]
-            rows_by_offset[row[0]] = (TIMER, id, due_s, wait_s, row[1], attempt, request, None, *callback)
+            rows_by_offset[row[0]] = (kind, id, due_s, wait_s, row[1], attempt, request, None, *callback, *chain)
+    for offset, definition in decoded.definitions.items():
+        row, append_s = definition.row, definition.append_s
+        assert row[5] is not None
+        id = h.id_shown(id_bytes(row[5].timer_id))
+        callback = key_bytes(row[2]), row[3], row[4]
+        said = DEFINITION, id, append_s, append_s, row[1], 0, name(offset), None, *callback
+        rows_by_offset[offset] = *said, definition.rule, *_NO_CHAIN[1:]
     ended: dict[int, str] = {}
     for named, offset, new_due_s, _ in decoded.operations:
         if new_due_s is None:
@@ -186,5 +208,5 @@ def _decoded(
 
 
 def _without_timer(kind: str, request: str, id: str | None = None, code: str | None = None) -> tuple[Any, ...]:
-    """The columns ``kind`` to ``headers`` of a record that sets no timer."""
-    return kind, id, None, None, None, 0, request, code, None, None, None
+    """The columns ``kind`` to ``is_last`` of a record that sets no timer."""
+    return kind, id, None, None, None, 0, request, code, None, None, None, *_NO_CHAIN

@@ -128,6 +128,8 @@ class Counted(NamedTuple):
     bytes: int
     first_ms: int
     last_ms: int
+    followers: int = 0
+    """Occurrences of timers that repeat."""
 
 
 class PartitionRead(NamedTuple):

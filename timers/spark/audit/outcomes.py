@@ -18,6 +18,10 @@ became a dead letter. A tombstone that names another version was written at the 
 appends this version again, and only the copy counts. Compaction may have deleted any record except the newest of an id,
 so the outcome of a version depends only on the records after it.
 
+A definition of a timer that repeats, a waypoint and an occurrence are versions too. A follower closes the one that it
+follows, which must have been sent, or be among those that a record says are missed (:mod:`timers.spark.audit.chains`).
+So only what a user sent replaces or cancels an occurrence.
+
 A firing belongs to the version that it names, if due second and topic are those of the version too. Receivers copy
 headers, so a firing that names a version on another topic is a copy."""
 
@@ -30,8 +34,10 @@ from pyspark.sql import functions as F
 
 from timers.core import operation
 from timers.spark import columns
+from timers.spark.audit import chains
+from timers.spark.audit.chains import CHAIN, ZONE
 from timers.spark.columns import schema
-from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
+from timers.spark.requests import CANCEL, COPY, DEFINITION, ENDED, REJECTED, TIMER, WAYPOINT
 from timers.wire import headers as h
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.dead_letter import ACCEPTED_CODES, BATCH_UNREADABLE, CODES
@@ -43,18 +49,21 @@ MUST, MAY, NEVER = "must", "may", "never"
 
 CANCELLED, REPLACED, REFUSED = operation.CANCELLED, operation.REPLACED, "refused"
 NO_VERDICT = "verdict-not-visible"
-"""How a version ends: ``refused`` if its condition was not true; ``verdict-not-visible`` if it is not known."""
+UNCHANGED, FOLLOWED, MISSED = operation.UNCHANGED, "followed", "missed"
+"""How a version ends: ``refused`` if its condition was not true; ``verdict-not-visible`` if it is not known; and of
+timers that repeat: ``followed`` if it sends nothing, and an occurrence follows; ``missed`` if a record says so."""
 
 _CODES_ON_ARRIVAL = sorted({*CODES} - ACCEPTED_CODES)
 
 VERSION_COLUMNS = (
     *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),
-    *("timer_id", "due_s", "callback_topic", "callback_key", "content", "code", "expected", "closed_as"),
+    *("timer_id", "due_s", "callback_topic", "callback_key", "content", "code", "expected", "closed_as", "chain"),
 )
 """Columns of a version. ``accepted_ms``: when the broker appended the request, or the time of its producer
 (``timestamp_type``, as in :data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request
 with a code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not fired
-and need not: ``cancelled``, ``replaced``, ``refused`` or ``verdict-not-visible``."""
+and need not: ``cancelled``, ``replaced``, ``refused``, ``unchanged``, ``followed``, ``missed`` or
+``verdict-not-visible``. ``chain``: what is wrong with what follows it, or null."""
 
 
 def without_ids(requests: DataFrame) -> DataFrame:
@@ -62,36 +71,55 @@ def without_ids(requests: DataFrame) -> DataFrame:
     return _versions(requests.where(F.col("kind") != COPY), F.lit(MUST), F.lit(None).cast("string"))
 
 
-def with_ids(requests: DataFrame, verdicts: DataFrame, letters: DataFrame) -> DataFrame:
+def with_ids(
+    requests: DataFrame, verdicts: DataFrame, letters: DataFrame, missed: DataFrame | None = None
+) -> DataFrame:
     """Versions of topics whose timers have ids.
 
     Args:
         requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id.
         verdicts, letters: results of these functions.
+        missed: result of :func:`timers.spark.audit.chains.missed`; None: no timer repeats.
     """
     on_arrival = letters.where(F.col("letter_code").isin(*_CODES_ON_ARRIVAL)).select(
         "request", F.lit(REJECTED).alias("as")
     )
-    known = requests.where(F.col("kind").isin(TIMER, CANCEL, REJECTED)).join(on_arrival, "request", "left")
+    known = requests.where(F.col("kind") != COPY).join(on_arrival, "request", "left")
     requests = known.withColumn("kind", F.coalesce("as", "kind")).drop("as")
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     history = Window.partitionBy("topic", "partition", "timer_id").orderBy("offset")
     told = verdicts.select(F.col("asked_by").alias("request"), F.col("verdict").alias("own_verdict"))
-    is_refused = F.coalesce(F.col("own_verdict").isin(*operation.REFUSED), F.lit(False))
-    judged = requests.where(F.col("kind").isin(TIMER, CANCEL)).join(told, "request", "left")
-    refused = _versions(judged.where(is_refused & (F.col("kind") == TIMER)), F.lit(NEVER), F.lit(REFUSED))
+    is_refused = F.coalesce(F.col("own_verdict").isin(*operation.REFUSED, UNCHANGED), F.lit(False))
+    judged = requests.where(F.col("kind") != REJECTED).join(told, "request", "left")
+    judged = judged.withColumn("is_refused", is_refused)
+    if missed is not None:
+        judged = chains.linked(judged, missed)
+    else:
+        nothing = {"is_followed": F.lit(False), "is_stale": F.lit(False), "sends": F.lit(True)}
+        judged = judged.withColumns(nothing | {"fault": F.lit(None).cast("string"), "sent_due_s": F.lit(None)})
+    refused_as = F.when(F.col("own_verdict") == UNCHANGED, UNCHANGED).otherwise(REFUSED)
+    refused = _versions(judged.where(F.col("is_refused") & (F.col("kind") != CANCEL)), F.lit(NEVER), refused_as)
+    stale = judged.where("is_stale").withColumn("chain", F.col("fault"))
+    not_alive = refused.unionByName(_versions(stale, F.lit(NEVER), F.lit(REPLACED)))
+    is_undecided = F.col("own_verdict").isNull() & (F.col("conditional") | (F.col("kind") == DEFINITION))
     closed = (
-        judged.where(~is_refused)
-        .withColumn("undecided", F.col("conditional") & F.col("own_verdict").isNull())
+        judged.where(~F.col("is_refused") & ~F.col("is_stale"))
+        .withColumn("undecided", is_undecided & ~F.col("is_followed"))
         .withColumn("closed_by", F.lead("kind").over(history))
         .withColumn("closed_ms", F.lead("timestamp_ms").over(history))
         .withColumn("verdict", F.lead("own_verdict").over(history))
         .withColumn("closed_undecided", F.lead("undecided").over(history))
-        .where(F.col("kind") == TIMER)
+        .where(F.col("kind") != CANCEL)
     )
+    # The last one of a chain has no follower.
+    is_last_missed = F.col("is_last") & (F.col("missed") > 0) if missed is not None else F.lit(False)
+    is_over = F.col("is_followed") | F.coalesce((F.col("kind") == WAYPOINT) & F.col("is_last"), F.lit(False))
+    is_over |= F.coalesce(is_last_missed, F.lit(False))
+    sends = (F.col("kind") == TIMER) & F.coalesce("sends", ~is_last_missed, F.lit(True))
     in_time = F.col("closed_ms") < F.col("due_s") * 1000
     expected = (
-        F.when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), MAY)
+        F.when(is_over, F.when(sends, MUST).otherwise(NEVER))
+        .when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), MAY)
         .when(F.col("closed_by").isNull(), MUST)
         .when(F.col("verdict").isin(operation.CANCELLED, operation.REPLACED), NEVER)
         .when(F.col("verdict").isin(operation.ALREADY_FIRED, operation.UNKNOWN, operation.SET), MUST)
@@ -99,11 +127,17 @@ def with_ids(requests: DataFrame, verdicts: DataFrame, letters: DataFrame) -> Da
         .otherwise(MAY)
     )
     closed_as = (
-        F.when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), NO_VERDICT)
+        F.when(is_over & ~sends, F.when(F.col("kind") == TIMER, MISSED).otherwise(FOLLOWED))
+        .when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), NO_VERDICT)
         .when(F.col("closed_by") == CANCEL, CANCELLED)
-        .when(F.col("closed_by") == TIMER, REPLACED)
+        .when(F.col("closed_by").isNotNull(), REPLACED)
     )
-    return _versions(closed, expected, closed_as).unionByName(refused).unionByName(rejected)
+    # What was sent and has no follower is a fault; before it was sent, the chain is whole.
+    has_end = F.col("is_followed") | F.coalesce("is_last", F.lit(False)) | F.col("closed_by").isNotNull()
+    unfollowed = F.col("follows").isNotNull() & ~has_end
+    chain = F.coalesce("fault", F.when(unfollowed, CHAIN))
+    closed = closed.withColumns({"chain": chain, "due_s": F.coalesce("sent_due_s", "due_s")})
+    return _versions(closed, expected, closed_as).unionByName(not_alive).unionByName(rejected)
 
 
 def of_schedules(requests: DataFrame) -> DataFrame:
@@ -137,6 +171,8 @@ def of_schedules(requests: DataFrame) -> DataFrame:
 
 def _versions(requests: DataFrame, expected: Column, closed_as: Column) -> DataFrame:
     named = {"accepted_ms": F.col("timestamp_ms"), "expected": expected, "closed_as": closed_as}
+    if "chain" not in requests.columns:
+        named["chain"] = F.lit(None).cast("string")
     return requests.withColumns(named).select(*VERSION_COLUMNS)
 
 
@@ -145,7 +181,10 @@ UNDECIDED = "undecided"
 """Statuses, besides ``cancelled``, ``replaced`` and ``refused``. ``cold``: pending in the cold tier.
 ``undecided``: what would show its outcome is not visible; ``why`` says why (:mod:`timers.spark.audit.gaps`)."""
 
-STATUSES = (FIRED, DEAD_LETTERED, CANCELLED, REPLACED, REFUSED, PENDING, COLD, UNDECIDED, LOST)
+STATUSES = (
+    *(FIRED, DEAD_LETTERED, CANCELLED, REPLACED, REFUSED, UNCHANGED, FOLLOWED, MISSED),
+    *(PENDING, COLD, UNDECIDED, LOST),
+)
 
 DUPLICATE, EARLY, REVOKED, UNASKED = "duplicate", "early", "revoked", "unasked"
 ALTERED, SLOW, TOO_OLD = "altered", "slow", "older-than-request"
@@ -158,6 +197,8 @@ FAULTS = {
     ALTERED: "fired with another key, value or header than was requested, or without the time of its tick",
     SLOW: "fired later than --max-lag allows",
     TOO_OLD: "the callback was appended before its request",
+    CHAIN: "of a timer that repeats: what follows is missing or doubled, or leaves out an occurrence",
+    ZONE: "of a timer that repeats: the zone data of this audit name other seconds than those of the worker did",
 }
 """Fault -> what it means."""
 
@@ -270,6 +311,7 @@ def _faults(moment: Moment) -> Column:
             F.when(fired & altered, ALTERED),
             F.when(fired & slow, SLOW),
             F.when(fired & _is_older_than_request(moment), TOO_OLD),
+            F.when(~F.col("status").isin(PENDING, LOST), F.col("chain")),
         )
     )
 

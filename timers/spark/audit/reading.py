@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from timers.core.fired import MOVED_S
 from timers.core.progress import Progress
+from timers.core.repeating import is_occurrence
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
 from timers.errors import SettingsError, TimersError
 from timers.kafka.clients import admin_client
@@ -34,7 +35,7 @@ from timers.spark.cold import HELD, ColdTables
 from timers.spark.columns import RECORD, record_batch, schema
 from timers.spark.storage import Kept
 from timers.wire import progress as progress_record
-from timers.wire.formats import LOG_APPEND_TIME, RequestFormat
+from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, future_by_id
 from timers.wire.topics import SOURCE_PATTERN, parse_source, source
 
 
@@ -152,9 +153,11 @@ def _records(
         place = parse_source(origin.request)
         if place is None or place[0] not in formats or place[2] >= starts.get(place[0], {}).get(place[1], 0):
             continue
-        key, value, headers = formats[place[0]].rebuild_request(row, origin)
+        request = formats[place[0]].rebuild_request(row, origin)
+        if is_occurrence(row):
+            request = future_by_id.rebuild_occurrence(row, due_s)
         # When it was appended is not known any more.
-        yield (*place, 0, LOG_APPEND_TIME, key, value, headers or None, origin.request)
+        yield (*place, 0, LOG_APPEND_TIME, *request[:2], request[2] or None, origin.request)
 
 
 _NO_LIMIT = 2**31 - 1
@@ -224,7 +227,7 @@ class Reading:
         """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST`, on disk; and their numbers."""
         passed_over = {tp: each.settings.passed_over for tp, each in self._progress.items()}
         rows = self._kept.on_disk(self._decode(self._read(self.span.starts, self.span.ends, passed_over)))
-        numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
+        numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms"), F.count("follows")
         groups = self.with_existing(rows).groupBy("topic", "callback_topic", "kind").agg(*numbers)
         return rows, [Counted(*group) for group in groups.collect()]
 

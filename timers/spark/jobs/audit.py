@@ -21,14 +21,14 @@ from timers.kafka.topic_offsets import NewestRecord, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import per_second
 from timers.spark import jvm
+from timers.spark.audit import chains, gaps, outcomes
 from timers.spark.audit import findings as figures
-from timers.spark.audit import gaps, outcomes
 from timers.spark.audit.findings import FAULTY, Findings, collect
 from timers.spark.audit.gaps import Scope, Unplaced, before, inside, ranges_between
 from timers.spark.audit.outcomes import LOST, UNASKED, UNDECIDED, Moment
 from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables
 from timers.spark.cold import ColdTables
-from timers.spark.requests import TIMER
+from timers.spark.requests import DEFINITION, TIMER
 from timers.spark.session import described
 from timers.spark.storage import Kept
 
@@ -90,7 +90,9 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     callback_topics = [
         topic for topic in topics.existing(named) if re.fullmatch(gaps.expression_of(audit.callback_topics), topic)
     ]
-    evidence_of = _Evidence(audit, reading, request_rows, kept)
+    repeats = any(each.followers or each.kind == DEFINITION for each in counted)
+    repeats = repeats or (opening is not None and not opening.records.where("follows is not null").isEmpty())
+    evidence_of = _Evidence(audit, reading, request_rows, kept, repeats=repeats)
     with stages("callbacks read") as stage:
         stage.rows = evidence_of.read_firings(callback_topics)
     with stages("outcomes found") as stage:
@@ -130,7 +132,7 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
 class _Evidence:
     """What was requested, beside what receivers saw."""
 
-    def __init__(self, audit: Audit, reading: Reading, request_rows: DataFrame, kept: Kept) -> None:
+    def __init__(self, audit: Audit, reading: Reading, request_rows: DataFrame, kept: Kept, *, repeats: bool) -> None:
         self._kept = kept
         self._audit = audit
         self._settings = audit.settings
@@ -144,8 +146,11 @@ class _Evidence:
         self._plain = outcomes.without_ids(self._of_topics(reading.without_ids)).where(_is_audited(audit))
         self._with_ids = self._schedules = None
         if reading.with_ids:
-            verdicts = outcomes.verdicts(reading.outputs([audit.settings.verdict_topic]))
-            of = outcomes.with_ids(self._of_topics(reading.with_ids), verdicts, self._letters)
+            told = reading.outputs([audit.settings.verdict_topic])
+            missed = chains.missed(told) if repeats else None
+            of = outcomes.with_ids(self._of_topics(reading.with_ids), outcomes.verdicts(told), self._letters, missed)
+            if repeats:
+                of = kept.on_disk(of)
             self._with_ids = of.where(in_scope)
         if reading.schedules:
             of = outcomes.of_schedules(self._of_topics(reading.schedules))

@@ -389,3 +389,13 @@ def encode_occurrence(follower: Follower, source: Callable[[int], str]) -> tuple
     if follower.is_last:
         headers.append((h.TIMER_LAST, b"1"))
     return id_bytes(origin[0]), value, headers
+
+
+def rebuild_occurrence(row: Row, due_s: int) -> tuple[bytes, bytes, list[h.Header]]:
+    """Return key, value and headers of the record of an occurrence, rebuilt from its row. Which record it follows is
+    not known any more: it names the definition."""
+    rule, version, nominal_s, decided_s, owed_s, is_last, callback = occurrence_of(row)
+    place = topics.parse_source(version.decode("ascii", "replace"))
+    follows = 0 if place is None else place[2]
+    again = Follower(callback, due_s, nominal_s, decided_s, owed_s, rule, follows, version, is_last)
+    return encode_occurrence(again, lambda offset: "")

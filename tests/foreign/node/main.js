@@ -4,6 +4,13 @@ import kafkajs from 'kafkajs'
 
 const IDLE_MS = 8000
 
+// @platformatic/kafka needs it, and Node has it from version 22 on.
+Promise.withResolvers ??= () => {
+  const found = {}
+  found.promise = new Promise((resolve, reject) => Object.assign(found, { resolve, reject }))
+  return found
+}
+
 const [name, command, brokers, topic, ...rest] = process.argv.slice(2)
 
 const bytes = (data) => (data === null || data === undefined ? null : Buffer.from(data))

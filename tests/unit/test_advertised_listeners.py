@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.advertising import bootstrap_server
 from timers.client import AsyncTimersClient, TimerRequest, TimersClient
@@ -82,6 +82,15 @@ def test_a_report_that_stands_for_several_is_one_too(more: str) -> None:
     text = f"b2.invalid:9092/2: Failed to resolve 'b2.invalid:9092': Name not known (after 3ms in state CONNECT{more})"
     reports(SimpleNamespace(code=lambda: KafkaError._RESOLVE, str=lambda: text))  # type: ignore[arg-type]
     assert "cannot reach the broker at b2.invalid:9092" in reports.causes()
+
+
+def test_a_client_that_is_held_back_is_told_so_and_not_that_no_broker_runs() -> None:
+    """As where many topics are made, with controller_mutation_rate: the brokers then read nothing from the client."""
+    reports = connection.ErrorReports(Settings.load({"TIMERS_BROKERS": "kafka:9092"}))
+    reports.throttled(SimpleNamespace(throttle_time=40.0))
+    failure = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    said = str(reports.user_error(failure, "topic 'orders' cannot be created"))
+    assert said.startswith("topic 'orders' cannot be created: a quota of the brokers holds this client back")
 
 
 def test_an_old_report_is_not_the_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:

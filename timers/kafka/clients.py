@@ -92,7 +92,12 @@ def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s:
     is left for another one."""
     from timers.kafka.admin_client import AdminClient  # not at the top: the client library does not need this import
 
-    config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
+    config = {
+        **connection.librdkafka(settings),
+        **_CREATE_NO_TOPICS,
+        "error_cb": reports,
+        "throttle_cb": reports.throttled,
+    }
     config["socket.timeout.ms"] = int(silent_s * 1000)
     found = AdminClient(config, logger=LIBRDKAFKA_LOG)
     alive = weakref.ref(found)  # no cycle: the client is freed with its owner

@@ -217,6 +217,7 @@ class ErrorReports:
         self.are_down = False
         self.serve: Callable[[], object] = int
         """Lets a client that nothing polls make its reports now."""
+        self._throttled_until_s = 0.0
         self._unreached: dict[str, tuple[str, float]] = {}
         """Address of a broker that the others have named -> why no connection to it could be opened, and when."""
 
@@ -259,6 +260,14 @@ class ErrorReports:
         elif (found := _NOT_CONNECTED.match(error.str())) and found[1] not in settings.brokers.split(","):
             self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
 
+    def throttled(self, event: Any) -> None:
+        """The ``throttle_cb`` of a client: a quota of the brokers lets them read nothing more from it for a while."""
+        self._throttled_until_s = monotonic() + event.throttle_time + _RECENT_S
+
+    @property
+    def _is_throttled(self) -> bool:
+        return monotonic() < self._throttled_until_s
+
     def _unreached_now(self) -> dict[str, str]:
         """Brokers to which no connection could be opened lately, and why: others may be back."""
         now_s = monotonic()
@@ -266,6 +275,11 @@ class ErrorReports:
 
     def causes(self) -> str:
         """The possible causes when no broker answers, as questions."""
+        if self._is_throttled:
+            return (
+                "a quota of the brokers holds this client back (controller_mutation_rate, if topics are created): try "
+                "again later, or raise it"
+            )
         if unreached := self._unreached_now():
             address, reason = next(iter(unreached.items()))
             more = f" ({len(unreached) - 1} others, too)" if len(unreached) > 1 else ""
@@ -292,7 +306,7 @@ class ErrorReports:
             self.serve()
             return self.refusal or kind(
                 f"{failed}: {self.causes()}"
-                if self._unreached_now()
+                if self._unreached_now() or self._is_throttled
                 else f"no broker answers at {self._settings.brokers}: {self.causes()}"
             )
         if code_of(error) == KafkaError.INVALID_TIMESTAMP:

@@ -119,7 +119,8 @@ def sent_right(client: Client, system: System, mode: str) -> int:
     topic = system.target(PLACES)
     run(client, "send", system.address, topic, mode, str(SENT))
     with closing(Reader(system.address, topic)) as reader:
-        records = reader.take(SENT)
+        # With its defaults kafka-go waits for no answer: what it has sent last may be lost when it ends.
+        records = reader.take(SENT) if mode != "default" else reader.take(SENT // 2) + reader.rest()
     return sum(each.partition == partition_of(each.key or b"", PLACES) for each in records)
 
 
@@ -163,6 +164,11 @@ def tried(client: Client, system: System, log: str, verdicts: Reader) -> Found:
     )
 
 
+def _share(right: int) -> str:
+    """How many were right; of some clients, the number differs from run to run."""
+    return "all" if right == SENT else "some" if right else "none"
+
+
 def _verdicts(found: dict[str, int]) -> str:
     return ", ".join(f"{count} `{name}`" for name, count in sorted(found.items()))
 
@@ -180,13 +186,13 @@ def _receives(found: Found) -> str:
 def tables(found: dict[str, Found]) -> dict[str, str]:
     """The tables of the page."""
     version, named = versions(), {each.name: each for each in CLIENTS}
-    head = ["client", "options for ids", f"right place, of {SENT}: by default, with the options"]
+    head = ["client", "options for ids", "ids at the right place: by default, with the options"]
     head += ["verdicts on cancels by default, with the options", "null, empty value", "null, empty header"]
     senders = [
         [
             f"{name} {version[name]}",
             named[name].options or "none",
-            f"{each.default}, {each.configured}",
+            f"{_share(each.default)}, {_share(each.configured)}",
             f"{_verdicts(each.verdicts)}; {_verdicts(each.configured_verdicts)}",
             f"{each.nulls['null value']}, {each.nulls['empty value']}",
             f"{each.nulls['null header']}, {each.nulls['empty header']}",

@@ -15,10 +15,12 @@ from timers.wire.formats import future_by_id
 class Ids:
     """A system whose request format for timers with an id is open."""
 
-    def __init__(self, address: str, directory: Path) -> None:
+    def __init__(self, address: str, directory: Path, **environment: str) -> None:
         run = uuid.uuid4().hex[:8]
         self.topic, verdicts = f"by-id-{run}", f"verdict-{run}"
-        self.system = System(address, directory, TIMERS_ID_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts)
+        self.system = System(
+            address, directory, TIMERS_ID_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts, **environment
+        )
         self.system.create_own_topics()
         self.target = self.system.target(partitions=2)
         self.fired = self.system.reader(self.target)

@@ -230,9 +230,7 @@ async def _send(
             try:
                 if step.action == "cancel":
                     assert step.timer is not None
-                    return await client.cancel(
-                        step.id, if_source=step.timer.get("version", step.timer["source"]), timeout_s=TIMEOUT_S
-                    )
+                    return await client.cancel(step.id, if_source=wire.version_of(step.timer), timeout_s=TIMEOUT_S)
                 return await client.update_if(requests[step.id], None, timeout_s=TIMEOUT_S)
             except TimersError as error:
                 return error

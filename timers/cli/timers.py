@@ -379,6 +379,10 @@ def _sentence(timer: Timer) -> str:
     parts = [timer["state"]]
     if "due" in timer:
         parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
+    if "repeat" in timer:
+        parts.append(f"repeats ({timer['repeat']})")
+    if "next" in timer:
+        parts.append(f"next occurrence {timer['next_at']}: until then it is asked again when it is due")
     if "held" in timer:
         parts.append(held_by(timer["held"]))
     if "topic" in timer:
@@ -491,7 +495,8 @@ class Pages:
 def cells(timer: Timer) -> tuple[str, ...]:
     """The cells of a timer under :data:`COLUMNS`."""
     attempt = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
-    held = " (held)" if "held" in timer else ""
+    held = " (repeats)" if "repeat" in timer else ""
+    held += " (held)" if "held" in timer else ""
     return (
         timer["due_at"],
         timer["topic"],
@@ -610,7 +615,7 @@ async def _verdicts(
 
         async def one(timer: Timer) -> VerdictMessage | TimersError:
             try:
-                return await client.cancel(timer["id"], if_source=timer["source"], timeout_s=timeout_s)
+                return await client.cancel(timer["id"], if_source=wire.version_of(timer), timeout_s=timeout_s)
             except TimersError as error:
                 return error
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.console.problems import Problem
+from timers.core.repeating import target_of
 from timers.errors import TimersError
 from timers.kafka import connection, records
 from timers.kafka.clients import span_reader
@@ -290,6 +291,7 @@ class _Reading:
         self._key = b""
         self._sources = {self._source} if self._source else set()
         self._has_id = timer is None
+        self._repeats = False
         self.has_requests = False
         self.callback_topics: set[str] = set()
         self.failure: TimersError | None = None
@@ -331,15 +333,23 @@ class _Reading:
         (partition, offset), timestamp_ms = _place(message), message.timestamp()[1]
         source = topics.source(topic, partition, offset)
         decoded = request_format.read(records.request_of(message))
-        what = "rejected" if decoded.rejected else "set" if decoded.rows else "cancel"
+        is_set = decoded.rows or decoded.definitions
+        what = "rejected" if decoded.rejected else "set" if is_set else "cancel"
         self.has_requests = True
         self._sources.add(source)
-        for due_s, ((_, target, key, *_rest),) in decoded.rows.items():
+        self._repeats |= bool(decoded.definitions or decoded.follows)
+        for definition in decoded.definitions.values():
+            self.callback_topics.add(definition.row[1])
+            self.add(timestamp_ms, what, source=source, repeat=definition.rule.decode(errors="replace"))
+            return
+        for due_s, (row,) in decoded.rows.items():
+            target, key = target_of(row), row[2]
             self.callback_topics.add(target)
             if not self._is_known or source == self._source:
                 self._source, self._due_s, self._target = source, due_s, target
                 self._key = key.encode() if isinstance(key, str) else key or b""
-        self.add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
+        if not decoded.follows:  # these the engine has appended
+            self.add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
 
     def read_verdicts(self) -> None:
         """The verdicts on cancels and updates of this id."""
@@ -347,9 +357,13 @@ class _Reading:
             return
         for message in self._scan(self._settings.verdict_topic):
             if message.key() == self._id:
+                headers = headers_of(message)
+                if (missed := verdict.missed_of(message.value() or b"", headers)) is not None:
+                    self.add(message.timestamp()[1], "missed", **missed)
+                    continue
                 try:
                     outcome = verdict.decode(message.value() or b"")
-                    source = (h.last(headers_of(message), h.TIMER_SOURCE) or b"").decode()
+                    source = (h.last(headers, h.TIMER_SOURCE) or b"").decode()
                 except ValueError:
                     self._miss(self._settings.verdict_topic, "a record with this id as key is no verdict")
                     continue
@@ -381,9 +395,12 @@ class _Reading:
             self._miss(self._settings.retried_topic, "it has more marks of retries than could be read in time")
 
     def read_firing(self) -> None:
-        """The callback of the latest version, in the hour after its due second."""
-        topic, due_s = self._target, self._due_s
-        if topic is None or due_s is None or due_s > Clock().now_s():
+        """The callback of the latest version, in the hour after its due second; those of the last hour of a timer that
+        repeats."""
+        topic, due_s, now_s = self._target, self._due_s, Clock().now_s()
+        if self._repeats and due_s is not None:
+            due_s = min(due_s, int(now_s) - _MAX_LAG_MS // 1000)
+        if topic is None or due_s is None or due_s > now_s:
             return
         try:
             first = self._offsets.at_time([topic], due_s * 1000).get(topic)
@@ -399,7 +416,7 @@ class _Reading:
             named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
             if (source := named.decode(errors="replace")) in self._sources:
                 self.add(timestamp_ms, "fired", source=source, callback=topics.source(topic, *_place(message)))
-                if source == self._source:
+                if source == self._source and not self._repeats:
                     return
 
     # ---- reading ----------------------------------------------------------------------------------------------------

@@ -175,6 +175,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "position": string("the record that fires, if it is another one"),
             "retry": anything(),
             "held": anything(),
+            "repeat": string("the rule of a timer that repeats"),
+            "version": string("the request that has set it: a condition names it"),
+            "nominal": SECOND,
+            "next": SECOND,
+            "next_at": string("of one whose next occurrence is far: `due` is when it is asked again"),
             "error": string("why the request was rejected"),
         },
         "required": ["id", "source"],
@@ -225,7 +230,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "timer": nullable(
                 reference("Timer"), "null: no worker knows it any more, as after a cancel; `events` say what happened"
             ),
-            "events": list_of(anything(), "set, cancel, rejected, a verdict, held, dead-letter, fired; with `at_ms`"),
+            "events": list_of(
+                anything(), "set, cancel, rejected, a verdict, held, missed, dead-letter, fired; with `at_ms`"
+            ),
             "unread": list_of(anything(), "topics that were not read wholly, and why"),
         }
     ),

@@ -236,6 +236,9 @@ async def move_timer(call: Call) -> Reply:
     timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
     if timer is None:
         raise Problem("not-found", f"there is no timer {quoted(id)} that its sender gave this id", id=id)
+    if "repeat" in timer:
+        why = "a timer that repeats cannot be moved: use PUT with another `repeat`, or with a later `from` in it"
+        raise Problem("field-invalid", why, id=id)
     source = timer["source"]
     if condition not in (None, source):
         raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
@@ -321,7 +324,7 @@ async def get_timer(call: Call) -> Reply:
     check_values(call, call.parameters["value"])
     id = call.parameters["id"]
     timers, missing = await find(call, id, with_value=call.parameters["value"])
-    tag = _tag(timers[0]["source"] if len(timers) == 1 else None)
+    tag = _tag(wire.version_of(timers[0]) if len(timers) == 1 else None)
     return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
 
 
@@ -557,7 +560,7 @@ async def _cancel_one(call: Call, timer: Timer) -> str | Problem:
     """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
     try:
         cancel = call.console.cluster.client.cancel
-        return (await cancel(timer["id"], if_source=timer["source"], timeout_s=VERDICT_S)).verdict
+        return (await cancel(timer["id"], if_source=wire.version_of(timer), timeout_s=VERDICT_S)).verdict
     except NoVerdictError:
         return UNDECIDED
     except TimersError as error:

@@ -110,6 +110,11 @@ def is_occurrence(row: Row) -> bool:
     return bool(headers) and headers[0][0] == REPEAT  # type: ignore[index]
 
 
+def target_of(row: Row) -> str:
+    """Returns the callback topic of a row. A waypoint has it in its headers."""
+    return occurrence_of(row).row[1] if not row[1] and is_occurrence(row) else row[1]
+
+
 def occurrence_row(callback: Row, own: Mapping[str, bytes | None]) -> Row:
     """Returns the row of an occurrence. Inverse: :func:`occurrence_of`.
 

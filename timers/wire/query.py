@@ -6,6 +6,7 @@ import base64
 import hmac
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
@@ -13,9 +14,12 @@ from urllib.parse import parse_qsl
 from timers.core.fired import Hold
 from timers.core.listing import START, Position
 from timers.core.printable import json_value, quoted
+from timers.core.repeating import Occurrence, is_occurrence, occurrence_of
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
+from timers.wire.repeat import Repeat, RepeatError
 from timers.wire.verdict import shown_hold
+from timers.wire.zones import UnknownZone
 
 LIST_PATH = "/timers"
 COUNTING_S = 2.0
@@ -146,6 +150,8 @@ def describe(
     row: Row, due_s: int, topic: str, partition: int, hold: Hold | None = None, *, moved: bool, with_value: bool
 ) -> Timer:
     """Return the answer for a pending timer; ``hold``: what holds it, if it is due."""
+    occurrence = occurrence_of(row) if is_occurrence(row) else None
+    row = row if occurrence is None else occurrence.row
     offset, callback_topic, key, value = row[:4]
     origin = None if row[5] is None else Origin(*row[5])
     position = topics.source(topic, partition, offset)
@@ -165,10 +171,27 @@ def describe(
         timer["retry"] = {"attempt": origin.attempt, "first_due": origin.due_s}
     if hold is not None:
         timer["held"] = {**shown_hold(hold.reason, hold.number, hold.since_s), "since_at": format_due(hold.since_s)}
+    if occurrence is not None:
+        timer |= _repeating(occurrence, row)
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
         timer["headers"] = [[name, json_value(data)] for name, data in row[4] or ()]
     return timer
+
+
+def _repeating(occurrence: Occurrence, row: Row) -> Timer:
+    """Return what an answer says of a timer that repeats. A waypoint says when its next occurrence is due."""
+    rule, version = (text.decode(errors="replace") for text in (occurrence.rule, occurrence.version))
+    found: Timer = {"repeat": rule, "version": version}
+    if occurrence.nominal_s is not None:
+        return {**found, "nominal": occurrence.nominal_s}
+    with suppress(RepeatError, UnknownZone):
+        repeat = Repeat.of_header(occurrence.rule)
+        nominal_s = repeat.next_nominal(occurrence.decided_s)
+        if nominal_s is not None and row[5] is not None:
+            due_s = nominal_s + repeat.share_s(id_bytes(row[5][0]))
+            found |= {"nominal": nominal_s, "next": due_s, "next_at": format_due(due_s)}
+    return found
 
 
 def callback_key_bytes(timer: Timer) -> bytes:
@@ -177,6 +200,11 @@ def callback_key_bytes(timer: Timer) -> bytes:
     if isinstance(key, dict):
         return base64.b64decode(key["base64"])
     return (key or "").encode(errors="backslashreplace")
+
+
+def version_of(timer: Timer) -> str:
+    """Return the source that a condition on a timer names: that of its request, which a timer that repeats outlives."""
+    return str(timer.get("version", timer["source"]))
 
 
 def position_of(timer: Timer) -> Position:

@@ -20,7 +20,7 @@ If that timer was held, because its callback topic is paused or noisy, the verdi
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple
 
@@ -92,6 +92,19 @@ def encode_missed(missed: Missed, source: Callable[[int], str]) -> tuple[bytes, 
         "reason": missed.reason,
     }
     return id_bytes(missed.id), json.dumps(fields).encode(), [(h.TIMER_VERSION, version)]
+
+
+def missed_of(value: bytes, headers: Sequence[h.Header]) -> dict[str, Any] | None:
+    """Return what a record says of occurrences that are not sent; None: it is no such record."""
+    if h.last(headers, h.TIMER_SOURCE) is not None or h.last(headers, h.TIMER_VERSION) is None:
+        return None
+    try:
+        fields = decode_json(value)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict) or fields.keys() < {"missed", "first", "last", "reason"}:
+        return None
+    return {name: fields[name] for name in ("missed", "first", "last", "reason")}
 
 
 def as_json(message: VerdictMessage) -> str:

@@ -22,6 +22,7 @@ from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, request_of
 from timers.core.progress import FEATURE_LEVEL
+from timers.core.repeating import target_of
 from timers.core.snapshots import may_take
 from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.wire import query as wire
@@ -93,7 +94,8 @@ def _wanted(query: Query, place: Place) -> Callable[[Row], bool]:
     of_set = SET, query.set.encode()
 
     def wanted(row: Row) -> bool:
-        if row[1] != topic and (topic is not None or row[1] == hidden):
+        target = row[1] or target_of(row)
+        if target != topic and (topic is not None or target == hidden):
             return False
         if key is not None and key_bytes(row[2]) != key:
             return False
@@ -157,7 +159,7 @@ def count(
             break
         group = due_s - due_s % query.by_s
         for row in rows:
-            counts[group, row[1]] += 1
+            counts[group, row[1] or target_of(row)] += 1
         if piece.ends_after(rows):
             return counts, through
     return counts, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -10,10 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.command_line import command, set_environment
 from tests.harness.ids import Ids
 from tests.harness.records import Record
 from tests.harness.waiting import DEADLINE_S, wait_until
 from tests.harness.worker import QUICK
+from timers.client import AsyncTimersClient, Repeat, TimersClient, VerdictMessage
 from timers.wire import headers as h
 
 pytestmark = pytest.mark.broker
@@ -92,3 +95,33 @@ def test_each_occurrence_comes_once_while_workers_are_killed_and_lose_their_disk
         assert seen == [*range(seen[0], seen[-1] + 1, seconds)], f"{id}: each once, sent or missed"
         assert (seen[0] - begun_s) % seconds == 0
         assert 0 <= seen[0] - begun_s <= DEADLINE_S
+
+
+def test_all_senders_set_the_same_timer(
+    ids: Ids, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a deploy that sets it again changes nothing."""
+    set_environment(monkeypatch, ids.system.environment)
+    id, rule = "report", Repeat.every(1, from_=1_795_000_000)
+    arguments = (ids.target, "key", b"daily")
+    with TimersClient() as client:
+        first = client.update(id, *arguments, headers={"trace": "1"}, repeat=rule)
+        again = client.update(id, *arguments, headers={"trace": "1"}, repeat=rule)
+        assert (first.verdict, again.verdict, again.version) == ("set", "unchanged", first.version)
+        kept = client.schedule(*arguments, id=id, repeat=rule, if_absent=True)
+        assert (kept.verdict, kept.version) == ("exists", first.version)
+    record = ids.fired.take(1)[0]
+    assert (record.key, record.value, record.text("trace")) == (b"key", b"daily", "1")
+    assert record.text(h.TIMER_VERSION) == first.version
+
+    async def change() -> VerdictMessage:
+        async with AsyncTimersClient() as client:
+            return await client.update(id, *arguments, repeat=Repeat.every(2), if_source=first.version)
+
+    assert asyncio.run(change()).verdict == "replaced"
+    rule_of_line = "--cron", "* * * * *", "--zone", "Europe/Paris", "--spread", "50s"
+    done = command(capsys, "schedule", "--id", id, "--topic", ids.target, "--value", "x", *rule_of_line, "-o", "json")
+    shown = json.loads(done.out)
+    assert (shown["id"], shown["due"] % 60) == (id, Repeat.every(60, spread=50).share_s(id.encode()))
+    with TimersClient() as client:
+        assert client.cancel(id).verdict == "cancelled"

@@ -60,8 +60,9 @@ def test_a_wrong_definition_is_refused(changes: dict[str, Any], sentence: str) -
 
 
 def test_a_definition_with_a_large_value_is_refused() -> None:
-    with pytest.raises(TimerTooLargeError, match="one that repeats may have 65536"):
-        Encoder(1_000_000).definition(REQUEST._replace(value=bytes(65_536)), NOW_S)
+    for large in ({"value": bytes(65_536)}, {"headers": {"large": bytes(4_096)}}):
+        with pytest.raises(TimerTooLargeError, match="one that repeats may have 65536 and 4096"):
+            Encoder(1_000_000).definition(REQUEST._replace(**large), NOW_S)
 
 
 @pytest.mark.parametrize(

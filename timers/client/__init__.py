@@ -30,6 +30,7 @@ from timers.core.operation import (
     REPLACED,
     SET,
     TOO_LATE,
+    UNCHANGED,
     UNKNOWN,
     VerdictName,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "REPLACED",
     "SET",
     "TOO_LATE",
+    "UNCHANGED",
     "UNKNOWN",
     "AccessError",
     "AsyncTimersClient",

@@ -12,7 +12,7 @@ anew, since it began: before the verdict on a probe counts, the brokers are aske
 Workers see added partitions within 5 s. If the new number is no multiple of the former one, a client that was opened in
 these 5 s may take the answer to a probe for that to the update: it is told that there was no timer, although there was.
 
-Every request with a condition gets a verdict, so it needs no such probe.
+Every request with a condition, and each for a timer that repeats, gets a verdict, so it needs no such probe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, Publisher, left_s, set_result
 from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
-from timers.core.operation import UNKNOWN
+from timers.core.operation import UNCHANGED, UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
 from timers.kafka.records import headers_of
@@ -95,9 +95,11 @@ class _Call:
             self.set_result(outcome)
 
     def set_result(self, result: VerdictMessage | TimersError) -> None:
-        """Set the result, unless there is one or the future was cancelled. An update says which version it is."""
+        """Set the result, unless there is one or the future was cancelled. An update says which version it is, unless
+        the verdict does: with ``unchanged`` it is the one before."""
         if isinstance(result, VerdictMessage) and self._sets_version and self._source is not None:
-            result = result._replace(version=self._source.decode())
+            version = result.version if result.verdict == UNCHANGED else self._source.decode()
+            result = result._replace(version=version)
         set_result(self.future, result)
 
 
@@ -239,16 +241,24 @@ class ById(Publisher):
             headers = [*(headers or ()), (h.TIMER_REQUEST_HASH, request_hash)]
         if condition is not None:
             headers = [*(headers or ()), *condition_headers(condition)]
-        return self._publish_call(key, value, headers, with_probe=condition is None)
+        # A request for a timer that repeats gets a verdict in any case.
+        with_probe = condition is None and request.repeat is None
+        return self._publish_call(key, value, headers, with_probe=with_probe, sets_version=condition is None)
 
     def cancel(self, id: str, condition: str | None = None) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
-        return self._publish_call(id_key(id), None, [*condition_headers(condition)], with_probe=False)
+        return self._publish_call(id_key(id), None, [*condition_headers(condition)])
 
     def _publish_call(
-        self, key: bytes, value: bytes | None, headers: list[Header] | None, *, with_probe: bool
+        self,
+        key: bytes,
+        value: bytes | None,
+        headers: list[Header] | None,
+        *,
+        with_probe: bool = False,
+        sets_version: bool = False,
     ) -> Future[VerdictMessage]:
-        call = self._add_call(key, sets_version=with_probe)
+        call = self._add_call(key, sets_version=sets_version)
         probe = self._probe_sender(key, call) if with_probe else None
         try:
             self.submit_record(self._topic, key, value, headers, partial(self._sent, call, on_sent=probe))

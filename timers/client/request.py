@@ -25,7 +25,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
-from timers.wire.repeat import MAX_VALUE_BYTES, Repeat
+from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
@@ -164,12 +164,15 @@ class Encoder:
             )
         repeat.check(now_s)
         key, payload, headers = self(request._replace(repeat=None, at=_FIRST_AT_S))
-        if len(payload) > MAX_VALUE_BYTES:
+        sent = [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
+        header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in sent)
+        if len(payload) > MAX_VALUE_BYTES or header_bytes > MAX_OTHER_BYTES:
             raise TimerTooLargeError(
-                f"this timer makes a request of {len(payload)} bytes, and one that repeats may have {MAX_VALUE_BYTES}, "
-                "because each occurrence is written to the log: send a reference instead of the data"
+                f"this timer makes a request of {len(payload)} bytes and {header_bytes} of headers, and one that "
+                f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the log: "
+                "send a reference instead of the data"
             )
-        return key, payload, [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
+        return key, payload, sent
 
 
 def wrong_request(index: int, error: InvalidTimerError) -> str:

@@ -517,6 +517,8 @@ class KafkaCluster:
         record = await self._requests.read_one(source)
         if record is None or record.key != id_key(id):
             return None
+        if h.last(record.headers or (), h.TIMER_REPEAT) is not None:
+            raise Problem("field-invalid", f"{quoted(id)} repeats, so it has no due time to change: set it again (PUT)")
         limit = self._settings.max_request_bytes
         for by_headers in (True, False):
             decoded = future_by_id.decode([record], limit, by_headers=by_headers)

@@ -234,7 +234,12 @@ ROUTES: tuple[Route, ...] = (
         "putTimer",
         "Set or replace the timer with this id, and wait for the verdict on the version before.",
         (
-            Answer(200, "it was pending, and is replaced", "Verdict", {"ETag": _TAG}),
+            Answer(
+                200,
+                "it was pending, and is replaced, or unchanged: it already repeats in this way",
+                "Verdict",
+                {"ETag": _TAG},
+            ),
             Answer(
                 201,
                 "a new timer is set: there was none (verdict unknown or set), or it had fired (already-fired)",

@@ -217,7 +217,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "id": string(),
             "verdict": string(
                 "what happened to the version before; undecided: no worker has answered yet",
-                enum=["cancelled", "replaced", "already-fired", "unknown", "set", "exists", "undecided"],
+                enum=["cancelled", "replaced", "already-fired", "unknown", "set", "unchanged", "exists", "undecided"],
             ),
             "due": nullable(SECOND, "due second of the version before"),
             "version": nullable(string("source"), "source of the latest version: its ETag"),

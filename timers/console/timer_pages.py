@@ -37,6 +37,7 @@ from timers.core.operation import (
     REFUSED,
     REPLACED,
     TOO_LATE,
+    UNCHANGED,
     UNKNOWN,
 )
 from timers.core.printable import quoted
@@ -271,7 +272,7 @@ def _new_version(verdict: VerdictMessage | Reply) -> Reply:
     if isinstance(verdict, Reply):
         return verdict
     _check_condition(verdict)
-    return Reply(verdict.fields(), 200 if verdict.verdict == REPLACED else 201, _tag(verdict.version))
+    return Reply(verdict.fields(), 200 if verdict.verdict in (REPLACED, UNCHANGED) else 201, _tag(verdict.version))
 
 
 def _is_by_id(call: Call, timer: wire.Timer) -> bool:

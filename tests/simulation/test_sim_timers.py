@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timers.client import Backoff, TimerRequest
+from timers.client import Backoff, Repeat, TimerRequest
 from timers.client.tokens import MappingTokens, Timeouts
 from timers.errors import InvalidTimerError
 from timers.testing import AsyncSimTimers, SimTimers, sim_timers
@@ -132,6 +132,30 @@ def test_timers_with_an_id() -> None:
     for call in (timers.cancel, lambda id: timers.schedule("t", "k", "v", delay=1, id=id)):
         with pytest.raises(InvalidTimerError, match="id"):
             call("")
+
+
+@pytest.mark.parametrize("lose_disk", [False, True])
+def test_timers_that_repeat(lose_disk: bool) -> None:
+    timers = SimTimers(now_s=datetime(2027, 3, 26, 12, tzinfo=UTC).timestamp())  # clocks change on the 28th
+    daily = Repeat.cron("30 2 * * *", zone="Europe/Berlin")
+    assert timers.schedule("reports", "k", b"daily", id="a", repeat=daily) == "a"
+    fired = timers.advance(timedelta(days=1))
+    timers.restart(lose_disk=lose_disk)
+    fired += timers.advance(timedelta(days=2))
+    hours = [datetime.fromtimestamp(each.due_s, UTC).strftime("%d %H:%M") for each in fired]
+    assert hours == ["27 01:30", "28 01:00", "29 00:30"]
+    assert {(each.topic, each.key, each.value, each.timer_id) for each in fired} == {("reports", b"k", b"daily", "a")}
+    again = timers.update("a", "reports", "k", b"daily", repeat=daily)
+    other = timers.update("a", "reports", "k", b"daily", repeat=Repeat.every(60))
+    assert (again.verdict, other.verdict) == ("unchanged", "replaced")
+    assert again.version != other.version
+    assert timers.schedule("reports", None, b"", id="a", repeat=daily, if_absent=True).verdict == "exists"
+    assert len(timers.advance(180)) == 3
+    assert timers.cancel("a").verdict == "cancelled"
+    assert timers.advance(timedelta(days=2)) == []
+    for wrong in ({"id": None}, {"id": "b", "delay": 5}, {"id": "b", "topic": "timer-request"}):
+        with pytest.raises(InvalidTimerError):
+            timers.schedule(**{"topic": "reports", "key": None, "value": b"", "repeat": daily, **wrong})  # type: ignore[arg-type]
 
 
 def test_many_timers_are_scheduled_and_a_wrong_one_is_named_by_its_place() -> None:

@@ -369,6 +369,19 @@ async def test_a_request_is_read_as_when_it_was_accepted(
     await cluster.close()
 
 
+async def test_a_timer_that_repeats_has_no_due_time_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, headers = "timer-request-by-id/0/7", [("timer-repeat", b"every=60"), ("timer-topic", b"orders")]
+
+    async def read(*_: Any) -> dict[str, RequestRecord]:
+        return {source: RequestRecord(7, b"one", b"v", headers, 1_800_000_000_000)}
+
+    monkeypatch.setattr(kafka_cluster._Requests, "read", read)
+    cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1"}))
+    with pytest.raises(Problem, match="repeats, so it has no due time to change"):
+        await cluster.stored_request("one", source, "orders")
+    await cluster.close()
+
+
 async def test_a_request_that_is_larger_than_this_console_allows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     value, source = future.encode("orders", "k", b"x" * 3000), "timer-request-by-id/0/7"
     record = RequestRecord(7, b"one", value, [("timer-due", b"1900000000")], 1_800_000_000_000)

@@ -46,7 +46,7 @@ from timers.core.keys import NEVER
 from timers.core.limits import ChunkSize, Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
-from timers.core.operation import ABSENT, UNKNOWN
+from timers.core.operation import ABSENT, UNCHANGED, UNKNOWN
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition, key_bytes
@@ -323,7 +323,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
         source = self._set(request, condition)
         verdict = self._verdict(request.id or "", source)
-        return verdict if condition is not None else verdict._replace(version=source)
+        is_told = condition is not None or verdict.verdict == UNCHANGED
+        return verdict if is_told else verdict._replace(version=source)
 
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
@@ -365,9 +366,13 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             key, payload, own = self._encode.definition(request, self.clock.now_s)
             return self._append(self._settings.id_topic, key, payload, [*(own or ()), *condition_headers(condition)])
         key = id_key("" if request.id is None else request.id)
-        due_s, payload, headers = self._encoded(request)
-        own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
-        return self._append(self._settings.id_topic, key, payload, [*headers, *own])
+        if request.repeat is not None:
+            _, payload, headers = self._encode.definition(request, self.clock.now_s)
+            own = condition_headers(condition)
+        else:
+            due_s, payload, headers = self._encoded(request)
+            own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
+        return self._append(self._settings.id_topic, key, payload, [*(headers or ()), *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))

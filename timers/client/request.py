@@ -169,8 +169,8 @@ class Encoder:
         if len(payload) > MAX_VALUE_BYTES or header_bytes > MAX_OTHER_BYTES:
             raise TimerTooLargeError(
                 f"this timer makes a request of {len(payload)} bytes and {header_bytes} of headers, and one that "
-                f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the log: "
-                "send a reference instead of the data"
+                f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the "
+                "log: send a reference instead of the data"
             )
         return key, payload, sent
 

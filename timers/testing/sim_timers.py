@@ -366,13 +366,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             key, payload, own = self._encode.definition(request, self.clock.now_s)
             return self._append(self._settings.id_topic, key, payload, [*(own or ()), *condition_headers(condition)])
         key = id_key("" if request.id is None else request.id)
-        if request.repeat is not None:
-            _, payload, headers = self._encode.definition(request, self.clock.now_s)
-            own = condition_headers(condition)
-        else:
-            due_s, payload, headers = self._encoded(request)
-            own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
-        return self._append(self._settings.id_topic, key, payload, [*(headers or ()), *own])
+        due_s, payload, headers = self._encoded(request)
+        own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
+        return self._append(self._settings.id_topic, key, payload, [*headers, *own])
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))

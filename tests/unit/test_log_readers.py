@@ -16,13 +16,15 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ListGroupsRequest
 
 from timers.kafka.aiokafka_internals import log_readers
-from timers.kafka.aiokafka_internals.log_readers import AT_ONCE, LogReader
+from timers.kafka.aiokafka_internals.log_readers import AT_ONCE, UNSTABLE_OFFSET_COMMIT, LogReader
 from timers.kafka.aiokafka_internals.other_groups import (
     GROUP_ID_NOT_FOUND,
     DescribeShareGroupOffsets,
     FetchOffsetsOfGroups,
     ListAllGroups,
 )
+from timers.machines.log_trimmer import LogTrimmer, Refused
+from timers.process.config.settings import Settings
 
 TOPIC = "requests"
 
@@ -75,6 +77,7 @@ def test_groups_with_an_offset_are_found_whatever_their_kind(monkeypatch: pytest
         "streams-app": said("streams-app", 0),
         "shared": said("shared", -1),
         "shared-elsewhere": said("shared-elsewhere", 7, topic="other"),
+        "in a transaction": said("in a transaction", -1, place_code=UNSTABLE_OFFSET_COMMIT),
         "gone": said("gone", code=GROUP_ID_NOT_FOUND),
         "app": said("app", 5),
         "left-out": said("left-out", 5),
@@ -82,8 +85,13 @@ def test_groups_with_an_offset_are_found_whatever_their_kind(monkeypatch: pytest
     kinds = {"streams-app": "Streams", "shared": "Share", "shared-elsewhere": "Share", "billing": "Consumer"}
     broker = SimBroker({name: kinds.get(name, "Classic") for name in (*answers, "idle")}, answers)
     found = readers(monkeypatch, broker)
-    assert sorted(each.group for each in found if not each.unasked) == ["billing", "shared", "streams-app"]
-    assert len(found) == 3
+    assert sorted(each.group for each in found if not each.unasked) == [
+        "billing",
+        "in a transaction",
+        "shared",
+        "streams-app",
+    ]
+    assert len(found) == 4
     assert not {"app", "left-out"} & {group for groups in broker.asked for group in groups}
 
 
@@ -119,3 +127,32 @@ def test_many_groups_are_asked_in_few_requests(monkeypatch: pytest.MonkeyPatch) 
     broker = SimBroker({f"g{index}": "Classic" for index in range(2 * AT_ONCE + 1)}, {})
     assert readers(monkeypatch, broker) == []
     assert [len(groups) for groups in broker.asked] == [AT_ONCE, AT_ONCE, 1]
+
+
+def trimmer(leaders: dict[int, int] | None) -> LogTrimmer:
+    """A trimmer of a cluster whose topic of groups has these leaders; None: there is no such topic."""
+    groups = {} if leaders is None else {"__consumer_offsets": leaders}
+    listed = {
+        name: SimpleNamespace(partitions={each: SimpleNamespace(id=each, leader=by) for each, by in found.items()})
+        for name, found in groups.items()
+    }
+    found = LogTrimmer.__new__(LogTrimmer)
+    found._settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"})
+    found._admin = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=listed))  # type: ignore[assignment]
+    return found
+
+
+def test_groups_that_no_broker_lists_stop_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: SimBroker({}, {}))
+    assert list(trimmer(None).other_readers(TOPIC, 2, lambda: None)) == []
+    assert list(trimmer({0: 1, 1: 3}).other_readers(TOPIC, 2, lambda: None)) == []
+    with pytest.raises(Refused, match=r"^partitions \[1\] of __consumer_offsets have no leader"):
+        list(trimmer({0: 1, 1: -1}).other_readers(TOPIC, 2, lambda: None))
+
+
+def test_groups_that_cannot_be_listed_are_a_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an error that ends the look in silence: the metric and the alert must say that nothing is deleted."""
+    broker = SimBroker({"a": "Classic"}, {"a": said("a", code=GroupLoadInProgressError.errno)})
+    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: broker)
+    with pytest.raises(Refused, match=r"^the groups that may read it cannot be listed"):
+        list(trimmer(None).other_readers(TOPIC, 2, lambda: None))

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from typing import NamedTuple, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError as AiokafkaError
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import OffsetSpec
 
@@ -77,6 +77,8 @@ WITHIN_S = 2.0
 """Longest time between the commit of a machine and a deletion by what it has committed."""
 
 TIMEOUT_S = 10.0
+
+_GROUPS = "__consumer_offsets"
 
 RUNBOOK = "docs/operations.md#who-else-reads-the-log"
 
@@ -190,14 +192,22 @@ class LogTrimmer:
 
         Args:
             check: called before groups are asked; may raise to stop.
+
+        Raises:
+            Refused: it cannot be known.
         """
-        for app in topics.apps_with_snapshots(topic, self._admin.list_topics(timeout=TIMEOUT_S).topics):
+        listed = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        if _GROUPS in listed:
+            silent = sorted(each.id for each in listed[_GROUPS].partitions.values() if each.leader < 0)
+            if silent:
+                raise Refused(f"partitions {silent} of {_GROUPS} have no leader, so no broker lists the groups in them")
+        for app in topics.apps_with_snapshots(topic, listed):
             if app != self._settings.app_id:
                 yield f"app {app!r}"
         try:
             found = group_access.readers_of(self._settings, topic, partitions, TIMEOUT_S, check)
         except (OSError, TimeoutError, AiokafkaError) as error:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"groups cannot be listed ({error!r})")) from error
+            raise Refused(f"the groups that may read it cannot be listed ({error!r})") from error
         for each in found:
             why = f" (kind {each.kind!r}; it cannot be asked: {each.unasked})" if each.unasked else ""
             yield f"group {each.group!r}{why}"

@@ -37,6 +37,9 @@ AT_ONCE = 100
 COMMITTING = frozenset({CLASSIC, CONSUMER, STREAMS})
 """Kinds of groups whose offsets are asked as those of consumers."""
 
+UNSTABLE_OFFSET_COMMIT = 88
+"""Kafka's error code: an open transaction commits an offset of this partition. aiokafka has no name for it."""
+
 _UNKNOWN_REQUEST = IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError
 
 
@@ -108,7 +111,7 @@ async def _readers(
         if kind == SHARE:
             answer = await client.send(broker, DescribeShareGroupOffsets(named, {}))
         elif kind in COMMITTING:
-            answer = await client.send(broker, FetchOffsetsOfGroups(named, False, {}))
+            answer = await client.send(broker, FetchOffsetsOfGroups(named, True, {}))
         else:
             return [LogReader(group, kind, "groups of this kind are not known") for group in groups]
     except _UNKNOWN_REQUEST as error:
@@ -118,7 +121,10 @@ async def _readers(
         places = [place for each in said["topics"] if each["topic"] == topic for place in each["partitions"]]
         codes = {said["error_code"], *(place["error_code"] for place in places)}
         codes -= {0, GROUP_ID_NOT_FOUND, UnknownTopicOrPartitionError.errno}  # it has gone, or has read nothing there
-        if any(not place["error_code"] and (kind == SHARE or place["offset"] >= 0) for place in places):
+        # The first offset of a group may be in a transaction that is open.
+        if UNSTABLE_OFFSET_COMMIT in codes or any(
+            not place["error_code"] and (kind == SHARE or place["offset"] >= 0) for place in places
+        ):
             found.append(LogReader(said["group"], kind))
         elif codes:
             refusal: type[KafkaError] = for_code(min(codes))

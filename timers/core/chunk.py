@@ -19,8 +19,9 @@ MOST_PASSED = 100_000
 GROUP_COST = 20
 """A whole group of a store takes as long as so many more rows."""
 
-OCCURRENCE_COST = 10
-"""An occurrence of a timer that repeats takes as long as so many other timers: the next one is found and written."""
+OCCURRENCE_COST = 40
+"""An occurrence of a timer that repeats counts as so many timers: the next one is found and written, which takes 20
+times as long, and the timers of other machines wait for each chunk."""
 
 NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk."""

@@ -12,11 +12,13 @@ import pytest
 from timers.client import TimerRequest
 from timers.core.fired import NOISY, PAUSE
 from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
+from timers.core.operation import defined, repeated, repeating, request_of
 from timers.core.ports import Output
 from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown
 from timers.core.timer import Decoded, Origin, Row
 from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import enabled_formats
+from timers.machines.store.layout import pack_entry, unpack_entry
 from timers.process.config.settings import Settings
 from timers.testing import SimTimers
 from timers.testing.sim_timers import Fired
@@ -107,6 +109,31 @@ def test_a_definition_that_asks_for_the_same_changes_nothing() -> None:
     assert after(sim.advance(10)) == [20]
     assert sim.define("a", "every=10", value=b"other") == VerdictMessage("a", "replaced", NOW_S + 30)
     assert after(sim.advance(20)) == [32, 42]
+
+
+def test_the_same_definition_leaves_the_last_occurrence_alone() -> None:
+    sim = Sim()
+    rule = f"every=10; until={NOW_S + 15}"
+    sim.define("a", rule)
+    sim.advance(8)
+    assert sim.define("a", rule).verdict == "unchanged"
+    assert after(sim.advance(20)) == [10]
+    sim.define("b", f"every=10; until={NOW_S + 60}")
+    assert sim.define("b", f"every=10; until={NOW_S + 60}", (h.TIMER_REQUEST_HASH, b"x")).verdict == "unchanged"
+
+
+def test_what_is_owed_is_judged_anew_after_a_pause() -> None:
+    sim = Sim()
+    sim.define("a", "every=10; catch-up=none")
+    sim.pause("out")
+    sim.advance(365)
+    sim.resume("out", over_s=3600)  # the first one goes, and the next ones are owed
+    sim.advance(1)
+    sim.pause("out")
+    sim.advance(86_400)
+    sim.fired.clear()
+    sim.resume("out")
+    assert all(each.at_ms / 1000 - each.due_s <= 60 for each in sim.fired)
 
 
 def test_a_cancel_ends_it_and_conditions_name_the_definition() -> None:
@@ -227,6 +254,14 @@ def test_the_spread_delays_each_id_by_its_own_share() -> None:
     assert len(set(shares.values())) > 10
     assert set(shares.values()) <= set(range(50))
     assert all(shares[each.timer_id] == each.due_s - int(dict(each.headers)[h.TIMER_NOMINAL] or 0) for each in fired)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_store_keeps_what_the_index_knows_of_it(is_last: bool) -> None:
+    entry = repeated(NOW_S + 10, 12, NOW_S, defined(11, NOW_S, b"12345678"), is_last=is_last)
+    assert unpack_entry(pack_entry(entry)) == entry
+    assert (repeating(entry) is None) == is_last
+    assert request_of(entry) == 11
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from timers.core.operation import (
     Verdict,
     VerdictName,
     cancelled,
+    chain_of,
     defined,
     digest_of,
     due_s_of,
@@ -169,7 +170,7 @@ class ConditionalIndex(Index):
             condition = decoded.conditions.get(offset)
             refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
             definition = decoded.definitions.get(offset)
-            if definition is not None and self._is_unchanged(definition, former, offset, progress):
+            if definition is not None and former is not None and self._is_unchanged(definition, former, progress):
                 refusal = UNCHANGED
             if refusal is None and condition is not None and former is not None:  # it names this version
                 if is_replay:
@@ -281,11 +282,14 @@ class ConditionalIndex(Index):
         return values[-1] if values else self._retentions[0][1]
 
     @staticmethod
-    def _is_unchanged(definition: Definition, former: Entry | None, offset: int, progress: Progress) -> bool:
-        """Whether a definition asks for what the latest version of its id asks for. It counts all the same after the
-        log has lost records, or a wrong clock was taken back: what follows may be lost, or due far ahead."""
-        chain = repeating(former)
+    def _is_unchanged(definition: Definition, former: Entry, progress: Progress) -> bool:
+        """Whether a definition asks for what the latest version of its id asks for, which has not ended yet. It counts
+        all the same after the log has lost records, or a wrong clock was taken back: what follows may be lost, or due
+        far ahead."""
+        chain, offset = chain_of(former), definition.row[0]
         if chain is None or digest_of(chain) != definition.digest:
+            return False
+        if repeating(former) is None and definition.append_s >= due_s_of(former):
             return False
         doubtful = [hole.before_offset for hole in progress.holes] + [cut for cut, _ in progress.cuts]
         return not any(request_of(chain) < each <= offset for each in doubtful)

@@ -38,7 +38,10 @@ RepeatingVersion: TypeAlias = tuple[int, int, int, int, bytes, int]
 the later one of due second and append second, offset of the definition, digest and append second of the definition).
 Until the first occurrence is read, the first three are those of the definition: its append second is the due second."""
 
-Entry: TypeAlias = Version | PromotedVersion | TrackedMessage | RepeatingVersion
+LastVersion: TypeAlias = tuple[int, int, int, int, bytes, int, bool]
+"""The last occurrence of a timer that repeats: as :data:`RepeatingVersion`, and True. It ends as any timer does."""
+
+Entry: TypeAlias = Version | PromotedVersion | TrackedMessage | RepeatingVersion | LastVersion
 """The latest version of an id."""
 
 due_s_of: Callable[[Entry], int] = itemgetter(0)
@@ -54,7 +57,7 @@ further_fields_of: Callable[[Entry], tuple[object, ...]] = itemgetter(slice(3, N
 def request_of(entry: Entry) -> int:
     """Returns the offset of the request that set a version; that of a promoted version, or of an occurrence, is not its
     source offset."""
-    return entry[3] if len(entry) == 4 or len(entry) == 6 else entry[1]
+    return entry[3] if len(entry) == 4 or len(entry) >= 6 else entry[1]
 
 
 def defined(offset: int, append_s: int, digest: bytes) -> RepeatingVersion:
@@ -63,15 +66,19 @@ def defined(offset: int, append_s: int, digest: bytes) -> RepeatingVersion:
 
 
 def repeated(due_s: int, offset: int, append_s: int, former: RepeatingVersion, *, is_last: bool) -> Entry:
-    """Returns the entry of an id after the occurrence at ``offset``, which takes the place of ``former``. The last one
-    is a single timer."""
-    after: Version = due_s, offset, max(due_s, append_s)
-    return (*after, former[3]) if is_last else (*after, *former[3:])
+    """Returns the entry of an id after the occurrence at ``offset``, which takes the place of ``former``."""
+    after = due_s, offset, max(due_s, append_s), *former[3:]
+    return (*after, True) if is_last else after
 
 
 def repeating(entry: Entry | None) -> RepeatingVersion | None:
     """Returns an entry if the latest record of its id is one that another occurrence follows: it is never over."""
     return entry if entry is not None and len(entry) == 6 else None
+
+
+def chain_of(entry: Entry | None) -> RepeatingVersion | None:
+    """Returns what :func:`repeating` returns, and the same of a last occurrence."""
+    return entry[:6] if entry is not None and len(entry) == 7 else repeating(entry)
 
 
 def digest_of(entry: RepeatingVersion) -> bytes:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from timers.core.fired import NOISY
+from timers.core.fired import NOISY, PAUSE
 from timers.core.keys import MAX_OFFSET
 from timers.core.ports import Follower, Missed, Output, Reason
 from timers.core.sums import begin_with
@@ -45,7 +45,7 @@ STALE_S = 60
 """With the catch-up ``none``, what is due up to so many seconds ago is sent."""
 
 MOST_SENT = 100
-"""So many occurrences one firing sends at most: the newest ones."""
+"""So many late occurrences are caught up at most: the newest ones."""
 
 FAR_S = 30 * 86_400
 """What is due later than this gets a waypoint first, because the rules of time zones change."""
@@ -238,7 +238,7 @@ class Repeats:
             through_s: nominal second of what is due now.
             hold: why a hold has held it.
         """
-        if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s:
+        if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s and hold != PAUSE:
             return _Decision(nominal_s, nominal_s, occurrence.owed_s, None)
         if through_s <= nominal_s:  # nearly always: it fires in its second
             return _Decision(nominal_s, nominal_s, None, None)

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic, sleep
 from typing import TypeVar
 
@@ -402,10 +402,14 @@ def _permitted(settings: Settings, allowed: int) -> int:
     """Return the level that an operator allows; a lower one where a machine could not append occurrences [I37]."""
     if allowed < levels.REPEATS or not settings.id_topic:
         return allowed
-    access = WriteAccess(asking_admin(settings), APP_ANSWER_S)
+    access = _write_access(settings)
     access.ask({settings.id_topic})
     if settings.id_topic not in access.denied:
+        _denied.discard(settings.id_topic)
         return allowed
+    if settings.id_topic in _denied:
+        return levels.HOLDS
+    _denied.add(settings.id_topic)
     logger.warning(
         "partitions stay at feature level %d: this worker lacks Write on topic %r, to which timers that repeat are "
         "appended (docs/security.md has the kafka-acls lines)",
@@ -413,6 +417,15 @@ def _permitted(settings: Settings, allowed: int) -> int:
         settings.id_topic,
     )
     return levels.HOLDS
+
+
+_denied: set[str] = set()
+"""Topics of which it was said."""
+
+
+@lru_cache(1)
+def _write_access(settings: Settings) -> WriteAccess:
+    return WriteAccess(asking_admin(settings), APP_ANSWER_S)
 
 
 def allowed_level(settings: Settings) -> int:

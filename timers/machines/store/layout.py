@@ -7,7 +7,8 @@
     0xFE id                    ->  due_s (8) | offset (8) | append second (8), for a cancelled id with due_s -1
                                    | 2^63 + offset of the request (8), for a promoted copy
                                    | 2^62 + offset of the definition (8) | digest (8) | append second of the
-                                     definition (8), for a timer that repeats
+                                     definition (8), for a timer that repeats; with 1 byte more for its last
+                                     occurrence
                                    | bytes of key (8) | key | value, for a message that a marker tracks
     0xFF "applied"             ->  8 bytes
     0xFF "count"               ->  since (8) | to (8) | records (8) | sure to (8): how many records the log has there
@@ -41,7 +42,7 @@ import msgpack
 
 from timers.core.grouping import groups
 from timers.core.lineage import Batch, Lineage, RecordCount
-from timers.core.operation import Entry, further_fields_of, message_of, repeating, request_of, version_of
+from timers.core.operation import Entry, chain_of, further_fields_of, message_of, repeating, request_of, version_of
 from timers.core.sums import bytes_of
 from timers.core.timer import Row
 
@@ -96,9 +97,9 @@ def pack_entry(entry: Entry) -> bytes:
     head = ENTRY.pack(*version_of(entry))
     if not further_fields_of(entry):
         return head
-    if (chain := repeating(entry)) is not None:
+    if (chain := chain_of(entry)) is not None:
         _, _, _, version, digest, append_s = chain
-        return head + _REPEATING.pack(_DEFINITION + version, digest, append_s)
+        return head + _REPEATING.pack(_DEFINITION + version, digest, append_s) + (b"" if repeating(entry) else b"\1")
     message = message_of(entry)
     if message is None:
         return head + U64.pack(_REQUEST + request_of(entry))
@@ -115,7 +116,8 @@ def unpack_entry(value: bytes) -> Entry:
         return due_s, offset, append_s, number - _REQUEST
     if number >= _DEFINITION:
         version, digest, begun_s = _REPEATING.unpack_from(value, ENTRY.size)
-        return due_s, offset, append_s, version - _DEFINITION, digest, begun_s
+        chain = due_s, offset, append_s, version - _DEFINITION, digest, begun_s
+        return chain if len(value) == ENTRY.size + _REPEATING.size else (*chain, True)
     start = ENTRY.size + U64.size
     end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]

@@ -306,7 +306,7 @@ def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repe
 def _follows(own: Mapping[str, bytes | None], repeat: Repeat, due_s: int, id: bytes) -> Follows:
     """Return the place of an occurrence in its chain. Only the engine writes them, but any client can."""
     seconds = {
-        name: None if own.get(name) is None else checks.decode_due(own[name], f"header {name}")
+        name: checks.decode_due(own[name], f"header {name}") if name in own else None
         for name in (h.TIMER_NOMINAL, h.TIMER_WAYPOINT, h.TIMER_OWED)
     }
     nominal_s, decided_s = seconds[h.TIMER_NOMINAL], seconds[h.TIMER_WAYPOINT]
@@ -352,11 +352,15 @@ def rule_of(rule: bytes) -> Repeat:
         raise ZoneUnknown(str(error)) from None
 
 
+_ASKED = frozenset((h.TIMER_TOPIC, h.TIMER_KEY, h.TIMER_REPEAT))
+"""Headers of a definition with the engine's prefix that say what it asks for."""
+
+
 def _digest(record: Any) -> bytes:
     """Return what says whether two definitions of an id ask for the same."""
     digest = sha256()
     for name, value in (("", record.value), *record.headers):
-        if name != h.TIMER_IF:
+        if name in _ASKED or not name.startswith(h.PREFIX):
             data, content = name.encode(errors="surrogatepass"), value or b""
             digest.update(b"%d %d %d " % (len(data), len(content), value is None) + data + content)
     return digest.digest()[:8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timers.core.limits import LARGEST, LONG_S, QUICK_S, SMALL, ChunkSize
+from timers.core.limits import LARGEST, LONG_PART_S, LONG_S, QUICK_S, SHORT_S, SMALL, ChunkSize
 
 
 def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:
@@ -61,6 +61,22 @@ def test_a_long_transaction_makes_the_next_one_smaller_before_it_times_out() -> 
     transaction(chunk, SMALL + 2, LONG_S + 1)
     transaction(chunk, 10, LONG_S + 1)
     assert chunk.timers == SMALL, "so few timers are not the cause"
+
+
+def test_parts_of_a_release_are_short_after_a_tick_and_before_the_next() -> None:
+    """Others of other partitions come due with the tick too, and each part waits for the same processor."""
+    chunk = ChunkSize()
+    transaction(chunk, 1000, 0.1)
+    chunk.since_tick_s = 0.0
+    transaction(chunk, 10, 0.01)
+    parts_s = []
+    while chunk.since_tick_s < 1:
+        parts_s.append(chunk.part / 10_000)
+        transaction(chunk, chunk.part, parts_s[-1])
+    longest = parts_s.index(max(parts_s))
+    assert (parts_s[0], parts_s[-1]) == (SHORT_S, SHORT_S)
+    assert parts_s[longest] > LONG_PART_S * 0.9
+    assert parts_s[: longest + 1] == sorted(parts_s[: longest + 1])
 
 
 def test_a_transaction_without_timers_changes_nothing() -> None:

@@ -31,7 +31,8 @@ LEAST_RELEASED = 100
 SHORT_S, LONG_PART_S = 0.05, 0.25
 BEFORE_TICK_S = 0.2
 """While others fire too, what a hold releases is sent in parts of ``LONG_PART_S``. In the last ``BEFORE_TICK_S`` of a
-second they take ``SHORT_S``: the others come due with the next tick, and wait for the part that is being sent."""
+second they take ``SHORT_S``: the others come due with the next tick, and wait for the part that is being sent. After
+the tick they begin with it: in other partitions the others may not be sent yet, and share the processor."""
 
 
 class ChunkSize:
@@ -72,7 +73,8 @@ class ChunkSize:
         """How many timers of a hold to release in the next transaction, while others fire too. Where brokers need long
         for few of them, a part takes twice as long: else the overhead would be all of it."""
         left_s = 1 - BEFORE_TICK_S - self.since_tick_s
-        aim_s = max(SHORT_S, min(LONG_PART_S, left_s), 2 * min(self._took_s, default=0.0))
+        aim_s = min(LONG_PART_S, left_s, self.since_tick_s)
+        aim_s = max(SHORT_S, aim_s, 2 * min(self._took_s, default=0.0))
         return max(LEAST_RELEASED, int(self._per_s * aim_s))
 
 

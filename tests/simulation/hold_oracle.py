@@ -72,6 +72,8 @@ class HoldChecks:
         self._told: dict[TopicPartition, tuple[SimRunner, Sequence[Command]]] = {}
         """The runner of a machine, and the commands that it knew at its last tick."""
         self._released_s: int | None = None
+        self._full: set[TopicPartition] = set()
+        """Machines that had no room for another pause since their last tick: it may be taken at the next one."""
         self.commands: Sequence[Command] = ()
         self.counts: Counter[str] = Counter()
 
@@ -214,6 +216,10 @@ class HoldChecks:
     def note_step(self, runner: SimRunner) -> None:
         """Note what a machine knows before a step."""
         self._released_s = runner.machine.released_s
+        if self._is_full(runner):
+            self._full.add(runner.name)
+        elif runner.loop._ticks:
+            self._full.discard(runner.name)
         if runner.loop._ticks:
             known = runner.loop.commands if runner.machine.progress.level >= HOLDS else ()
             self._told[runner.name] = runner, known
@@ -281,10 +287,14 @@ class HoldChecks:
                 raise Violation(f"{how}, of which {allowed} were to be sent, after {hold}")
             self.counts["paces in time"] += 1
 
+    @staticmethod
+    def _is_full(runner: SimRunner) -> bool:
+        """Whether a machine has no room for another pause."""
+        return sum(hold.reason == PAUSE for hold in runner.machine.progress.holds) >= fired.MOST_PAUSES
+
     def _check_taken(self, runner: SimRunner, known: int, second: int) -> None:
         progress = runner.machine.progress
-        has_room = sum(hold.reason == PAUSE for hold in progress.holds) < fired.MOST_PAUSES
-        if known > progress.taken and has_room:
+        if known > progress.taken and not (self._is_full(runner) or runner.name in self._full):
             raise Violation(f"{runner.name} is idle, knows command {known}, and has taken {progress.taken} only")
         for command in {each.target: each for each in self.commands}.values():
             if command.number <= progress.taken:

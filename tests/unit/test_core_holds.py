@@ -12,6 +12,7 @@ import pytest
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
 from timers.core import chunk as core_chunk
 from timers.core import held as core_held
+from timers.core import timer as core_timer
 from timers.core.counters import TopicCounters
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -20,7 +21,8 @@ from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.progress import Progress
-from timers.core.timer import Tick
+from timers.core.timer import Row, Tick
+from timers.machines.store import layout, one_target, rocks
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore
 from timers.wire import future
@@ -509,6 +511,62 @@ def test_a_burst_of_the_only_target_is_not_held() -> None:
     rig.observe(11)
     assert rig.machine.fire_chunk()
     assert rig.holds == []
+
+
+def test_a_burst_of_which_the_first_timers_were_cancelled_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that is begun holds the compute lock of all machines until its commit."""
+    monkeypatch.setattr(core_timer, "RUN_ROWS", 10)
+    limits = replace(LIMITS, chunk_timers=60, noisy_rows=10)
+    rig = MachineRig(BY_ID, progress=RAISED, retention_s=100, limits=limits)
+    begun: list[Tick] = []
+    monkeypatch.setattr(rig.outbox, "begin", begun.append)
+    rig.machine.counters.topics["sms"] = TopicCounters()
+    targets = [*["mail"] * 90, *["sms"] * 10]
+    rig.observe(10)
+    for number, target in enumerate(targets):
+        headers = future_by_id.encode_headers(12)
+        rig.log.append(rig.topic, b"%d" % number, future.encode(target, "k", b""), headers, partition=0)
+    for number in range(25):
+        rig.log.append(rig.topic, b"%d" % number, None, [], partition=0)
+    rig.read_all()
+    rig.observe(12)
+    rig.read()
+    rig.observe(13)
+    begun.clear()
+    while True:
+        commits = len(rig.outbox.commits)
+        more = rig.machine.fire_chunk()
+        assert len(rig.outbox.commits) - commits == len(begun)
+        assert rig.outbox.progress == rig.machine.committed
+        begun.clear()
+        if not more:
+            break
+    assert len(rig.outbox.fired) >= 10
+
+
+def test_after_a_wrong_time_what_is_held_is_passed_over_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = DiskRig(tmp_path)
+    rig.at(10, pause())
+    rig.set("mail", *[11] * 400, *[30] * 400)
+    assert rig.at(40) == []
+    rig.outbox.progress = rig.machine.progress.without_time()
+    rig.open()
+    rig.set("mail", *[13] * 400)
+    hold = rig.machine.progress.holds[0]
+    assert rig.machine.held.count(rig.machine.progress, hold) == 800
+    unpacked = []
+
+    def counted(value: bytes) -> list[Row]:
+        unpacked.append(value)
+        return layout.unpack(value)
+
+    monkeypatch.setattr(rocks, "unpack", counted)
+    assert rig.at(12) == rig.at(35) == []
+    assert rig.machine.held.count(rig.machine.progress, hold) == 1200
+    assert not unpacked or not one_target.IS_COMPILED
+    assert len(rig.at(36, resume())) == 1200
 
 
 def test_holds_are_in_the_progress_record() -> None:

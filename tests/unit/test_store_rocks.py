@@ -20,7 +20,7 @@ from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.machines.store import failures, layout, memory_limit, rocks
+from timers.machines.store import failures, layout, memory_limit, one_target, rocks
 from timers.machines.store.failures import Condemnations, StoreWaits
 from timers.machines.store.memory_limit import IndexJournal, RocksMemory
 from timers.machines.store.rocks import RocksStore
@@ -284,3 +284,18 @@ def test_the_rest_of_a_group_stays_also_if_the_scan_has_read_further(tmp_path: P
     left = [(due_s, each[0]) for due_s, rows in store.scan((5, 0), 9) for each in rows]
     assert (left, store.pending) == ([(5, 1), (5, 2), (6, 3)], 3)
     store.close()
+
+
+@pytest.mark.skipif(not one_target.IS_COMPILED, reason="it is asked where there is a C compiler")
+def test_a_failure_of_what_is_passed_over_is_none_of_the_store(tmp_path: Path) -> None:
+    def fails(*group: object) -> bool:
+        raise ValueError(group)
+
+    store = RocksStore.open(tmp_path / "store", "here", RocksMemory(2**20))
+    store.write({1: [(7, "mail", "k", b"", None, None)]}, 8)
+    with pytest.raises(ValueError, match="1, 'mail', 7, 7, 1"):
+        list(store.scan(NEVER, 9, fails))
+    store.close()
+    again = RocksStore.open(tmp_path / "store", "here", RocksMemory(2**20))
+    assert again.pending == 1
+    again.close()

@@ -64,15 +64,16 @@ class Chunk:
         self.is_full = self.is_cut = False
         self.last = NEVER
         self._whole: list[tuple[OrderKey, Hold, int]] = []
-        """Last key of each whole group that is passed over, what holds it, number of its rows."""
+        """Of each whole group that is passed over: last key, what holds it, number of rows that are not counted yet."""
         self._held_above: dict[str, tuple[Hold | None, OrderKey]] = {
             hold.target: (hold, max(hold.released, hold.begin.fired_through))
             for hold in progress.holds
-            if hold.end is None
+            if hold.end is None and not progress.holes
         }
         """Target -> the hold that holds all its rows above a key, if there are no holes. So each takes 0.5 µs less."""
         self._first: tuple[int, int, int, OrderKey] | None = None
-        """Lengths of ``fired`` and ``kept``, ``count`` and ``last``, after its first rows."""
+        """Lengths of ``fired`` and ``kept``, ``count`` and ``last``, after its first rows. Some of them are sent: the
+        transaction that was begun for them is committed."""
 
     def begun(self, store: Store, second: int) -> Iterator[DueRows]:
         """Returns the scan of a chunk that passes over what is held. It ends where enough was passed over."""
@@ -84,14 +85,19 @@ class Chunk:
 
     def _passes(self, due_s: int, target: str, first: int, last: int, number: int) -> bool:
         """See :data:`timers.core.ports.IsHeld`. A scan that has passed over enough ends with the next group."""
-        if self._passed >= MOST_PASSED or self._progress.holes:
+        if self._passed >= MOST_PASSED:
             return False
+        progress = self._progress
         hold, above = self._held_above.get(target, NO_HOLD)
         if hold is None or (due_s, first) <= above:
-            hold = self._progress.holds.of_group(due_s, target, first, last, ())
+            hold = progress.holds.of_group(due_s, target, first, last, progress.holes)
         if hold is None:
             return False
-        self._whole.append(((due_s, last), hold, number))
+        # After `fired_through` was taken back, what is in a hole is passed over again, and is counted already.
+        is_known = bool(progress.holes) and progress.is_past((due_s, first))
+        if is_known and not progress.is_past((due_s, last)):
+            return False
+        self._whole.append(((due_s, last), hold, 0 if is_known else number))
         self._passed += number + GROUP_COST
         return True
 
@@ -102,7 +108,7 @@ class Chunk:
             number: of due rows.
             size: of them in bytes.
         """
-        if self._first is None and self.count >= self._limits.noisy_rows:
+        if self._first is None and self.fired and self.count >= self._limits.noisy_rows:
             self._first = len(self.fired), len(self.kept), self.count, self.last
         free, kept, most = due, list[DueRows](), self.most_rows - self.count
         if self._progress.holds:
@@ -119,7 +125,8 @@ class Chunk:
         self._passed += sum(len(rows) for _, rows in kept)
         self.last = due[-1][0], due[-1][1][-1][0]
         if begin_with(REPEAT, free):
-            self._more += number * (OCCURRENCE_COST - 1)
+            occurrences = sum(1 for _, rows in free for row in rows if row[4] and row[4][0][0] == REPEAT)
+            self._more += occurrences * (OCCURRENCE_COST - 1)
         is_large = self.count + self._more >= self.most_rows or self._bytes >= self._limits.chunk_bytes
         self.is_full = is_large or self._passed >= MOST_PASSED
         return free

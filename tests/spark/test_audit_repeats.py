@@ -104,84 +104,94 @@ FIRST, SECOND, THIRD, FOURTH = (BEGIN + 60 * number for number in range(1, 5))
 FAR = BEGIN + 10**6 * 60
 
 
-def story(log: Log) -> dict[str, list[tuple[str, list[str]]]]:
-    """Id -> what must become of its records, in their order."""
-    expected: dict[str, list[tuple[str, list[str]]]] = {}
-    followed, fired, pending = ("followed", []), ("fired", []), ("pending", [])
+Became = tuple[str, list[str]]
+FOLLOWED: Became = ("followed", [])
+FIRED: Became = ("fired", [])
+PENDING: Became = ("pending", [])
+FAR_RULE = b"every=60000000; from=%d" % BEGIN
 
-    def begin(id: str, rule: bytes = EVERY, **more: Any) -> Chain:
-        return log.define(id, rule, **more)
 
-    far = b"every=60000000; from=%d" % BEGIN
-    begin("lives", far).follow(FAR)
-    expected["lives"] = [followed, pending]
-    begin("never-begins")
-    expected["never-begins"] = [("lost", ["lost"])]
-    begin("ends", b"every=60; from=%d; until=%d" % (BEGIN, SECOND)).follow(FIRST).fire(FIRST).follow(
-        SECOND, is_last=True
-    ).fire(SECOND)
-    expected["ends"] = [followed, fired, fired]
-    chain = begin("cancelled").follow(FIRST).fire(FIRST).follow(SECOND)
+def whole_chains(log: Log) -> dict[str, list[Became]]:
+    """Id -> what becomes of its records, in their order: no faults."""
+    expected: dict[str, list[Became]] = {}
+    log.define("lives", FAR_RULE).follow(FAR)
+    expected["lives"] = [FOLLOWED, PENDING]
+    ends = log.define("ends", b"every=60; from=%d; until=%d" % (BEGIN, SECOND))
+    ends.follow(FIRST).fire(FIRST).follow(SECOND, is_last=True).fire(SECOND)
+    expected["ends"] = [FOLLOWED, FIRED, FIRED]
+    log.define("cancelled", EVERY).follow(FIRST).fire(FIRST).follow(SECOND)
     log.cancel("cancelled", FIRST + 1)
-    expected["cancelled"] = [followed, fired, ("cancelled", [])]
+    expected["cancelled"] = [FOLLOWED, FIRED, ("cancelled", [])]
     # The cancel was appended while the transaction of the firing was open: the follower does not count.
-    chain = begin("overtaken").follow(FIRST).fire(FIRST)
+    overtaken = log.define("overtaken", EVERY).follow(FIRST).fire(FIRST)
     log.cancel("overtaken", FIRST)
-    chain.follow(SECOND)
-    expected["overtaken"] = [followed, fired, ("replaced", [])]
-    begin("revoked").follow(FIRST).fire(FIRST).follow(SECOND).fire(SECOND)
-    log.cancel("revoked", FIRST + 1)
-    expected["revoked"] = [followed, fired, ("fired", ["revoked"])]
-    begin("not-sent").follow(FIRST).follow(SECOND, FIRST).fire(SECOND).follow(FAR, rule=far)
-    expected["not-sent"] = [followed, ("lost", ["lost"]), ("fired", [CHAIN]), pending]
-    begin("not-followed").follow(FIRST).fire(FIRST)
-    expected["not-followed"] = [followed, ("fired", [CHAIN])]
-    chain = begin("followed-twice").follow(FIRST).fire(FIRST).follow(SECOND, FIRST).fire(SECOND)
-    chain.follow(SECOND, FIRST, follows=chain.latest - 1)
-    expected["followed-twice"] = [followed, fired, ("fired", [CHAIN]), ("replaced", [CHAIN])]
-    chain = begin("skips").follow(FIRST).fire(FIRST).follow(THIRD, is_last=True).fire(THIRD)
-    expected["skips"] = [followed, ("fired", [CHAIN]), fired]
-    chain = begin("twice").follow(FIRST).fire(FIRST).fire(FIRST).follow(SECOND, is_last=True).fire(SECOND)
-    expected["twice"] = [followed, ("fired", ["duplicate"]), fired]
+    overtaken.follow(SECOND)
+    expected["overtaken"] = [FOLLOWED, FIRED, ("replaced", [])]
     # Catch-up: the newest of three, and none of three.
-    chain = begin("latest").follow(FIRST).fire(THIRD, THIRD + 30)
-    log.tell_missed(chain, FIRST, SECOND, 2)
-    chain.follow(FOURTH, is_last=True).fire(FOURTH)
-    expected["latest"] = [followed, fired, fired]
-    chain = begin("none").follow(FIRST)
-    log.tell_missed(chain, FIRST, THIRD, 3)
-    chain.follow(FOURTH, is_last=True).fire(FOURTH)
-    expected["none"] = [followed, ("missed", []), fired]
-    chain = begin("missed-too-few").follow(FIRST)
-    log.tell_missed(chain, FIRST, FIRST, 1)
-    chain.follow(FOURTH, is_last=True).fire(FOURTH)
-    expected["missed-too-few"] = [followed, ("lost", ["lost"]), fired]
-    begin("waits").follow(None, decided_s=BEGIN).follow(FIRST, is_last=True).fire(FIRST)
-    expected["waits"] = [followed, followed, fired]
-    begin("waits-for-ever").follow(None, decided_s=BEGIN)
-    expected["waits-for-ever"] = [followed, ("lost", ["lost"])]
-    daily = b"cron=0 9 * * *; zone=Europe/Paris"
-    nine_s = BEGIN + 33_600
-    begin("other-zone", daily).follow(nine_s + 60, is_last=True).fire(nine_s + 60)
-    expected["other-zone"] = [("followed", [ZONE]), fired]
-    chain = begin("set-again", far).follow(FAR)
-    begin("set-again", far, at_s=FIRST, verdict="unchanged")
-    expected["set-again"] = [followed, pending, ("unchanged", [])]
+    latest = log.define("latest", EVERY).follow(FIRST).fire(THIRD, THIRD + 30)
+    log.tell_missed(latest, FIRST, SECOND, 2)
+    latest.follow(FOURTH, is_last=True).fire(FOURTH)
+    expected["latest"] = [FOLLOWED, FIRED, FIRED]
+    none = log.define("none", EVERY).follow(FIRST)
+    log.tell_missed(none, FIRST, THIRD, 3)
+    none.follow(FOURTH, is_last=True).fire(FOURTH)
+    expected["none"] = [FOLLOWED, ("missed", []), FIRED]
+    waits = log.define("waits", EVERY).follow(None, decided_s=BEGIN)
+    waits.follow(FIRST, is_last=True).fire(FIRST)
+    expected["waits"] = [FOLLOWED, FOLLOWED, FIRED]
+    log.define("set-again", FAR_RULE).follow(FAR)
+    log.define("set-again", FAR_RULE, at_s=FIRST, verdict="unchanged")
+    expected["set-again"] = [FOLLOWED, PENDING, ("unchanged", [])]
     # The verdict on the same request is not visible any more.
-    chain = begin("no-verdict").follow(FIRST)
-    begin("no-verdict", at_s=BEGIN + 1, verdict=None)
-    chain.fire(FIRST).follow(SECOND, is_last=True).fire(SECOND)
-    expected["no-verdict"] = [followed, fired, ("undecided", []), fired]
-    begin("changed").follow(SECOND)
-    log.verdicts.append((source(*PLACE, len(log.records)), "replaced"))
-    begin("changed", far, at_s=FIRST, verdict=None).follow(FAR)
-    expected["changed"] = [("followed", [CHAIN]), ("replaced", []), followed, pending]
+    silent = log.define("no-verdict", EVERY).follow(FIRST)
+    log.define("no-verdict", EVERY, at_s=BEGIN + 1, verdict=None)
+    silent.fire(FIRST).follow(SECOND, is_last=True).fire(SECOND)
+    expected["no-verdict"] = [FOLLOWED, FIRED, ("undecided", []), FIRED]
+    log.define("changed", EVERY).follow(FIRST)
+    log.define("changed", FAR_RULE, at_s=FIRST - 1, verdict="replaced").follow(FAR)
+    expected["changed"] = [FOLLOWED, ("replaced", []), FOLLOWED, PENDING]
+    return expected
+
+
+def broken_chains(log: Log) -> dict[str, list[Became]]:
+    """The same, with faults."""
+    expected: dict[str, list[Became]] = {}
+    log.define("never-begins", EVERY)
+    expected["never-begins"] = [("lost", ["lost"])]
+    log.define("begins-late", EVERY).follow(SECOND, is_last=True).fire(SECOND)
+    expected["begins-late"] = [("followed", [CHAIN]), FIRED]
+    log.define("revoked", EVERY).follow(FIRST).fire(FIRST).follow(SECOND).fire(SECOND)
+    log.cancel("revoked", FIRST + 1)
+    expected["revoked"] = [FOLLOWED, FIRED, ("fired", ["revoked"])]
+    not_sent = log.define("not-sent", EVERY).follow(FIRST).follow(SECOND, FIRST).fire(SECOND)
+    not_sent.follow(FAR, rule=FAR_RULE)
+    expected["not-sent"] = [FOLLOWED, ("lost", ["lost"]), ("fired", [CHAIN]), PENDING]
+    log.define("not-followed", EVERY).follow(FIRST).fire(FIRST)
+    expected["not-followed"] = [FOLLOWED, ("fired", [CHAIN])]
+    doubled = log.define("followed-twice", EVERY).follow(FIRST).fire(FIRST).follow(SECOND, FIRST).fire(SECOND)
+    doubled.follow(SECOND, FIRST, follows=doubled.latest - 1)
+    expected["followed-twice"] = [FOLLOWED, FIRED, ("fired", [CHAIN]), ("replaced", [CHAIN])]
+    log.define("skips", EVERY).follow(FIRST).fire(FIRST).follow(THIRD, is_last=True).fire(THIRD)
+    expected["skips"] = [FOLLOWED, ("fired", [CHAIN]), FIRED]
+    twice = log.define("twice", EVERY).follow(FIRST).fire(FIRST).fire(FIRST)
+    twice.follow(SECOND, is_last=True).fire(SECOND)
+    expected["twice"] = [FOLLOWED, ("fired", ["duplicate"]), FIRED]
+    too_few = log.define("missed-too-few", EVERY).follow(FIRST)
+    log.tell_missed(too_few, FIRST, FIRST, 1)
+    too_few.follow(FOURTH, is_last=True).fire(FOURTH)
+    expected["missed-too-few"] = [FOLLOWED, ("lost", ["lost"]), FIRED]
+    log.define("waits-for-ever", EVERY).follow(None, decided_s=BEGIN)
+    expected["waits-for-ever"] = [FOLLOWED, ("lost", ["lost"])]
+    nine_s = BEGIN + 33_600
+    zoned = log.define("other-zone", b"cron=0 9 * * *; zone=Europe/Paris")
+    zoned.follow(nine_s + 60, is_last=True).fire(nine_s + 60)
+    expected["other-zone"] = [("followed", [ZONE]), FIRED]
     return expected
 
 
 def test_each_chain_has_one_outcome_for_each_record(spark: SparkSession) -> None:
     log = Log()
-    expected = story(log)
+    expected = whole_chains(log) | broken_chains(log)
     records = spark.createDataFrame(log.records, columns.RECORD).coalesce(1)
     at_level = {PLACE: Progress(0).with_setting(FEATURE_LEVEL, REPEATS)}
     asked = requests.decode(records, enabled_formats(SETTINGS), 10**6, SETTINGS.request_topic, at_level)
@@ -192,7 +202,7 @@ def test_each_chain_has_one_outcome_for_each_record(spark: SparkSession) -> None
     moved, firings = spark.createDataFrame([], MOVED), firings_of(spark, log.firings)
     moment = outcomes.Moment(END, MOMENT.grace_s)
     became = said(outcomes.outcomes(versions, letters, moved, firings, moment).localCheckpoint())
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+    found: dict[str, list[Became]] = {}
     for _, _, offset, _, _, key, value, _ in log.records:
         if value is not None:
             found.setdefault(key.decode(), []).append(became.pop(offset))

@@ -166,7 +166,7 @@ def _found(asking: WorkerToAsk, id: str, with_values: bool) -> Timer | None:
         timers: list[Timer] = answer["timers"]
         if not timers:
             return None
-        if timers[0]["state"] == wire.PENDING:
+        if timers[0]["state"] == wire.PENDING and "topic" in timers[0]:  # else the next occurrence is not read yet
             return timers[0]
         if timers[0].get("due", 0) < time.time() - TRIES * AGAIN_S:  # it was a single one
             return None

@@ -237,7 +237,7 @@ async def move_timer(call: Call) -> Reply:
     timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
     if timer is None:
         raise Problem("not-found", f"there is no timer {quoted(id)} that its sender gave this id", id=id)
-    if "repeat" in timer:
+    if "version" in timer:
         why = "a timer that repeats cannot be moved: use PUT with another `repeat`, or with a later `from` in it"
         raise Problem("field-invalid", why, id=id)
     source = timer["source"]

@@ -26,7 +26,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
 from timers.core.ports import Lost
 from timers.core.printable import decode_json
-from timers.core.timer import Decoded, TopicPartition
+from timers.core.timer import Decoded, Definition, TopicPartition
 from timers.kafka.aiokafka_internals.group import Member
 from timers.kafka.request_reader import DeletedRequest, RequestReader
 from timers.machines.queries import reading
@@ -200,6 +200,9 @@ class LocalSource:
         decoders = {0: self.request_format.decode, **self.request_format.decode_from_level}
         decoded = {level: decode([sent], len(sent.value or b"")) for level, decode in decoders.items()}
         requests = {level: _request(each) for level, each in decoded.items()}
+        for each in decoded.values():
+            for definition in each.definitions.values():
+                return await self._find_definition(definition, source, lookup, until)
         look = partial(reading.find_sent, place=self.place, offset=offset, append_s=sent.timestamp // 1000)
         found = await self._ask(partial(look, requests=requests), until)
         if found is None:
@@ -211,6 +214,16 @@ class LocalSource:
             return None
         ((due_s, (row,)),) = decoded[level].rows.items()
         return reading.with_state(stored or row, due_s, self.place, state, lookup.with_value, hold)
+
+    async def _find_definition(self, definition: Definition, source: str, lookup: Lookup, until: float) -> Timer | None:
+        """The timer that repeats by the definition in a record."""
+        assert definition.row[5] is not None
+        id = definition.row[5].timer_id
+        look = partial(reading.find_by_id, place=self.place, id=id, with_value=lookup.with_value)
+        timer = await self._ask(look, until)
+        if timer is None or wire.version_of(timer) == source:
+            return timer
+        return {"id": id, "state": wire.REPLACED, "source": source}
 
     async def _find_pending(self, offset: int, with_value: bool, until: float) -> Timer | None:
         """Look through all that is pending for a request that the log no longer has. If it is not there, it has fired
@@ -247,10 +260,12 @@ class LocalSource:
             raise NoAnswer("its worker cannot read it; see that worker's log") from None
 
 
-def _request(decoded: Decoded) -> tuple[str | None, int] | None:
-    """The id and the due second of the one request that was decoded; None: it asks for no timer."""
+def _request(decoded: Decoded) -> tuple[str | None, int, int | None] | None:
+    """The id and the due second of the one request that was decoded, and the offset of the definition of which it is an
+    occurrence; None: it asks for no timer."""
     for due_s, (row,) in decoded.rows.items():
-        return None if row[5] is None else row[5].timer_id, due_s
+        follows = decoded.follows.get(row[0])
+        return None if row[5] is None else row[5].timer_id, due_s, None if follows is None else follows.version
     return None
 
 

@@ -20,7 +20,7 @@ from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.levels import FIRST, SNAPSHOTS
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
-from timers.core.operation import key_of, request_of
+from timers.core.operation import key_of, offset_of, repeating, request_of
 from timers.core.progress import FEATURE_LEVEL
 from timers.core.repeating import target_of
 from timers.core.snapshots import may_take
@@ -166,7 +166,8 @@ def count(
 
 
 def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
-    """The latest version of a timer with an id, pending or remembered."""
+    """The latest version of a timer with an id, pending or remembered. One that repeats is pending at each moment, also
+    while what follows its latest occurrence is not read yet: then its callback is not known."""
     _check_recovered(machine)
     entry = machine.find(id_bytes(id))
     if entry is None:
@@ -174,17 +175,25 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     key = due_s, _ = key_of(entry)
     cold, past = machine.is_cold(entry), machine.progress.is_past(key)
     row = None if cold or (past and not machine.progress.holds) else _row(machine, key)
-    if row is None and (cold or past):
-        state = wire.COLD if cold else wire.FIRED
+    repeats = repeating(entry) is not None
+    if row is None and (cold or past or repeats):
+        state = wire.PENDING if repeats else wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, request_of(entry))
-        return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
+        timer: Timer = {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
+        return {**timer, "version": source} if repeats else timer
     if row is None:
         return None
     return with_state(row, due_s, place, wire.PENDING, with_value, _hold(machine, row, due_s))
 
 
 def find_record(
-    machine: Machine, place: Place, offset: int, timer_id: str | None, due_s: int, append_s: int
+    machine: Machine,
+    place: Place,
+    offset: int,
+    timer_id: str | None,
+    due_s: int,
+    append_s: int,
+    version: int | None = None,
 ) -> tuple[str, Row | None] | None:
     """The state of an accepted request, and its row if it is pending. None: the machine does not know it.
 
@@ -193,6 +202,7 @@ def find_record(
         timer_id: that the request has in its row; None: none.
         due_s: of the request.
         append_s: second in which it was appended.
+        version: if it is an occurrence of a timer that repeats: offset of the definition.
     """
     _check_recovered(machine)
     key = due_s, offset
@@ -211,20 +221,26 @@ def find_record(
         state = None if past else wire.REPLACED  # it may have fired too: old ids are forgotten
     elif latest[:2] == key:
         state = wire.COLD if cold else wire.FIRED
+    elif version is not None and version == request_of(latest) and offset < offset_of(latest):
+        state = wire.FIRED  # or it is among those that were missed
     else:
         state = wire.REPLACED
     return None if state is None else (state, None)
 
 
 def find_sent(
-    machine: Machine, place: Place, offset: int, append_s: int, requests: Mapping[int, tuple[str | None, int] | None]
+    machine: Machine,
+    place: Place,
+    offset: int,
+    append_s: int,
+    requests: Mapping[int, tuple[str | None, int, int | None] | None],
 ) -> tuple[int, str | None, Row | None, Hold | None] | None:
     """The state of the request in a record, as :func:`find_record` returns it, and what holds its timer. None: the
     machine has not read it.
 
     Args:
-        requests: feature level from which such a record is read so -> the id of its timer, and the due second; None: it
-            asks for no timer.
+        requests: feature level from which such a record is read so -> the id of its timer, the due second, and the
+            offset of the definition that it repeats by, or None; None: it asks for no timer.
 
     Returns:
         Which of these levels it was; the state, None if the machine does not know it; its row if it is pending.
@@ -235,7 +251,10 @@ def find_sent(
     read_at = progress.setting_at(FEATURE_LEVEL, offset, FIRST)
     level = max(each for each in requests if each <= read_at)
     request = requests[level]
-    found = None if request is None else find_record(machine, place, offset, *request, append_s)
+    found = None
+    if request is not None:
+        timer_id, due_s, version = request
+        found = find_record(machine, place, offset, timer_id, due_s, append_s, version)
     if found is None or request is None:
         return level, None, None, None
     state, row = found

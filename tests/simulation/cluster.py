@@ -52,6 +52,8 @@ class SimCluster:
     _pausing = PAUSING
     """Part of the runs in which operators pause targets."""
 
+    workload: type[Workload] = Workload
+
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)
@@ -79,7 +81,7 @@ class SimCluster:
             reject_overdue=self._settings.schedule_overdue == "reject",
             stale_after_s=STALE_AFTER_S,
         )
-        self.clock = SimClock()
+        self.clock = self._new_clock()
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
@@ -90,7 +92,7 @@ class SimCluster:
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = self._new_checkers()
-        self._workload = Workload(
+        self._workload = self.workload(
             random,
             self.log,
             self._settings.request_topic,
@@ -159,6 +161,9 @@ class SimCluster:
             schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
             max_clock_leap_s=MAX_CLOCK_LEAP_S,
         )
+
+    def _new_clock(self) -> SimClock:
+        return SimClock()
 
     def _new_checkers(self) -> Checkers:
         return Checkers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)

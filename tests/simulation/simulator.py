@@ -20,7 +20,7 @@ from tests.simulation.cold import SimCold
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.worker import REAL, Parts, SimWorker
+from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
 from tests.simulation.pauses import FEW_PAUSES
 from tests.simulation.workload import TARGETS
 from timers.core import fired
@@ -598,6 +598,10 @@ class Simulator(SimCluster):
         """The records that are no later than the end of a run."""
         return self.log.committed
 
+    def _has_settled(self, runner: SimRunner) -> bool:
+        """Whether a machine need not do another step in a second at the end."""
+        return self._pauses is None or runner.loop.idle
+
     def _settle_once(self) -> None:
         for worker in self.workers:
             if not worker.alive:
@@ -611,7 +615,7 @@ class Simulator(SimCluster):
                 for number in range(SETTLE_STEPS):
                     if name not in worker.runners:
                         break
-                    if number >= 3 and (self._pauses is None or worker.runners[name].loop.idle):
+                    if number >= 3 and self._has_settled(worker.runners[name]):
                         break
                     self._deliver(worker, name)
                     self._step(worker, name)

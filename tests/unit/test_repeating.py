@@ -296,6 +296,14 @@ def test_an_occurrence_is_read() -> None:
     ]
 
 
+def test_the_record_of_an_occurrence_is_found_when_it_sends_a_later_one() -> None:
+    """A dead letter has the record as it is in the log, also after a downtime."""
+    record = RequestRecord(7, b"a", b"x", [(h.TIMER_TOPIC, b"out"), *OCCURRENCE], NOW_S * 1000, 1)
+    sent = Origin("a", NOW_S + 350, 0, f"{TOPIC}/0/7")
+    assert BY_ID.is_request_of(record, (7, "out", None, b"x", None, None), sent)
+    assert not BY_ID.is_request_of(record, (7, "out", None, b"y", None, None), sent)
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from timers.core.ports import Decoder
+from timers.core.repeating import is_occurrence
 from timers.core.timer import Decoded, Origin, Row
 from timers.wire.headers import Header
 from timers.wire.record import RequestRecord as RequestRecord
@@ -67,7 +68,9 @@ class RequestFormat(NamedTuple):
     def is_request_of(self, record: RequestRecord, row: Row, origin: Origin) -> bool:
         """Return whether ``record`` asks for this timer: the topic may be a new one, with other requests."""
         for decode in (self.decode, *self.decode_from_level.values()):
-            rows = decode([record], len(record.value or b"")).rows.get(origin.due_s, [])
+            by_due = decode([record], len(record.value or b"")).rows
+            # An occurrence may send the callback of a later one, which is due then.
+            rows = [each for due_s in by_due for each in by_due[due_s] if due_s == origin.due_s or is_occurrence(each)]
             asked = [(each[1:4], each[5] and each[5].timer_id) for each in rows]
             if asked == [(tuple(row[1:4]), origin.timer_id if origin.has_id else None)]:
                 return True

@@ -1,0 +1,39 @@
+"""Timers that repeat do so as they should in simulated runs: each second of a rule is sent once, or missed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.simulation.repeat_rules import SimRule
+from tests.simulation.repeat_simulator import RepeatSimulator
+
+SEEDS = 10
+"""Later seeds run in ``make test-all``."""
+
+
+def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        simulator = RepeatSimulator(seed)
+        simulator.run()
+        counts += simulator.checkers.counts
+    assert counts["occurrences"] > 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, 1000, 100))
+def test_no_later_run_with_timers_that_repeat_breaks_a_promise(first: int) -> None:
+    for seed in range(first, first + 100):
+        RepeatSimulator(seed).run()
+
+
+def test_the_rules_of_the_simulation_follow_clocks() -> None:
+    paris = SimRule.of("cron=30 2 * * *; zone=Europe/Paris", 0)
+    seconds = [int(datetime(2026, *day, tzinfo=UTC).timestamp()) for day in ((3, 28, 12), (10, 24, 12))]
+    found = [f"{datetime.fromtimestamp(paris.next(second) or 0, UTC):%d %H:%M}" for second in seconds]
+    assert found == ["29 01:00", "25 00:30"], "after the gap, and in the first pass"
+    after = SimRule.of("every=7; until=115", 100).after(100)
+    assert [*after] == [107, 114]

@@ -135,7 +135,7 @@ class TransactionCounters:
         counts[due_s] = counts.get(due_s, 0) + 1
 
 
-_LETTERS, _LAG, _SUM = "dead-lettered/", "lag/", "sum"
+_LETTERS, _MISSED, _LAG, _SUM = "dead-lettered/", "missed/", "lag/", "sum"
 
 
 def lag_of(numbers: Mapping[str, float], way: str) -> Histogram:
@@ -149,6 +149,11 @@ def lag_of(numbers: Mapping[str, float], way: str) -> Histogram:
 def dead_lettered_of(numbers: Mapping[str, float]) -> dict[str, int]:
     """Code -> dead letters in sums of :meth:`Counters.numbers`."""
     return {name.removeprefix(_LETTERS): int(number) for name, number in numbers.items() if name.startswith(_LETTERS)}
+
+
+def missed_of(numbers: Mapping[str, float]) -> dict[str, int]:
+    """Reason -> occurrences that are not sent, in sums of :meth:`Counters.numbers`."""
+    return {name.removeprefix(_MISSED): int(number) for name, number in numbers.items() if name.startswith(_MISSED)}
 
 
 def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
@@ -221,12 +226,14 @@ class Counters:
     def numbers(self) -> dict[str, float]:
         """The totals that engines have in common: name -> number. Subtract two results to get the totals between them.
 
-        :func:`lag_of` and :func:`dead_lettered_of` read them.
+        :func:`lag_of`, :func:`dead_lettered_of` and :func:`missed_of` read them.
         """
         lags = ((way, histogram) for way, histogram in self.lag.items() if histogram.sum or any(histogram.counts))
         return {
             "fired": self.fired,
             "retried": self.retried,
+            "followed": self.followed,
+            **{f"{_MISSED}{reason}": count for reason, count in self.missed.items()},
             **{f"{_LETTERS}{code}": count for code, count in self.dead_lettered.items()},
             **{
                 f"{_LAG}{way}/{place}": number

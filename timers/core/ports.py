@@ -1,7 +1,7 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from timers.core.keys import OrderKey
 from timers.core.limits import ChunkSize
@@ -284,6 +284,7 @@ class SnapshotStore(Store, Protocol):
 
 Reason: TypeAlias = Literal["late", "superseded", "over-cap", "held", "never"]
 """Why occurrences were not sent."""
+MISSED_REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Follower(NamedTuple):

@@ -29,6 +29,12 @@ RETRIED = (
     "timers_retried_total",
     "Moves of timers to the retry topic: their target failed or can never take them, or a backlog is spread out.",
 )
+FOLLOWED = "timers_occurrences_total", "Occurrences of repeating timers, appended to their log, committed."
+MISSED = (
+    "timers_occurrences_missed_total{reason}",
+    "Occurrences of repeating timers that were not sent, committed. reason: superseded, late, over-cap (the catch-up "
+    "of a timer left them out), held (while its topic was paused), never (a rule without any).",
+)
 LAG = (
     "timers_lag_seconds{way}",
     "Seconds from the start of the due second to the end of the transaction with the callback, by the brokers' clock. "

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from timers.core.counters import HELD, LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of
+from timers.core.counters import HELD, LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of, missed_of
+from timers.core.ports import MISSED_REASONS
 from timers.core.timer import TopicPartition
 from timers.machines.machine_parts import BUILT
 from timers.process import partition_metrics
@@ -275,6 +276,13 @@ def _total(name: str) -> Callable[[Monitor], Samples]:
     return lambda monitor: [] if monitor.engine is None else [((), monitor.engine.numbers().get(name, 0))]
 
 
+def _missed(monitor: Monitor) -> Samples:
+    if monitor.engine is None:
+        return []
+    found = dict.fromkeys(MISSED_REASONS, 0) | missed_of(monitor.engine.numbers())
+    return [((reason,), count) for reason, count in found.items()]
+
+
 def _dead_lettered(monitor: Monitor) -> Samples:
     if monitor.engine is None:
         return []
@@ -312,6 +320,8 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.FIRED, _total("fired")),
     Entry(*partition_metrics.DEAD_LETTERED, _dead_lettered),
     Entry(*partition_metrics.RETRIED, _total("retried")),
+    Entry(*partition_metrics.FOLLOWED, _total("followed")),
+    Entry(*partition_metrics.MISSED, _missed),
     Entry(*partition_metrics.LAG, _lag, histogram=True),
     Entry(*partition_metrics.PENDING, _of_each("waiting", lambda _, each: each[0])),
     Entry(*partition_metrics.OVERDUE, _of_each("waiting", _overdue_s)),

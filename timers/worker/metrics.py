@@ -31,6 +31,7 @@ from timers.core.counters import (
 from timers.core.fired import PAUSE, Hold
 from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, VERDICTS
+from timers.core.ports import MISSED_REASONS
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import bytes_of_snapshot, offsets_since
 from timers.core.timer import TopicPartition
@@ -326,6 +327,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: sum_by(CODES, (counters.dead_lettered for counters in all_counters(status))),
     ),
     Entry(*partition_metrics.RETRIED, partial(summed, lambda metrics: metrics.counters.retried)),
+    Entry(*partition_metrics.FOLLOWED, partial(summed, lambda metrics: metrics.counters.followed)),
+    Entry(
+        *partition_metrics.MISSED,
+        lambda status: sum_by(MISSED_REASONS, (counters.missed for counters in all_counters(status))),
+    ),
     Entry(
         "timers_cancelled_total{format}",
         "Timers cancelled by the worker. 0 for format future: its timers are cancelled at their receiver.",

@@ -198,6 +198,7 @@ async def test_an_interval_is_set_and_shown_on_the_page_of_the_timer() -> None:
         async with client.post("/timers/new", data=form, headers=PART) as response:
             assert response.status == 201
         text = await text_of(client, "/timer", params={"id": "daily"})
+        assert 'href="/timers/new?id=daily&amp;topic=reports&amp;every=900s">' in text
         assert "every=900" in text and 'hx-get="/timer/next?id=daily"' in text and "Change the due time" not in text
         text = await text_of(client, "/timer/next", params={"id": "daily"})
         assert text.count("<li>") == 10

@@ -372,6 +372,7 @@ class _Reading:
                     outcome.verdict,
                     source=source,
                     due=outcome.due_s,
+                    verdict=True,
                     **({"held": outcome.held} if outcome.held else {}),
                 )
 

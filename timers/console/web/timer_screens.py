@@ -157,14 +157,24 @@ async def timer(page: Page) -> Reply:
     id = _id(page)
     try:
         found = await page.soon(page.api("getTimer", id=id))
-        return page.show("timer.html", id=id, found=found, with_ids=_has_id(page, found), past=None, past_state="")
+        return page.show(
+            "timer.html",
+            id=id,
+            found=found,
+            with_ids=_has_id(page, found),
+            past=None,
+            past_state="",
+            rule=rule_fields(found["timers"][0]) if found and found["timers"] else {},
+        )
     except Problem as problem:
         if problem.code != "not-found":
             raise
     past = await page.soon(page.api("getHistory", id=id))  # a worker forgets a cancelled timer, its topic does not
     whats = [event["what"] for event in past["events"]] if past else []
     state = next((what for what in reversed(whats) if what in (CANCELLED, FIRED, DEAD_LETTER)), "no longer known")
-    return page.show("timer.html", id=id, found=None, with_ids=False, past=past, past_state=state if past else "")
+    return page.show(
+        "timer.html", id=id, found=None, with_ids=False, past=past, past_state=state if past else "", rule={}
+    )
 
 
 def _has_id(page: Page, found: dict[str, Any] | None) -> bool:
@@ -271,10 +281,14 @@ async def next_occurrences(page: Page) -> Reply:
 async def next_of_timer(page: Page) -> Reply:
     """When a timer that repeats fires next: a part of its page."""
     (timer, *_) = (await page.api("getTimer", id=_id(page)))["timers"]
-    rule = dict(part.split("=", 1) for part in timer.get("repeat", "").split("; ") if part)
-    rule = {name: f"{text}s" if name in ("every", "spread") else text for name, text in rule.items()}
-    found = await _upcoming(page, {name.replace("-", "_"): text for name, text in rule.items()}, timer["id"])
-    return page.show("parts/next.html", found=found)
+    return page.show("parts/next.html", found=await _upcoming(page, rule_fields(timer), timer["id"]))
+
+
+def rule_fields(timer: Mapping[str, Any]) -> dict[str, str]:
+    """The rule of a timer, as a form has it; empty: it does not repeat."""
+    parts = (part.partition("=") for part in timer.get("repeat", "").split(";"))
+    rule = {name.strip().replace("-", "_"): text.strip() for name, _, text in parts if text.strip()}
+    return {name: f"{text}s" if name in ("every", "spread") else text for name, text in rule.items()}
 
 
 async def _upcoming(page: Page, rule: Mapping[str, str], id: str | None) -> Any:

@@ -160,6 +160,16 @@ def test_only_timers_of_this_set_are_cancelled(fleet: Fleet, run: Runs) -> None:
     assert sorted(fleet.timers) == ["daily", "other-daily", "other-load"]
 
 
+def test_a_single_timer_with_the_header_of_the_set_is_not_cancelled(fleet: Fleet, run: Runs) -> None:
+    """A receiver that copies headers of its callback to another timer has made it."""
+    run(FILE)
+    single = {name: part for name, part in fleet.timers["load"].items() if name != "repeat"}
+    fleet.timers["reminder"] = {**single, "id": "reminder"}
+    code, out, err = run(FILE, "--prune")
+    assert (code, out) == (0, "") and "reminder" not in err
+    assert sorted(fleet.timers) == ["daily", "load", "reminder"]
+
+
 def test_a_timer_of_another_set_or_of_none_is_taken_over_and_shown_so(fleet: Fleet, run: Runs) -> None:
     run(FILE.replace("billing", "other"))
     _, out, _ = run(FILE, "--dry-run")

@@ -151,7 +151,12 @@ def _present(asking: WorkerToAsk, asked: WantedSet) -> tuple[dict[str, Timer], b
 
 def _read(asking: WorkerToAsk, asked: WantedSet, *, with_values: bool) -> dict[str, Timer]:
     pages = Pages(Query(set=asked.name, with_values=with_values), asking, 0)
-    present = {timer["id"]: timer for timer in pages if "retry" not in timer}
+    # Callbacks have the header of the set, too: a receiver that copies it makes single timers with it, which are its own.
+    present = {
+        timer["id"]: timer
+        for timer in pages
+        if "retry" not in timer and ("repeat" in timer or timer["id"] in asked.timers)
+    }
     pages.check()  # else what was not listed would be set as new
     for id in asked.timers.keys() - present.keys():
         timer = _found(asking, id, with_values)

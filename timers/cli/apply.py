@@ -151,7 +151,7 @@ def _present(asking: WorkerToAsk, asked: WantedSet) -> tuple[dict[str, Timer], b
 
 def _read(asking: WorkerToAsk, asked: WantedSet, *, with_values: bool) -> dict[str, Timer]:
     pages = Pages(Query(set=asked.name, with_values=with_values), asking, 0)
-    # Callbacks have the header of the set, too: a receiver that copies it makes single timers with it, which are its own.
+    # Callbacks have the header of the set, too: a receiver that copies it makes single timers with it.
     present = {
         timer["id"]: timer
         for timer in pages

@@ -7,9 +7,14 @@ import json
 
 import pytest
 
+from timers.core.repeating import occurrence_row
 from timers.core.timer import Origin, Row
 from timers.errors import TimersError
+from timers.offline import pending
 from timers.offline.pending import Head, Reader, Writer
+from timers.process.config.settings import Settings
+from timers.wire import headers as h
+from timers.wire.formats import RequestRecord, future_by_id
 
 HEAD = Head(2**63 - 1, "orders", "cluster", True)
 SOURCE = "timer-request/0/7"
@@ -48,6 +53,26 @@ def test_a_timer_that_has_failed_has_no_id() -> None:
     ((_, origin),) = read(written((ROWS[2][0], Origin("id-1", 900, 3, SOURCE))))
     assert origin == Origin(SOURCE, 900, 3, SOURCE)
     assert not origin.has_id
+
+
+@pytest.mark.parametrize("own", [{h.TIMER_NOMINAL: b"900"}, {h.TIMER_WAYPOINT: b"800"}])
+def test_a_timer_that_repeats_is_set_as_one_again(own: dict[str, bytes | None]) -> None:
+    """Also if its next occurrence is far: such a row has no topic."""
+    rule = b"cron=0 9 * * *; zone=Europe/Paris"
+    own = {h.TIMER_REPEAT: rule, h.TIMER_VERSION: b"by-id/0/3", **own}
+    callback: Row = (7, "out", b"k", b"v", [("mine", b"1")], Origin("id-1", 900, 0))
+    line = written((occurrence_row(callback, own), Origin("id-1", 900, 0, "by-id/0/7")))
+    (timer,) = Reader(io.BytesIO(line))
+    assert timer.row[1] == "out"
+    sent = pending._record(timer, 0, 4, Settings(id_topic="by-id"))
+    assert sent.headers[-1] == (h.TIMER_IF, b"absent")
+    headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in sent.headers]
+    request = RequestRecord(0, sent.key, sent.value, headers, 1_000_000)
+    decoded = future_by_id.decode([request], 1000, by_headers=True, repeats=True)
+    assert (decoded.rejected, decoded.rows) == ([], {})
+    definition = decoded.definitions[0]
+    assert definition.row[1:5] == ("out", "k", b"v", [("mine", b"1")])
+    assert definition.rule.startswith(b"cron=0 9 * * *; zone=Europe/Paris; from=")
 
 
 @pytest.mark.parametrize(

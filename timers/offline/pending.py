@@ -20,7 +20,8 @@ between is one timer::
      "id": "order-17", "source": "timer-request-by-id/0/4711"}        (in the file this is one line)
 
 Bytes that are not text are ``{"base64": "..."}``. ``id`` is only there if the sender gave one, ``failed`` (a number of
-attempts) only if the timer has been tried and waits for another attempt.
+attempts) only if the timer has been tried and waits for another attempt. A timer that repeats is the line of its next
+occurrence, whose first headers have its rule: it is set as a timer that repeats again.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from timers.core.operation import ABSENT
 from timers.core.ports import Lost
 from timers.core.printable import json_value
 from timers.core.progress import SEAL, History, Progress
+from timers.core.repeating import target_of
 from timers.core.timer import DueRows, Origin, Row, TopicPartition, key_bytes, origin_of
 from timers.errors import InvalidTimerError, TimersError
 from timers.kafka.clients import librdkafka, max_message_bytes
@@ -210,9 +212,9 @@ class Writer:
 
     def add(self, row: Row, origin: Origin) -> None:
         """Add a timer. One that has failed before has no id: the id may be that of a newer timer by now."""
-        _, topic, key, value, headers, _ = row
+        _, _, key, value, headers, _ = row
         fields: dict[str, Any] = {
-            "topic": topic,
+            "topic": target_of(row),
             "key": json_value(key_bytes(key)),
             "value": json_value(value),
             "at": origin.due_s,

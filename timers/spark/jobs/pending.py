@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from timers.core.repeating import target_of
 from timers.core.timer import TopicPartition, key_bytes, origin_of
 from timers.kafka.topics import Cluster
 from timers.offline.pending import PendingReader, exported_topics
@@ -76,7 +77,7 @@ def _batches(settings: Settings, reader: PendingReader, tp: TopicPartition) -> I
     progress, found = reader.progress([tp])[tp], []
     for due_s, rows in reader.pending(tp, progress):
         for row in rows:
-            _, topic, key, *_ = row
+            topic, key = target_of(row), row[2]
             if topic == settings.canary_topic:
                 continue
             origin = origin_of(row, due_s, source(*tp, row[0], progress.cuts))

@@ -1,5 +1,5 @@
-"""Seeds with which the simulators of queues, markers, losses, snapshots and the engine on Spark find each mutation
-quickly.
+"""Seeds with which the simulators of queues, markers, repeating timers, losses, snapshots and the engine on Spark find
+each mutation quickly.
 
 A test runs the seed of its mutation in ``quick_seeds.json``. If this run finds the mutation no longer, the test warns,
 and looks for another seed, which takes seconds. ``make mutations-search`` renews the file.
@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.simulation import loss_mutations, marker_mutations, queue_mutations, snapshot_mutations
+from tests.simulation import loss_mutations, marker_mutations, queue_mutations, repeat_mutations, snapshot_mutations
 from tests.simulation.edits import applied
 from tests.simulation.kit.faults import Violation
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
 from tests.simulation.queue_brokers import Violation as QueueViolation
+from tests.simulation.repeat_simulator import RepeatSimulator
 from tests.simulation.simulator import SimulationFailed
 from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
 
@@ -58,6 +59,16 @@ def markers_find(rule: str, seed: int) -> bool:
         if isinstance(failure.__cause__, Violation):
             return True
         raise
+    return False
+
+
+def repeats_find(rule: str, seed: int) -> bool:
+    """Whether a simulated run with timers that repeat finds a mutation."""
+    try:
+        with applied(repeat_mutations.MUTATIONS[rule].changes):
+            RepeatSimulator(seed).run()
+    except SimulationFailed as failure:
+        return isinstance(failure.__cause__, Violation)
     return False
 
 
@@ -125,6 +136,7 @@ def all_mutations() -> dict[str, Finds]:
     return {
         **{f"queue: {rule}": partial(queue_finds, rule) for rule in queue_mutations.MUTATIONS},
         **{f"markers: {rule}": partial(markers_find, rule) for rule in marker_mutations.MUTATIONS},
+        **{f"repeats: {rule}": partial(repeats_find, rule) for rule in repeat_mutations.MUTATIONS},
         **{f"losses: {rule}": partial(losses_find, rule) for rule in loss_mutations.MUTATIONS},
         **{
             f"snapshots: {rule}": partial(snapshots_find, rule)

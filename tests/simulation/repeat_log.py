@@ -262,7 +262,7 @@ class RepeatOracle(IdOracle):
                     continue
                 assert due_s is not None
                 entry = repeated(due_s, offset, append_s, chain, is_last=follows.is_last)
-                states[id] = State(entry, offset, None if follows.is_last else known.version)
+                states[id] = State(entry, offset, known.version)
                 lives[id].append(request)
                 continue
             former = known if known is not None and not self._is_over(known.entry, time_s) else None
@@ -320,7 +320,8 @@ class RepeatOracle(IdOracle):
         if record.offset in decoded.definitions and former is not None and former.version is not None:
             asked = self.log.records[former.version]
             holes = any(former.version < hole.before_offset <= record.offset for hole in progress.holes)
-            if not holes and _asks(asked) == _asks(record):
+            has_ended = repeating(former.entry) is None and append_s >= former.entry[0]
+            if not holes and not has_ended and _asks(asked) == _asks(record):
                 refusal = UNCHANGED
         if refusal is None and condition is not None and record.offset in progress.late_changes:
             refusal = TOO_LATE

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
+from tests.simulation import quick_seeds
+from tests.simulation.repeat_mutations import MUTATIONS
 from tests.simulation.repeat_rules import SimRule
 from tests.simulation.repeat_simulator import RepeatSimulator
 
@@ -28,6 +31,11 @@ def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
 def test_no_later_run_with_timers_that_repeat_breaks_a_promise(first: int) -> None:
     for seed in range(first, first + 100):
         RepeatSimulator(seed).run()
+
+
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_a_broken_rule_of_timers_that_repeat_is_found(rule: str) -> None:
+    assert quick_seeds.is_found(f"repeats: {rule}", partial(quick_seeds.repeats_find, rule), 40), "no run found it"
 
 
 def test_the_rules_of_the_simulation_follow_clocks() -> None:

@@ -1,0 +1,31 @@
+"""Changes that each break one rule of timers that repeat [I37]. Runs of :mod:`repeat_simulator` must find each one."""
+
+from __future__ import annotations
+
+from tests.simulation.edits import changed
+
+MUTATIONS = {
+    "an occurrence counts whatever it follows": changed(
+        ("chain is None or (offset_of(chain), request_of(chain)) != follows[:2] or due_s is None", "chain is None"),
+    ),
+    "no occurrence follows": changed(("if output.followers:\n    ...(output.followers)", "pass")),
+    "fires in its own append second": changed(
+        ("...(chain, append_s, max(append_s, now_s))", "...(chain, append_s - 1, max(append_s, now_s))"),
+    ),
+    "an entry is over while it goes on": changed(("if repeating(entry):\n    return False", "pass")),
+    "a waypoint is sent": changed(
+        (
+            "occurrence = occurrence_of(row)",
+            """
+occurrence = occurrence_of(row)
+occurrence = occurrence if occurrence.nominal_s is not None else occurrence._replace(nominal_s=due_s)
+""",
+        ),
+    ),
+    "an occurrence goes cold": changed(
+        (
+            "row[0] in decoded.follows or not is_far(due_s, record.timestamp // 1000, horizon_s)",
+            "not is_far(due_s, record.timestamp // 1000, horizon_s)",
+        )
+    ),
+}

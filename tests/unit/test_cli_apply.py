@@ -102,6 +102,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     monkeypatch.setattr(command, "load_settings", Settings)
     monkeypatch.setattr(command, "WorkerToAsk", lambda named: fleet)
     monkeypatch.setattr(command, "say_zone_data", lambda settings: None)
+    monkeypatch.setattr(command, "warn_of_missing_topics", lambda settings, topics: None)
     monkeypatch.setattr(AsyncTimersClient, "update_if", lambda client, *given, **named: fleet.update(*given, **named))
     monkeypatch.setattr(AsyncTimersClient, "cancel", lambda client, id, **named: fleet.cancel(id, **named))
     return fleet
@@ -170,6 +171,19 @@ def test_a_single_timer_with_the_header_of_the_set_is_not_cancelled(fleet: Fleet
     assert sorted(fleet.timers) == ["daily", "load", "reminder"]
 
 
+def test_a_rule_that_is_over_refuses_no_file_and_is_not_cancelled(fleet: Fleet, run: Runs) -> None:
+    run(FILE)
+    over = FILE.replace("every: 15m", 'every: 15m, until: "2020-01-31T12:00:00Z"')
+    code, _, err = run(over, "--prune")
+    assert code == 0 and "line 5: load is over since 2020-01-31T12:00:00Z, and is not set" in err
+    assert "load" in fleet.timers
+
+
+def test_a_topic_of_the_engine_is_refused_before_anything_is_asked(fleet: Fleet, run: Runs) -> None:
+    code, _, err = run(FILE.replace("topic: reports", "topic: timer-request"), "--dry-run")
+    assert code == 2 and "is one of the engine" in err
+
+
 def test_a_timer_of_another_set_or_of_none_is_taken_over_and_shown_so(fleet: Fleet, run: Runs) -> None:
     run(FILE.replace("billing", "other"))
     _, out, _ = run(FILE, "--dry-run")
@@ -203,4 +217,4 @@ def test_a_wrong_file_changes_nothing(fleet: Fleet, run: Runs, capsys: pytest.Ca
     assert "no-such-file.yaml: No such file" in capsys.readouterr().err
     code, out, err = run(FILE.replace("Europe/Paris", "Europe/Pari"))
     assert (code, out, fleet.sent) == (2, "", [])
-    assert "line 4: " in err and "Europe/Pari" in err
+    assert [line[:7] for line in err.splitlines()[:1]] == ["line 4:"] and "Europe/Pari" in err and "\\n" not in err

@@ -13,9 +13,9 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, worker_option
 from timers.cli.repeats import say_zone_data
-from timers.cli.timers import AT_ONCE, Pages
+from timers.cli.timers import AT_ONCE, Pages, warn_of_missing_topics
 from timers.core.grouping import groups
-from timers.errors import QueryError, TimersError
+from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.counted import counted
 from timers.wire import query as wire
 from timers.wire.query import Query, Timer
@@ -88,22 +88,35 @@ def apply(file: str, prune: bool, dry_run: bool, worker: str | None, output: Out
 
     docs/repeating.md says more.
     """
-    from timers.client import wanted  # not at the top: `--help` needs no protobuf
+    from timers.client import wanted
+    from timers.client.request import Encoder  # not at the top: `--help` needs no protobuf
 
     try:
         with click.open_file(file, "rb") as stream:
             text = stream.read(wanted.MAX_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"{file}: {error.strerror}") from None
-    asked = wanted.read(text, time.time_ns(), say)
+    try:
+        asked = wanted.read(text, time.time_ns(), say)
+    except InvalidTimerError as error:
+        first, *others = str(error).split("\n")
+        for line in others:
+            say(line)
+        raise InvalidTimerError(first) from None
+    for sentence in asked.over.values():
+        say(sentence)
     settings = load_settings()
+    encode = Encoder(settings.max_request_bytes, settings.own_topics)
+    for request in asked.timers.values():
+        encode(request)
     asking = WorkerToAsk(worker)
     present, are_shown = _present(asking, asked)
     steps = plan(asked, present, prune=prune)
     for step in steps:
         _show(step, output, dry_run=dry_run)
     changes = [step for step in steps if step.action != "unchanged"]
-    kept = sorted(id for id in present.keys() - asked.timers.keys())
+    warn_of_missing_topics(settings, {str(request.topic) for request in asked.timers.values()})
+    kept = sorted(present.keys() - asked.timers.keys() - asked.over.keys())
     if kept and not prune:
         are = "is" if len(kept) == 1 else "are"
         say(f"{counted(len(kept), 'timer')} of {asked.name} {are} not in the file, such as {kept[0]} (--prune cancels)")
@@ -133,7 +146,7 @@ def plan(asked: WantedSet, present: Mapping[str, Timer], *, prune: bool) -> list
         lines = differences(None if timer is None else of_answer(timer), of_request(request))
         action = "set" if timer is None else "change" if lines else "unchanged"
         steps.append(Step(id, action, lines, timer))
-    for id in sorted(present.keys() - asked.timers.keys()) if prune else ():
+    for id in sorted(present.keys() - asked.timers.keys() - asked.over.keys()) if prune else ():
         gone = [f"- {name}: {text}" for name, text in of_answer(present[id]).items()]
         steps.append(Step(id, "cancel", gone, present[id]))
     return steps
@@ -171,6 +184,8 @@ def _found(asking: WorkerToAsk, id: str, with_values: bool) -> Timer | None:
         timers: list[Timer] = answer["timers"]
         if not timers:
             return None
+        if timers[0]["state"] == wire.COLD:
+            return timers[0]
         if timers[0]["state"] == wire.PENDING and "topic" in timers[0]:  # else the next occurrence is not read yet
             return timers[0]
         if timers[0].get("due", 0) < time.time() - TRIES * AGAIN_S:  # it was a single one

@@ -174,7 +174,7 @@ def schedule(
         return REFUSED_CODE
     more = {} if told.verdict is None else {"verdict": told.verdict, "version": told.version}
     show_due(output, told, due_s, "it fires at once", **more)
-    _warn_of_missing_topics(settings, [topic])
+    warn_of_missing_topics(settings, [topic])
     if rule["zone"]:
         say_zone_data(settings)
     return 0
@@ -241,7 +241,7 @@ def _create_topics(settings: Settings, topics: Iterable[str]) -> None:
         topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
 
 
-def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
+def warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
     """The timers are set, and their ids are printed: so an answer that does not come is no failure of the command."""
     from timers.kafka import topic_admin
 
@@ -288,7 +288,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
         if timer_id is not None:
             due_s = request.first_due(int(time.time()))
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
-    _warn_of_missing_topics(settings, topics)
+    warn_of_missing_topics(settings, topics)
     if failure is not None:
         numbers = [str(number) for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None]
         shown, left = ", ".join(numbers[:_MAX_BAD_LINES]), len(numbers) - _MAX_BAD_LINES

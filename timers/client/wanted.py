@@ -11,7 +11,9 @@ The file is YAML, of which JSON is a part. Its timers have the fields of :mod:`t
         key: paris
         value: {"kind": "daily"}
 
-Each timer gets the header :data:`SET` with the name of the set. Its callbacks have it, too.
+Each timer gets the header :data:`SET` with the name of the set. Its callbacks have it, too: workers keep no other
+headers of a request than those of its callback, and list the timers of a set by it. So a receiver may copy it to timers
+of its own. Of what has the header, only timers that repeat belong to the set.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 
 from timers.client.request import TimerRequest, id_key, tell
-from timers.client.timer_lines import parse_fields
+from timers.client.timer_lines import parse_fields, repeat_of
 from timers.core.printable import json_value, quoted
 from timers.errors import InvalidTimerError
 from timers.wire.headers import SET, TOKEN
+from timers.wire.query import format_due
 from timers.wire.repeat import Repeat, RepeatError
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -50,6 +53,8 @@ class WantedSet(NamedTuple):
     name: str
     timers: dict[str, TimerRequest]
     """Id -> timer, whose rule comes again."""
+    over: dict[str, str]
+    """Id of a timer whose last moment has passed -> a sentence. It is not set, and not cancelled."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it has no types
@@ -106,12 +111,17 @@ def read(text: bytes, now_ns: int, say: Callable[[str], object] = tell) -> Wante
             f"set is {quoted(str(name)[:100])}: name the set with 1 to 100 letters, digits, dots, _ and -: billing"
         )
     timers: dict[str, TimerRequest] = {}
+    over: dict[str, str] = {}
     wrong: list[str] = []
     for line, each in zip(lines, fields["timers"], strict=True):
         try:
+            until_s = _over_s(each, now_ns, say)
+            if until_s is not None:
+                over[each["id"]] = f"line {line}: {each['id']} is over since {format_due(until_s)}, and is not set"
+                continue
             request = _timer(each, name, now_ns, lambda note, line=line: say(f"line {line}: {note}"))  # type: ignore[misc]
             assert request.id is not None
-            if request.id in timers:
+            if request.id in timers or request.id in over:
                 raise InvalidTimerError(f"id {quoted(request.id)} is there twice")
             timers[request.id] = request
         except InvalidTimerError as error:
@@ -119,7 +129,7 @@ def read(text: bytes, now_ns: int, say: Callable[[str], object] = tell) -> Wante
     if wrong:
         more = [f"and {len(wrong) - MAX_NAMED} more"] if len(wrong) > MAX_NAMED else []
         raise InvalidTimerError("\n".join([f"nothing was changed, {len(wrong)} wrong:", *wrong[:MAX_NAMED], *more]))
-    return WantedSet(name, timers)
+    return WantedSet(name, timers, over)
 
 
 def _load(text: bytes) -> tuple[Any, list[int]]:
@@ -141,6 +151,15 @@ def _load(text: bytes) -> tuple[Any, list[int]]:
     pairs = node.value if isinstance(node, yaml.MappingNode) else []
     found = next((value for key, value in pairs if key.value == "timers"), None)
     return fields, [each.start_mark.line + 1 for each in found.value] if isinstance(found, yaml.SequenceNode) else []
+
+
+def _over_s(fields: Any, now_ns: int, say: Callable[[str], object]) -> int | None:
+    """The last moment of a timer that has passed; None: it has not, or the timer is wrong. A file that was right must
+    not be refused only because time has passed."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("id"), str) or fields.get("repeat") is None:
+        return None
+    repeat = repeat_of(fields["repeat"], say)
+    return repeat.until_s if repeat.until_s is not None and repeat.until_s <= now_ns // 10**9 else None
 
 
 def _timer(fields: Any, name: str, now_ns: int, say: Callable[[str], object]) -> TimerRequest:

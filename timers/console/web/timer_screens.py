@@ -280,7 +280,10 @@ async def next_occurrences(page: Page) -> Reply:
 @screen("/timer/next")
 async def next_of_timer(page: Page) -> Reply:
     """When a timer that repeats fires next: a part of its page."""
-    (timer, *_) = (await page.api("getTimer", id=_id(page)))["timers"]
+    found = (await page.api("getTimer", id=_id(page)))["timers"]
+    timer = found[0] if found else {}
+    if not (rule_fields(timer).keys() & {"cron", "every"}):  # it has ended, or is a single one by now
+        return page.show("parts/next.html", found=None)
     return page.show("parts/next.html", found=await _upcoming(page, rule_fields(timer), timer["id"]))
 
 

@@ -205,6 +205,12 @@
     }
   });
 
+  // What is typed beside a choice chooses it.
+  addEventListener("input", (event) => {
+    const choice = event.target.type !== "radio" && event.target.closest?.(".choice")?.querySelector("input[type=radio]");
+    if (choice) choice.checked = true;
+  }, { capture: true });
+
   // ---- changes in steps --------------------------------------------------------------------------------------------
   // Each answer has the form of the next step. The buttons are outside of the answers, so they stay where they are.
   function runSteps(box, runs) {

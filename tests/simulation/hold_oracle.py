@@ -138,10 +138,12 @@ class HoldChecks:
             self.counts["resumes"] += 1
 
     def _check_ended(self, machine: TopicPartition, hold: Hold, before: Progress, after: Progress) -> None:
+        # A pause that found no room, and the commands after it, are not taken: these may have an effect all the same.
+        newest = self.commands[-1].number if self.commands and _is_full(before) else after.taken
         by_command = [
             each.over_s
             for each in self.commands
-            if each.target == hold.target and not each.is_paused and before.taken < each.number <= after.taken
+            if each.target == hold.target and not each.is_paused and before.taken < each.number <= newest
         ]
         by_itself = [hold.over_s] if 0 < hold.until_s <= hold.resumed_s else []
         if hold.over_s not in by_command + by_itself:
@@ -216,7 +218,7 @@ class HoldChecks:
     def note_step(self, runner: SimRunner) -> None:
         """Note what a machine knows before a step."""
         self._released_s = runner.machine.released_s
-        if self._is_full(runner):
+        if _is_full(runner.machine.progress):
             self._full.add(runner.name)
         elif runner.loop._ticks:
             self._full.discard(runner.name)
@@ -287,14 +289,9 @@ class HoldChecks:
                 raise Violation(f"{how}, of which {allowed} were to be sent, after {hold}")
             self.counts["paces in time"] += 1
 
-    @staticmethod
-    def _is_full(runner: SimRunner) -> bool:
-        """Whether a machine has no room for another pause."""
-        return sum(hold.reason == PAUSE for hold in runner.machine.progress.holds) >= fired.MOST_PAUSES
-
     def _check_taken(self, runner: SimRunner, known: int, second: int) -> None:
         progress = runner.machine.progress
-        if known > progress.taken and not (self._is_full(runner) or runner.name in self._full):
+        if known > progress.taken and not (_is_full(progress) or runner.name in self._full):
             raise Violation(f"{runner.name} is idle, knows command {known}, and has taken {progress.taken} only")
         for command in {each.target: each for each in self.commands}.values():
             if command.number <= progress.taken:
@@ -308,3 +305,8 @@ class HoldChecks:
         for machine, log in self._logs.items():
             if log.progress.holds:
                 raise Violation(f"{machine} has holds that do not end: {log.progress.holds}")
+
+
+def _is_full(progress: Progress) -> bool:
+    """Whether there is no room for another pause."""
+    return sum(hold.reason == PAUSE for hold in progress.holds) >= fired.MOST_PAUSES

@@ -33,8 +33,8 @@ class LeapsAddUp(ClockGuard):
 
 
 HAS_FIRED = (
-    "not progress.is_past(key)",
-    "not key <= progress.fired_through",
+    "progress.is_past(key_of(entry))",
+    "key_of(entry) <= progress.fired_through",
 )
 
 CHANGED = {

@@ -128,7 +128,7 @@ QUERIES = st.builds(
 PLACES = st.none() | st.tuples(st.just("orders"), st.integers(0, 99))
 COUNTS = st.builds(wire.Query, *SELECTION, after=AFTER, by_s=st.integers(1, wire.MAX_GROUP_S), partition=PLACES).map(
     lambda query: query._replace(
-        limit=wire.DEFAULT_LIMIT, with_values=False, prefix="", key=None, is_part_of_quick=False
+        limit=wire.DEFAULT_LIMIT, with_values=False, prefix="", key=None, set="", is_part_of_quick=False
     )
 )
 

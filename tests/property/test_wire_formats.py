@@ -219,7 +219,7 @@ def test_a_verdict_is_json_and_read_as_it_was_told(
     told = Verdict(id.encode(), 7, said, due_s, version)
     value = verdict.encode(told, "ids/3/{}".format, elsewhere)
     source = None if version is None or version == NO_VERSION else f"ids/3/{version}"
-    assert verdict.decode(value) == (id, said, due_s, source)
+    assert verdict.decode(value) == (id, said, due_s, source, None)
     named = {} if version is None else {"version": source}
     if elsewhere is not None:
         named["hint"] = f"Kafka's client for Java (murmur2) puts this id on partition {elsewhere}"

@@ -91,7 +91,7 @@ def test_no_run_with_pauses_breaks_a_promise(seeds: range) -> None:
         simulator.run()
         counts += simulator.checkers.holds.counts
     assert min(counts[each] for each in ("pauses", "resumes", "held", "released")) > len(seeds)
-    assert min(counts[each] for each in ("changed pauses", "noisy", "other paces")) > len(seeds) // 10
+    assert min(counts[each] for each in ("changed pauses", "noisy", "other paces")) >= len(seeds) // 10
 
 
 @pytest.mark.parametrize("steps", [500, pytest.param(2000, marks=pytest.mark.long)])

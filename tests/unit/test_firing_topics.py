@@ -54,10 +54,9 @@ def cluster(targets: Targets) -> SimAdmin:
 def ask(targets: Targets, topic: str, *, retried: bool = False) -> int | DeliveryProblem:
     """The route of a topic, after the brokers have answered."""
     found = targets.route(topic, retried=retried)
-    if found is None:
+    while found is None:  # what was created meanwhile is asked about again
         assert targets.wait([topic], lambda: True)
         found = targets.route(topic, retried=retried)
-    assert found is not None
     return found
 
 

@@ -69,8 +69,9 @@ class RepeatCheckers(Checkers):
         return self._formats[record.topic].decoder(level, False)([record], self._settings.max_request_bytes)
 
     def check(self, runner: SimRunner | None = None) -> None:
-        if runner is not None:
-            self._newest_s = max(self._newest_s, runner.tick_s)
+        # A worker may have committed, and died, with a tick of which no runner is left.
+        ticked_s = -1 if runner is None else runner.tick_s
+        self._newest_s = max(self._newest_s, self._log.clock.now_s, ticked_s)
         super().check(runner)
 
     def _request(self, record: SimRecord, runner: SimRunner | None) -> None:
@@ -379,6 +380,8 @@ class RepeatSimulator(Simulator):
             for worker in self.workers:
                 worker.crash()
         seconds = random.choice([8, 15, 70, 900, 3600, random.randint(1, 9000)])
+        if self._pauses is not None:  # the oracle of holds knows only short gaps between ticks
+            seconds = min(seconds, 15)
         self.clock.advance_ms(seconds * 1000)
         self._tick()
         return f"for {seconds} s"
@@ -423,6 +426,8 @@ class RepeatSimulator(Simulator):
         for name in (machine for machine in self.machines if machine[0] == ID_REQUEST):
             runner = self._owner[name].runners.get(name) if name in self._owner else None
             if runner is None or runner.machine.position < self.log.last_stable(*name):
+                return False
+            if runner.machine.progress.holds:  # a release is under way
                 return False
             if (due_s := runner.machine.oldest_due_s) is not None and due_s <= now_s:
                 return False

@@ -91,6 +91,8 @@ class HoldChecks:
             raise Violation(f"{machine} has taken commands up to {before.taken}, and then up to {after.taken}")
         if sum(hold.reason == PAUSE for hold in after.holds) > fired.MOST_PAUSES:
             raise Violation(f"{machine} has more pauses than there is room for: {after.holds}")
+        if _is_full(after):  # also if a hold ends in the same step
+            self._full.add(machine)
         held, log = self._held[machine], self._logs[machine]
         of_targets = {hold.target for hold in before.holds if hold.end is None}
         for offset, request in log.timers():

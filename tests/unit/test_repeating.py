@@ -327,10 +327,18 @@ def test_the_record_of_an_occurrence_is_found_when_it_sends_a_later_one() -> Non
 )
 def test_what_the_engine_does_not_write_is_a_dead_letter(headers: list[tuple[str, bytes]]) -> None:
     decoded = read(headers)
-    assert len(decoded.rejected) == 1
+    (rejected,) = decoded.rejected
+    if all(name in dict(headers) for name in (h.TIMER_REPEAT, h.TIMER_DUE, h.TIMER_FOLLOWS)):
+        assert rejected.code in ("repeat-invalid", "key-not-a-number", "key-in-milliseconds")
     assert not decoded.rows
     assert not decoded.definitions
     assert not decoded.operations
+
+
+def test_the_reason_is_in_the_code() -> None:
+    over = [(h.TIMER_REPEAT, b"every=10; until=%d" % NOW_S)]
+    assert [each.code for each in read(over).rejected] == ["repeat-over"]
+    assert [each.code for each in read(changed(h.TIMER_FOLLOWS, b"-1")).rejected] == ["repeat-invalid"]
 
 
 def test_below_the_level_records_are_read_as_before() -> None:

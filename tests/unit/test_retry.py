@@ -15,7 +15,7 @@ from timers.client.request import Encoder, TimerRequest
 from timers.client.retry import Backoff, DeadLetterRecord, ReceivedMessage, plan
 from timers.core.timer import Origin
 from timers.errors import InvalidTimerError
-from timers.kafka.request_formats import REQUEST_FORMATS
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
@@ -148,3 +148,17 @@ def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
     ((row,),) = future.decode([RequestRecord(7, due, value, as_bytes(headers) or None, 0)], 1000).rows.values()
     assert row == (7, "orders", wanted, b"v", None, None)
     assert future.rebuild_request(row, Origin("", DUE_S, 0)) == (due, value, list(headers or ()))
+
+
+@pytest.mark.parametrize("id", [None, "order-1"])
+@pytest.mark.parametrize("key", [None, b"\xff\x00", "text", ""])
+def test_ids_of_schemas_that_a_caller_gives_reach_the_callback(key: Any, id: Any) -> None:
+    """Those of a ``Future`` do not, so it is a request without protobuf."""
+    given = [("__value_schema_id", b"\x01v"), ("a", b"1")]
+    request = TimerRequest("orders", key, b"v", DUE_S, headers=given, token="t", id=id)
+    sent, value, headers = Encoder(1000)(request)
+    (by_id,) = (each.request_format for each in REQUEST_FORMATS if each.request_format.has_conditions)
+    format = NATIVE if id is None else by_id
+    ((row,),) = format.newest([RequestRecord(7, sent, value, as_bytes(headers), 0)], 1000).rows.values()
+    wanted = key.encode() if isinstance(key, str) else key
+    assert row[1:5] == ("orders", wanted, b"v", [*given, ("callback-token", b"t")])

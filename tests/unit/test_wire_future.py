@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from timers.core.levels import REPEATS
 from timers.core.timer import Origin
+from timers.kafka.request_formats import NATIVE
 from timers.v1.future_pb2 import Future
 from timers.wire import future
 
@@ -134,6 +136,32 @@ def test_headers_keep_their_order_without_those_of_the_engine() -> None:
     sent = [("a", b"1"), ("timer-id", b"forged"), ("a", None), ("timer-", b""), ("Timer-x", b"\xff"), ("", b"")]
     [row] = future.decode([record(b"5", headers=sent)], 1000).rows[5]
     assert row[4] == [("a", b"1"), ("a", None), ("Timer-x", b"\xff"), ("", b"")]
+
+
+SCHEMA_IDS = [("__key_schema_id", b"\1k"), ("__value_schema_id", b"\1v")]
+"""As a serializer of a registry adds them."""
+
+
+@pytest.mark.parametrize("other", [[], [("timer-key", None)]])
+def test_schema_ids_of_a_future_do_not_reach_its_callback(other: Any) -> None:
+    """A deserializer would read the payload by the schema of the Future. Below the level, stores have these headers."""
+    sent = [record(b"5", headers=[*SCHEMA_IDS, ("a", b"1"), *other])]
+    for level, kept in ((REPEATS - 1, [*SCHEMA_IDS, ("a", b"1")]), (REPEATS, [("a", b"1")])):
+        [row] = NATIVE.decoder(level, rejects_overdue=False)(sent, 1000).rows[5]
+        assert row[4] == kept
+    [row] = NATIVE.newest([record(b"5", headers=[*SCHEMA_IDS, *other])], 1000).rows[5]
+    assert row[4] is None
+
+
+def test_schema_ids_of_a_payload_reach_its_callback_also_from_a_request_that_is_written_anew() -> None:
+    sent = record(b"5", b"payload", [*SCHEMA_IDS, ("timer-topic", b"orders"), ("timer-key", b"k")])
+    [row] = NATIVE.newest([sent], 1000).rows[5]
+    assert row[1:5] == ("orders", b"k", b"payload", SCHEMA_IDS)
+    for key in (b"k", None, "k"):
+        changed = (*row[:2], key, *row[3:])
+        again = record(*NATIVE.rebuild_request(changed, Origin("x/0/0", 5, 0)))
+        [found] = NATIVE.newest([again], 1000).rows[5]
+        assert found[1:5] == ("orders", b"k" if key == "k" else key, b"payload", SCHEMA_IDS)
 
 
 @pytest.mark.parametrize("headers", [None, (), [("timer-due", b"1")]])

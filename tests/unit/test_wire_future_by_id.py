@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from timers.core.levels import REPEATS
 from timers.core.timer import Origin
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.machines.store import layout
@@ -36,6 +37,23 @@ def test_conditions_and_append_seconds_are_read() -> None:
     assert decoded.conditions == {2: "absent", 3: "ids/0/2", 4: "ids/0/2"}
     assert decoded.append_s == dict.fromkeys((1, 2, 3, 4), APPEND_MS // 1000)
     assert [row[4] for row in decoded.rows[1_900_000_000]] == [None, None, None], "callbacks do not have the header"
+
+
+def test_schema_ids_of_a_future_do_not_reach_its_callback() -> None:
+    """Nor those of a timer that repeats; those of a payload do."""
+    (by_id,) = (each.request_format for each in REQUEST_FORMATS if each.request_format.has_conditions)
+    ids: list[tuple[str, bytes | None]] = [("__value_schema_id", b"1"), ("__key_schema_id", b"2")]
+    topic: tuple[str, bytes | None] = ("timer-topic", b"orders")
+    sent = [record(1, *ids, ("a", b"1")), record(2, *ids), record(3, *ids, topic)]
+    rows = by_id.newest(sent, 1000).rows[1_900_000_000]
+    assert [row[4] for row in rows] == [[("a", b"1")], None, ids]
+    rows = by_id.decoder(REPEATS - 1, rejects_overdue=False)(sent, 1000).rows[1_900_000_000]
+    assert [row[4] for row in rows] == [[*ids, ("a", b"1")], ids, ids]
+    rule: tuple[str, bytes | None] = ("timer-repeat", b"every=60")
+    for more, kept in (([], None), ([topic], ids)):
+        repeating = RequestRecord(4, b"id", VALUE, [*ids, *more, rule], APPEND_MS, timestamp_type=1)
+        definition = by_id.newest([repeating], 1000).definitions[4]
+        assert definition.row[4] == kept
 
 
 @pytest.mark.parametrize(

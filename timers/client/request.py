@@ -23,6 +23,7 @@ from timers.wire import headers as names
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
+from timers.wire.future import encode_by_headers
 from timers.wire.headers import Header
 from timers.wire.instants import epoch_second, parse_instant, parse_local
 from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat
@@ -131,12 +132,15 @@ class Encoder:
                     f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                     "reference instead of the data"
                 )
-            if extra_headers or id is not None:
-                sent = [*_headers(headers, token), *extra_headers]
-                if id is None:
-                    return self._record_key, payload, sent
-                return id_key(id), payload, [*sent, *future_by_id.encode_headers(due_s)]
-            return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
+            if not headers and not extra_headers and token is None and id is None:
+                return self._record_key, payload, None
+            sent = [*_headers(headers, token), *extra_headers]
+            if names.has_schema_ids(sent):  # of key and payload of the callback: those of a Future do not arrive
+                payload = future.callBack
+                sent += encode_by_headers(topic, None if extra_headers else future.callBackKey)
+            if id is None:
+                return self._record_key, payload, sent
+            return id_key(id), payload, [*sent, *future_by_id.encode_headers(due_s)]
         except InvalidTimerError:
             raise
         except Exception as error:  # objects of callers convert and compare themselves, as those of numpy and pandas do

@@ -36,7 +36,8 @@ HOLDS = 10
 """From this level on, progress may have holds [I33], and a machine takes the commands about targets."""
 
 REPEATS = 11
-"""From this level on, a request with an id and a rule is a timer that repeats [I37]."""
+"""From this level on, a request with an id and a rule is a timer that repeats [I37]. The callback of a ``Future`` does
+not get the headers of a schema registry (:data:`timers.wire.headers.SCHEMA_IDS`), which describe the ``Future``."""
 
 SUPPORTED = REPEATS
 """The highest level that this version of the project supports."""

@@ -37,7 +37,10 @@ NATIVE = RequestFormat(
     future.decode,
     future.rebuild_request,
     allows_cold_tier=True,
-    decode_from_level={BY_HEADERS: partial(future.decode, by_headers=True)},
+    decode_from_level={
+        BY_HEADERS: partial(future.decode, by_headers=True),
+        REPEATS: partial(future.decode, by_headers=True, drops_schema_ids=True),
+    },
 )
 
 REQUEST_FORMATS = (

@@ -146,6 +146,8 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool, enco
     flat = (piece for name, content in headers for piece in (name.encode(), content))
     pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *flat])
     content = hashlib.sha256(pieces).hexdigest()[:HASH_DIGITS]
+    if h.has_schema_ids(headers):  # of key and value of the callback: those of a Future do not arrive
+        request, headers = value, [*headers, *future.encode_by_headers(topic, key)]
     return content, due_s, request, [*headers, *future_by_id.encode_headers(due_s), *CONDITION]
 
 

@@ -122,6 +122,10 @@ TOKEN = "callback-token"
 because such headers do not reach the receiver."""
 
 
+SCHEMA_IDS = frozenset(("__key_schema_id", "__value_schema_id"))
+"""Headers in which serializers of a schema registry say how they wrote key and value of the record."""
+
+
 def identity(id: bytes, source: bytes) -> list[Header]:
     """Return the headers of a callback that identify its timer; ``timer-source`` only if the id is not the source."""
     return [(TIMER_ID, id)] if id == source else [(TIMER_SOURCE, source), (TIMER_ID, id)]
@@ -172,3 +176,16 @@ def timer_headers(headers: Sequence[Header]) -> dict[str, bytes | None]:
 def without_timer_headers(headers: Sequence[Header]) -> list[Header]:
     """Return the headers that go from a request to its callback, in order, with repeated names and null values."""
     return [header for header in headers if not header[0].startswith(PREFIX)]
+
+
+def without_schema_ids(headers: Sequence[Header]) -> list[Header]:
+    """Return the headers that go to the callback of a ``Future`` from level :data:`timers.core.levels.REPEATS` on.
+
+    Its schema, and that of the record's key, are not those of the callback.
+    """
+    return [header for header in headers if header[0] not in SCHEMA_IDS]
+
+
+def has_schema_ids(headers: Sequence[Header]) -> bool:
+    """Return whether headers name schemas of a registry."""
+    return any(name in SCHEMA_IDS for name, _ in headers)

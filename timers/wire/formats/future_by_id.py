@@ -146,7 +146,8 @@ def decode(
     Args:
         by_headers: whether the feature level allows requests without protobuf.
         needs_value: whether it rejects a null value with a header of a request. Below it, such a record is a cancel.
-        repeats: whether it allows timers that repeat.
+        repeats: whether it allows timers that repeat, and callbacks of a ``Future`` are without the headers of a
+            schema registry.
     """
     decoded = Decoded()
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
@@ -174,7 +175,8 @@ def decode(
                 due_s = decode_due(headers)
                 seconds[b"%d" % due_s] = due_s
                 if own:
-                    callback_headers = h.without_timer_headers(headers) or None
+                    kept = h.without_timer_headers(headers)
+                    callback_headers = future.callback_headers(kept, own, repeats) or None
                     published_again = own.get(h.TIMER_AGAIN) is not None and due_s * 1000 <= record.timestamp
             if own is None or len(own) == 1:
                 try:
@@ -261,7 +263,9 @@ def _decode_repeating(
     most = max_request_bytes if is_definition else max(max_request_bytes, MAX_VALUE_BYTES)
     topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
     due_s = timestamp_s if is_definition else decode_due(record.headers)
-    callback_headers = h.without_timer_headers(record.headers) or None
+    callback_headers = (
+        future.callback_headers(h.without_timer_headers(record.headers), own, drops_schema_ids=True) or None
+    )
     callback: Row = (offset, topic, key, payload, callback_headers, Origin(id, due_s, 0))
     if is_definition:
         _check_definition(record, own, repeat)
@@ -378,7 +382,7 @@ def encode_occurrence(follower: Follower, source: Callable[[int], str]) -> tuple
     if isinstance(key, str):
         value = future.encode(topic, key, value)
     else:
-        headers += [(h.TIMER_TOPIC, topic.encode()), *([] if key is None else [(h.TIMER_KEY, key)])]
+        headers += future.encode_by_headers(topic, key)
     version = source(follower.follows).encode() if follower.version is None else follower.version
     headers += [
         (h.TIMER_DUE, b"%d" % follower.due_s),

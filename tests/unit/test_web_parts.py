@@ -79,6 +79,11 @@ def test_a_value_has_three_forms() -> None:
     assert {value: best_form(value) for value in forms} == forms
     assert in_form(b'{"a":"\xc3\xbc"}', "text") == ('{"a":"ü"}', "")
     assert in_form(b'{"a":"\xc3\xbc"}', "json") == ('{\n  "a": "ü"\n}', "")
+    kept = '{"n": 99999999999999999.99, "m": [1.50, [], {}, [-0.0]], "n": null, "t": true}'
+    told = in_form(kept.encode(), "json")[0]
+    assert "".join(line.strip() for line in told.split("\n")).replace(",", ", ") == kept, "its digits, and both names"
+    assert json.loads(told) == json.loads(kept) and told.split("\n")[2:4] == ['  "m": [', "    1.50,"]
+    assert in_form(b"[NaN]", "json") == ("", "It is not JSON.")
     assert in_form(b"\xffA", "hex")[0].endswith("ff 41" + " " * 44 + ".A")
     assert "UTF-8" in in_form(b"\xff", "text")[1] and "not JSON" in in_form(b"[" * 100_000, "json")[1]
 

@@ -366,6 +366,28 @@ def _json(value: Any) -> str:
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
+def laid_out(text: str) -> str:
+    """A JSON text on several lines, with its digits and with names that an object has twice.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return _laid_out(json.loads(text, object_pairs_hook=tuple, parse_float=_Number), "\n")
+
+
+def _laid_out(value: Any, line: str) -> str:
+    """The text of a value whose objects are tuples of pairs; ``line`` is a line end with the indent."""
+    if not isinstance(value, tuple | list) or not value:
+        return "{}" if value == () else _json(value)
+    inner = f"{line}  "
+    if isinstance(value, tuple):
+        lines, ends = [f"{_text(name)}: {_laid_out(each, inner)}" for name, each in value], "{}"
+    else:
+        lines, ends = [_laid_out(each, inner) for each in value], "[]"
+    return f"{ends[0]}{inner}{f',{inner}'.join(lines)}{line}{ends[1]}"
+
+
 def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
     pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):

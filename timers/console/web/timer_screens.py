@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from timers.client.request import parse_duration
-from timers.client.timer_lines import repeat_of
+from timers.client.timer_lines import laid_out, repeat_of
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
@@ -229,7 +229,7 @@ def in_form(content: bytes, form: str) -> tuple[str, str]:
         return "", "It is not text in UTF-8: see it as hex."
     if form == "json":
         try:
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            text = laid_out(text)
         except (ValueError, RecursionError):
             return "", "It is not JSON."
     return text[:SHOWN_BYTES], ""

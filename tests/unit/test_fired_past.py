@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from tests.harness.constants import Constants
 from timers.errors import TimersError
@@ -25,9 +25,15 @@ CALLBACK = [
 
 
 class Message:
-    def __init__(self, topic: str, partition: int, offset: int, headers: Any) -> None:
+    def __init__(
+        self, topic: str, partition: int, offset: int, headers: Any, failure: KafkaError | None = None
+    ) -> None:
         self._place = topic, partition, offset
         self._headers = headers
+        self._failure = failure
+
+    def error(self) -> KafkaError | None:
+        return self._failure
 
     topic, partition, offset = (
         lambda self: self._place[0],
@@ -52,7 +58,8 @@ class Cluster:
 
     def __init__(self, **topics: tuple[int, int, Any]) -> None:
         self.topics = topics
-        self.read: list[str] = []
+        self.read: list[dict[str, int]] = []
+        """Records of each topic that were read in each round."""
 
     def all(self) -> list[str]:
         return sorted(self.topics)
@@ -66,19 +73,25 @@ class Cluster:
         assert time_ms == 90_000
         return {topic: {0: self.topics[topic][0]} for topic in self.ends(topics)}
 
-    def records(self, consumer: Any, topic: str, partition: int, start: int, end: int, **_: Any) -> Iterator[Message]:
-        self.read.append(topic)
-        if topic == "unreadable":
-            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-        for offset in range(start, end):
-            yield Message(topic, partition, offset, self.topics[topic][2])
+    def records(
+        self, consumer: Any, left: dict[tuple[str, int], range], while_waiting: Callable[[], None], **_: Any
+    ) -> Generator[Message, None, None]:
+        while_waiting()
+        self.read.append({topic: sum(len(span) for (of, _), span in left.items() if of == topic) for topic, _ in left})
+        for (topic, partition), span in list(left.items()):
+            if topic == "unreadable":
+                yield Message(topic, partition, 0, None, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+                continue
+            for offset in span:
+                yield Message(topic, partition, offset, self.topics[topic][2])
+            del left[topic, partition]
 
 
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> Any:
     def look(cluster: Cluster, **options: Any) -> PastFirings:
         monkeypatch.setattr(fired, "TopicOffsets", lambda *_, **__: cluster)
-        monkeypatch.setattr(fired, "read", cluster.records)
+        monkeypatch.setattr(fired, "read_all", cluster.records)
         monkeypatch.setattr(fired, "reader", lambda *_, **__: SimpleNamespace(close=lambda: None))
         return read_past_firings(Settings(), 90_000, **options)
 
@@ -93,7 +106,7 @@ def test_the_firings_of_all_topics_come_newest_first_and_cut(look: Any) -> None:
     cluster = Cluster(orders=(3, 6, CALLBACK), mails=(4, 5, CALLBACK), silent=(7, 7, CALLBACK))
     found = look(cluster)
     assert places(found) == [("orders", 5), ("orders", 4), ("mails", 4), ("orders", 3)]
-    assert cluster.read == ["mails", "orders"], "the one with few records first"
+    assert cluster.read == [{"orders": 3, "mails": 1}], "at once"
     first = found.records[0]
     assert (first.due_s, len(first.key or b""), len(first.value or b"")) == (100, 200, 200)
     assert [name for name, _ in first.headers] == ["timer-id", "timer-due", "timer-fired"]
@@ -108,24 +121,28 @@ def test_records_that_are_no_callbacks_and_topics_of_the_engine_are_no_firings(l
         hidden=(0, 2, CALLBACK),
     )
     assert look(cluster, may_see=lambda topic: topic != "hidden").records == []
-    assert cluster.read == ["plain", "requests"]
+    assert cluster.read == [{"plain": 2, "requests": 2}]
 
 
 def test_only_the_newest_are_kept_and_what_is_left_out_is_said(look: Any, constants: Constants) -> None:
-    constants(fired, MOST=3)
-    found = look(Cluster(many=(0, 9, CALLBACK), few=(0, 2, CALLBACK), ok=(8, 9, CALLBACK)))
-    assert sorted(places(found)) == [("many", 7), ("many", 8), ("ok", 8)]
+    constants(fired, MOST=4, BUDGET=8)
+    cluster = Cluster(many=(0, 9, CALLBACK), few=(0, 2, CALLBACK), plain=(0, 9, None))
+    found = look(cluster)
+    assert places(found) == [("many", 8), ("many", 7), ("many", 6), ("many", 5)]
     assert found.left_out == {
-        "few": "it has older firings than the newest 3 of all topics",
-        "many": "it has older firings than the newest 3 of all topics",
+        "few": "it has older firings than the newest 4 of all topics",
+        "many": "only its newest 4 records were read, about as many of each partition",
+        "plain": "only its newest 2 records were read, about as many of each partition",
     }
+    first, second = cluster.read
+    assert first == {"few": 1, "many": 1, "plain": 2} and second == {"few": 1, "many": 3}, "older ones of callbacks"
     found = look(Cluster(many=(0, 9, None)))
-    assert found.left_out == {"many": "only its newest 3 records were read, about as many of each partition"}
+    assert found.left_out == {"many": "only its newest 4 records were read, about as many of each partition"}
 
 
 def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, constants: Constants) -> None:
     """Of 64 partitions with 10,000 records each, a console had read only the first ones when its time was over."""
-    constants(fired, MOST=10)
+    constants(fired, MOST=10, BUDGET=10)
 
     class Partitions(Cluster):
         ends_of = (2, 50, 20, 3, 0)
@@ -172,5 +189,5 @@ def test_a_partition_is_not_read_longer_than_the_time_allows(look: Any, monkeypa
     clock = iter([0.0, 0.0, 0.5, 9.0])
     monkeypatch.setattr(fired, "monotonic", lambda: next(clock, 9.0))
     found = look(Cluster(orders=(0, 5, CALLBACK)), within_s=1.0)
-    assert places(found) == [("orders", 0)]
+    assert places(found) == [("orders", 1), ("orders", 0)]
     assert found.left_out == {"orders": "it was not read within 1 s"}

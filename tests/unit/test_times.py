@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.client.request import Encoder, TimerRequest, parse_ahead, parse_due, parse_duration, parse_moment
+from timers.client.request import Encoder, TimerRequest, from_now, parse_ahead, parse_due, parse_duration, parse_moment
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 from timers.wire.zones import zone_data_version
@@ -21,13 +21,40 @@ from timers.wire.zones import zone_data_version
         ("1h30m", 5400),
         ("1w2d3h4m5s", 788_645),
         ("0s", 0),
+        ("PT15M", 900),
+        ("P1W2DT3H4M5S", 788_645),
+        ("P2W", 1_209_600),
+        ("PT0S", 0),
     ],
 )
 def test_durations(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-5s", "5 s", "1.5h", "30m1h", "1h1h", "5S", "5ms", "٣s", "5s\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "s",
+        "-5s",
+        "5 s",
+        "1.5h",
+        "30m1h",
+        "1h1h",
+        "5S",
+        "5ms",
+        "٣s",
+        "5s\n",
+        "P",
+        "PT",
+        "P1DT",
+        "P1M",
+        "P1Y",
+        "PT0.5S",
+        "PT1M1H",
+        "-PT5S",
+    ],
+)
 def test_other_forms_are_refused_with_the_allowed_forms(text: str) -> None:
     with pytest.raises(InvalidTimerError) as caught:
         parse_duration(text)
@@ -38,6 +65,22 @@ def test_other_forms_are_refused_with_the_allowed_forms(text: str) -> None:
 def test_a_number_without_a_unit_is_refused_with_suggestions() -> None:
     with pytest.raises(InvalidTimerError, match=r"'90' is not a duration \(did you mean 90s\?\)"):
         parse_duration("90")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("5min", "5m"), ("5 s", "5s"), ("2hours", "2h"), ("2hrs", "2h"), ("3 days", "3d"), ("5S", "5s")]
+)
+def test_a_unit_of_another_form_is_refused_with_a_suggestion(text: str, meant: str) -> None:
+    with pytest.raises(InvalidTimerError, match=rf"'{text}' is not a duration \(did you mean {meant}\?\)"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(5, "in 5 s"), (119, "in 119 s"), (5400, "in 1 h 30 min"), (10_295_050, "in 119 d 3 h"), (-7200, "2 h ago")],
+)
+def test_a_length_of_time_reads_as_days_and_hours(seconds: int, said: str) -> None:
+    assert from_now(seconds) == said
 
 
 def test_a_duration_past_all_due_seconds_is_refused() -> None:

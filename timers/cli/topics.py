@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
-from timers.client.request import parse_moment
+from timers.client.request import parse_duration, parse_moment
 from timers.core.printable import quoted
+from timers.errors import TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.wire import topics as wire
+
+if TYPE_CHECKING:
+    from timers.kafka.records import TopicReader
 
 
 @click.group(cls=NamedGroup)
@@ -140,8 +146,13 @@ _POLL_S = 1.0
     help="Start at this time: 1h (an hour ago), or 2030-01-31T12:00:00Z. TOPIC may be left out.",
 )
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
+@click.option(
+    "--timeout", metavar="DURATION", help="End after this time; exit code 1 if it ends before COUNT records came."
+)
 @output_option()
-def watch(topic: str | None, from_beginning: bool, since: str | None, count: int | None, output: Output) -> None:
+def watch(
+    topic: str | None, from_beginning: bool, since: str | None, count: int | None, timeout: str | None, output: Output
+) -> int:
     """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N at=TIME value=V.
 
     Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME minus the start of the due
@@ -162,42 +173,49 @@ def watch(topic: str | None, from_beginning: bool, since: str | None, count: int
     if topic is not None and not wire.is_legal(topic):
         raise click.BadParameter(f"{quoted(topic)} is not {wire.LEGAL_FORM}")
     since_ms = None if since is None else 1000 * parse_moment(since, time.time())
+    within_s = math.inf if timeout is None else parse_duration(timeout)
     settings = load_settings()
     if topic is None:
         assert since_ms is not None
-        _look_back(settings, since_ms, count, output)
-    else:
-        _follow(settings, topic, from_beginning, since_ms, count, output)
-
-
-def _follow(
-    settings: Settings, topic: str, from_beginning: bool, since_ms: int | None, count: int | None, output: Output
-) -> None:
+        return _look_back(settings, since_ms, count, within_s, output)
     from timers.kafka.records import TopicReader  # not at the top: `--help` needs no librdkafka
-    from timers.offline.fired import CallbackRecord
 
     with TopicReader(settings, topic, from_beginning=from_beginning, since_ms=since_ms) as reader:
-        if not reader.assign_partitions():
-            say(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...")
-            while not reader.assign_partitions():
-                time.sleep(_POLL_S)
-        seen = 0
-        for message in reader:
-            if message is None:
-                continue
+        return _follow(reader, topic, settings.brokers, count, within_s, output)
+
+
+def _follow(reader: TopicReader, topic: str, brokers: str, count: int | None, within_s: float, output: Output) -> int:
+    """Show records as they arrive. Returns 1 if the time was over before so many came."""
+    from timers.offline.fired import CallbackRecord
+
+    end_s, is_said, seen = time.monotonic() + within_s, False, 0
+    while not reader.assign_partitions():
+        if time.monotonic() > end_s:
+            raise TimersError(f"topic {topic!r} does not exist at {brokers}")
+        if not is_said:
+            say(f"waiting for topic {topic!r}, which does not exist yet at {brokers} ...")
+            is_said = True
+        time.sleep(min(_POLL_S, max(0.0, end_s - time.monotonic())))
+    for message in reader:
+        if message is not None:
             record = CallbackRecord.of(message)
             output.show(record.fields(), record.long_line())
             seen += 1
             if seen == count:
-                return
+                return 0
+        elif time.monotonic() > end_s:
+            break
+    say(f"{counted(seen, 'record')} came in time")
+    return 0 if count is None else 1
 
 
-def _look_back(settings: Settings, since_ms: int, count: int | None, output: Output) -> None:
-    from timers.offline.fired import read_past_firings
+def _look_back(settings: Settings, since_ms: int, count: int | None, within_s: float, output: Output) -> int:
+    from timers.offline.fired import READ_S, read_past_firings
 
-    found = read_past_firings(settings, since_ms)
+    found = read_past_firings(settings, since_ms, within_s=min(within_s, READ_S))
     for record in reversed(found.records[:count]):
         output.show(record.fields(), record.long_line())
     say(f"{counted(len(found.records), 'timer')} fired")
     for topic, why in sorted(found.left_out.items()):
         say(f"left out: {topic}: {why}")
+    return 0

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 from timers.core.operation import ABSENT
 from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError, TimerTooLargeError
+from timers.process.counted import span
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
@@ -397,17 +398,25 @@ def _headers(headers: HeadersLike, token: str | None) -> list[Header]:
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
+_ISO_DURATION = re.compile(
+    r"P(?=.*[0-9])(?:([0-9]{1,11})W)?(?:([0-9]{1,11})D)?"
+    r"(?:T(?=[0-9])(?:([0-9]{1,11})H)?(?:([0-9]{1,11})M)?(?:([0-9]{1,11})S)?)?"
+)
+"""As Java's ``Duration`` and many programs write one. Years and months have no fixed number of seconds."""
+_OTHER_UNITS = re.compile(r"([0-9]{1,11}) ?(s|m|h|d|w)(?:ec|econd|in|inute|r|our|ay|eek)?s?", re.IGNORECASE)
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``."""
-    found = _DURATION.fullmatch(text)
+    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``, or as ISO 8601 writes it: ``PT15M``."""
+    found = _DURATION.fullmatch(text) or _ISO_DURATION.fullmatch(text)
     if not text or found is None:
-        hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
+        other = _OTHER_UNITS.fullmatch(text)
+        meant = f"{text}s" if re.fullmatch(r"[0-9]{1,11}", text) else other and "".join(other.groups()).lower()
+        hint = f" (did you mean {meant}?)" if meant else ""
         raise InvalidTimerError(
             f"{quoted(text):.100} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, "
-            "such as 1h30m"
+            "such as 1h30m, or PT1H30M"
         )
     total_s = sum(int(count or 0) * unit_s for count, unit_s in zip(found.groups(), _UNITS_S.values(), strict=True))
     if total_s > MAX_DUE_S:
@@ -460,7 +469,7 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
     return in_range(instant_s, f"{quoted(text):.100}")
 
 
-_SPAN = re.compile(r"-?([0-9]+[wdhms])+", re.ASCII)
+_SPAN = re.compile(r"-?(([0-9]+[wdhms])+|P[0-9WDTHMS]+)", re.ASCII)
 
 
 def parse_ahead(text: str, now_s: float) -> int:
@@ -480,6 +489,11 @@ def parse_moment(text: str, now_s: float) -> int:
         raise InvalidTimerError(f"{error}; or give a duration, such as 90s, 15m, 2h or 1d12h") from None
 
 
+_SHORT_S = 120
+"""Below this, a time is said in seconds."""
+
+
 def from_now(seconds: float) -> str:
     """Words for a time that is ``seconds`` from now; negative: in the past."""
-    return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"
+    length = f"{abs(seconds):.0f} s" if abs(seconds) < _SHORT_S else span(abs(seconds))
+    return f"in {length}" if seconds > 0 else f"{length} ago"

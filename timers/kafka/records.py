@@ -8,7 +8,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import call
 from time import monotonic
@@ -27,6 +27,7 @@ from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
 
 _POLL_S = 0.2
+_ALL_POLL_S = 0.05
 _BATCH = 1000
 
 
@@ -118,6 +119,56 @@ def read(
         consumer.unassign()
 
 
+def read_all(
+    consumer: Consumer, left: dict[tuple[str, int], range], *, timeout_s: float, while_waiting: Callable[[], None]
+) -> Generator[Message, None, None]:
+    """Records of many partitions, which are read at once, those of a partition in order. It ends as :func:`read` does.
+
+    Args:
+        consumer: with ``enable.partition.eof``; it gets these partitions assigned.
+        left: (topic, partition) -> its offsets. What is read to its end is removed.
+        timeout_s: longest time without a record; what is still left then is not read.
+        while_waiting: called before each batch; may raise to stop.
+
+    Yields:
+        Records, and for a partition that cannot be read a message with the error, after which it is left alone.
+    """
+    consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
+    failed: set[tuple[str, int]] = set()
+    try:
+        deadline = monotonic() + timeout_s
+        while left.keys() - failed:
+            called_at = monotonic()
+            while_waiting()
+            deadline += monotonic() - called_at  # it may take long, too
+            messages = consumer.consume(_BATCH, timeout=_ALL_POLL_S)
+            if not messages and monotonic() > deadline:
+                return
+            ended = []
+            for message in messages:
+                place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                error, span = message.error(), left.get(place)
+                if span is None or place in failed:
+                    continue
+                if error is None and offset < span.stop:
+                    yield message
+                elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    if error.code() in NO_TOPIC or not error.retriable():
+                        failed.add(place)
+                        ended.append(TopicPartition(*place))
+                        yield message
+                    continue
+                if offset >= span.stop - (error is None):
+                    del left[place]
+                    ended.append(TopicPartition(*place))
+            if ended:
+                consumer.incremental_unassign(ended)  # else its later records would come, too
+            if messages:
+                deadline = monotonic() + timeout_s
+    finally:
+        consumer.unassign()
+
+
 def write(
     properties: Mapping[str, Any], topic: str, partition: int, records: Iterable[tuple[bytes, bytes]], timeout_s: float
 ) -> None:
@@ -184,11 +235,11 @@ class TopicReader:
         """
         try:
             count = connection.partitions_of(self._consumer, self._reports, self._topic)
-            first = self._partitions == 0 and not self._from_beginning
-            added = [
-                TopicPartition(self._topic, partition, self._start(partition) if first else OFFSET_BEGINNING)
-                for partition in range(self._partitions, count)
-            ]
+            numbers = range(self._partitions, count)
+            if self._partitions == 0 and not self._from_beginning:
+                added = [TopicPartition(self._topic, *start) for start in self._starts(numbers).items()]
+            else:
+                added = [TopicPartition(self._topic, partition, OFFSET_BEGINNING) for partition in numbers]
         except KafkaException as error:
             if code_of(error) in NO_TOPIC | MOVING:
                 return False
@@ -198,17 +249,22 @@ class TopicReader:
             self._partitions += len(added)
         return self._partitions > 0
 
-    def _start(self, partition: int) -> int:
+    def _starts(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Partition -> the offset to begin with. All are asked at once for a time, and the others one by one."""
+        starts: dict[int, int] = {}
         if self._since_ms is not None:
-            wanted = [TopicPartition(self._topic, partition, self._since_ms)]
-            (found,) = self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S)
-            if found.error is not None:
-                raise KafkaException(found.error)
-            if found.offset >= 0:
-                return int(found.offset)
-        place = TopicPartition(self._topic, partition)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S, cached=False)
-        return int(end)
+            wanted = [TopicPartition(self._topic, partition, self._since_ms) for partition in partitions]
+            for found in self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S):
+                if found.error is not None:
+                    raise KafkaException(found.error)
+                if found.offset >= 0:
+                    starts[found.partition] = int(found.offset)
+        for partition in partitions:
+            if partition not in starts:
+                place = TopicPartition(self._topic, partition)
+                _, end = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S, cached=False)
+                starts[partition] = int(end)
+        return starts
 
     def __iter__(self) -> Iterator[Message | None]:
         """Records as they arrive, without end; None after each 0.1 s without a record, so that the caller can act.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -12,19 +12,21 @@ from fnmatch import fnmatchcase
 from itertools import count
 from operator import itemgetter
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Message
 
 from timers.core.printable import json_value, one_line
 from timers.errors import TimersError
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.records import headers_of, read
+from timers.kafka.records import headers_of, read_all
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.wire import headers as h
 from timers.wire import topics as names
 from timers.wire.headers import Header
+
+K = TypeVar("K", bound=Hashable)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_VALUE_BYTES = 200
@@ -119,8 +121,14 @@ class CallbackRecord:
 MOST = 10_000
 """Firings that are returned, and records of one topic that are read: the newest ones."""
 
+BUDGET = 2 * MOST
+"""Records that are read of all topics together: about 20 microseconds each."""
+
+READ_S = 30.0
+"""After this time, the topics that are left are left out."""
+
 SILENT_S = 2.0
-"""After this time without a record, the rest of a partition is left out."""
+"""After this time without a record, the rest is left out."""
 
 KEPT_BYTES = 200
 """Bytes that are kept of a key and of a value: 10,000 records of 1 MB would take all memory."""
@@ -139,15 +147,18 @@ def read_past_firings(
     settings: Settings,
     since_ms: int,
     may_see: Callable[[str], bool] = lambda topic: True,
-    within_s: float = 30.0,
+    within_s: float = READ_S,
     check: Callable[[], None] = lambda: None,
 ) -> PastFirings:
-    """Returns the newest firings since a time. Blocks. A topic with few records is read before one with many.
+    """Returns the newest firings since a time. Blocks.
+
+    All partitions are read at once, backwards: first the newest records of each topic, then older ones of those that
+    have callbacks. A topic with few records is read before one with many.
 
     Args:
         since_ms: epoch milliseconds.
         may_see: whether the user may see the callbacks of a topic.
-        within_s: after this time, the topics that are left are left out.
+        within_s: after this time, what is left is left out.
         check: called between two reads; what it raises ends the reading.
 
     Raises:
@@ -156,32 +167,86 @@ def read_past_firings(
     end_s = monotonic() + within_s
     offsets = TopicOffsets(settings, skips_leaderless=True)
     spans, left_out = _spans(offsets, callback_topics(settings, offsets, may_see), since_ms)
-    newest: list[tuple[int, int, CallbackRecord]] = []
-    numbers = count()
-    not_in_time = f"it was not read within {within_s:.0f} s"
-    with closing(reader(librdkafka(settings), enable_partition_eof=True)) as consumer:
-        for topic in sorted(spans, key=lambda topic: sum(map(len, spans[topic].values()))):
-            try:
-                for partition, span in spans[topic].items():
-                    if monotonic() > end_s:
-                        left_out[topic] = not_in_time
-                        break
-                    bounds = span.start, span.stop
-                    for message in read(consumer, topic, partition, *bounds, timeout_s=SILENT_S, while_waiting=check):
-                        check()
-                        if monotonic() > end_s:
-                            left_out[topic] = not_in_time
-                            break
-                        record = CallbackRecord.of(message).cut(KEPT_BYTES)
-                        if record.due_s is None or h.last(record.headers, h.TIMER_FIRED) is None:
-                            continue  # no callback; a request of a timer with an id has a due second, too
-                        heapq.heappush(newest, (record.timestamp_ms, next(numbers), record))
-                        if len(newest) > MOST:
-                            oldest = heapq.heappop(newest)[2]
-                            left_out[oldest.topic] = f"it has older firings than the newest {MOST:,} of all topics"
-            except KafkaException as error:
-                left_out[topic] = f"it cannot be read ({error.args[0].str()})"
-    return PastFirings([record for *_, record in sorted(newest, reverse=True)], left_out)
+    look = _Look(spans, left_out)
+    with closing(reader(librdkafka(settings), enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer:
+        budget = BUDGET
+        while places := look.next_round(min(MOST, budget)):
+            budget -= sum(map(len, places.values()))
+            with closing(read_all(consumer, places, timeout_s=SILENT_S, while_waiting=check)) as messages:
+                is_in_time = look.take(messages, end_s)
+            if not is_in_time:
+                look.leave_out(places, f"it was not read within {within_s:.0f} s")
+                break
+            look.leave_out(places, "it was silent")
+    return look.found()
+
+
+class _Look:
+    """What was read, and what is still to be read: topic -> partition -> its older records."""
+
+    def __init__(self, spans: dict[str, dict[int, range]], left_out: dict[str, str]) -> None:
+        self._unread = spans
+        self._left_out = left_out
+        self._left = dict.fromkeys(spans, MOST)
+        self._newest: list[tuple[int, int, CallbackRecord]] = []
+        self._numbers = count()
+        self._with_callbacks = set(spans)  # the first round looks at all
+
+    def next_round(self, most: int) -> dict[tuple[str, int], range]:
+        """The newest records that were not read: of each topic as many, and of each of its partitions."""
+        counts = {topic: sum(map(len, of.values())) for topic, of in self._unread.items()}
+        counts = {topic: min(counts[topic], self._left[topic]) for topic in self._with_callbacks}
+        self._with_callbacks = set()
+        places = {}
+        for topic, share in _shares(counts, most).items():
+            of = self._unread[topic]
+            self._left[topic] -= share
+            for partition, records in _shares({each: len(span) for each, span in of.items()}, share).items():
+                stop = of[partition].stop
+                places[topic, partition] = range(stop - records, stop)
+                of[partition] = range(of[partition].start, stop - records)
+        return places
+
+    def take(self, messages: Iterable[Message], end_s: float) -> bool:
+        """Keep the newest firings. False if the time is over."""
+        for message in messages:
+            topic = message.topic() or ""
+            if (error := message.error()) is not None:
+                self._left_out[topic] = f"it cannot be read ({error.str()})"
+                continue
+            if monotonic() > end_s:
+                return False
+            record = CallbackRecord.of(message)
+            if record.due_s is None or h.last(record.headers, h.TIMER_FIRED) is None:
+                continue  # no callback; a request of a timer with an id has a due second, too
+            self._with_callbacks.add(topic)
+            heapq.heappush(self._newest, (record.timestamp_ms, next(self._numbers), record.cut(KEPT_BYTES)))
+            if len(self._newest) > MOST:
+                oldest = heapq.heappop(self._newest)[2]
+                self._left_out[oldest.topic] = f"it has older firings than the newest {MOST:,} of all topics"
+        return True
+
+    def leave_out(self, places: Iterable[tuple[str, int]], why: str) -> None:
+        """Note that the rest of these partitions is not read."""
+        for topic, _ in places:
+            self._left_out.setdefault(topic, why)
+
+    def found(self) -> PastFirings:
+        """What was read, and of each topic what was not."""
+        for topic, of in self._unread.items():
+            if any(of.values()):
+                newest = f"only its newest {MOST - self._left[topic]:,} records were read"
+                self._left_out.setdefault(topic, f"{newest}, about as many of each partition")
+        return PastFirings([record for *_, record in sorted(self._newest, reverse=True)], self._left_out)
+
+
+def _shares(counts: Mapping[K, int], most: int) -> dict[K, int]:
+    """How many of each are taken, if ``most`` are: about as many, and what small ones leave is for the others."""
+    shares, left = {}, most
+    for done, (each, records) in enumerate(sorted(counts.items(), key=itemgetter(1))):
+        shares[each] = min(records, left // (len(counts) - done))
+        left -= shares[each]
+    return {each: share for each, share in shares.items() if share}
 
 
 def callback_topics(settings: Settings, offsets: TopicOffsets, may_see: Callable[[str], bool]) -> list[str]:
@@ -197,7 +262,7 @@ def callback_topics(settings: Settings, offsets: TopicOffsets, may_see: Callable
 def _spans(
     offsets: TopicOffsets, topics: Sequence[str], since_ms: int
 ) -> tuple[dict[str, dict[int, range]], dict[str, str]]:
-    """The offsets to read of each partition with records since then, and what is left out already."""
+    """The offsets since then of each partition that has some, and what is left out already."""
     firsts, ends, left_out = {}, {}, {}
     try:
         firsts, ends = offsets.at_time(topics, since_ms), offsets.ends(topics)
@@ -211,12 +276,7 @@ def _spans(
     spans: dict[str, dict[int, range]] = {}
     for topic, of in ends.items():
         began = firsts.get(topic, {})
-        counts = {partition: end - began[partition] for partition, end in of.items() if began.get(partition, end) < end}
-        left = MOST
-        for done, (partition, records) in enumerate(sorted(counts.items(), key=itemgetter(1))):
-            share = min(records, left // (len(counts) - done))  # what small partitions leave is for the others
-            left -= share
-            spans.setdefault(topic, {})[partition] = range(of[partition] - share, of[partition])
-        if sum(counts.values()) > MOST:
-            left_out[topic] = f"only its newest {MOST:,} records were read, about as many of each partition"
+        found = {partition: range(began.get(partition, end), end) for partition, end in of.items()}
+        if found := {partition: span for partition, span in found.items() if span}:
+            spans[topic] = found
     return spans, left_out

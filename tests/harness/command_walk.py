@@ -156,6 +156,7 @@ NOT_WALKED = {
     "broker stop": "it ends a process, and reads no records",
     "broker reset": "it deletes a folder, and reads no records",
     "acls": "it reads no records",
+    "doctor": "it reads its own callback only, and what workers say: tests/broker/test_doctor.py",
     "next": "it reads no records",
     "apply": "it shows timers of its own file, and what differs of them: tests/unit/test_cli_apply.py",
     "spark audit": "it starts Spark; what it prints and its page: tests/unit/test_web_unsafe_text.py",

@@ -37,7 +37,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     app = SimpleNamespace(allowed=SNAPSHOTS, workers={"worker-1": TRIMMING}, taken="")
     monkeypatch.setattr(command, "load_settings", Settings.load)
     monkeypatch.setattr(
-        command, "_look_up", lambda settings: command._LevelsInUse(app.allowed, app.workers, partitions, app.taken)
+        command, "levels_in_use", lambda settings: command.LevelsInUse(app.allowed, app.workers, partitions, app.taken)
     )
     monkeypatch.setattr(progress_log, "allow", lambda *_: None)
     monkeypatch.setattr(command, "_read", lambda *_: (None, progress))

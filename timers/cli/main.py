@@ -31,6 +31,10 @@ _COMMANDS = {
     "get": ("timers:get", "Show one timer: whether it waits or has fired."),
     "list": ("timers:list_timers", "List the timers that wait."),
     "watch": ("topics:watch", "Print the callbacks that arrive on a topic."),
+    "doctor": (
+        "doctor:doctor",
+        "Check brokers, login, topics, clocks and workers, and that a timer fires.",
+    ),
     "status": ("partitions:status", "Show whether all timers fire, and which worker has which partitions."),
     "topics": ("topics:topics", "Create topics: for callbacks and schedules, or those of the engine."),
     "acls": ("topics:acls", "Show or create the ACLs that a worker, the engine on Spark or the console needs."),

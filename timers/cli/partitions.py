@@ -52,7 +52,7 @@ def status(output: Output) -> int:
     """
     from timers.console.figures import DO_NOT_FIRE, NOT_KNOWN  # not at the top: it needs the extra `console`
 
-    found = asyncio.run(_look(load_settings()))
+    found = asyncio.run(look(load_settings()))
     output.table(_COLUMNS, _WIDTHS, _rows(found["workers"]))
     for worker in found["workers"]:
         if worker["ready"] is None:
@@ -74,13 +74,14 @@ def _say_held(workers: list[Mapping[str, Any]]) -> None:
         say(f"{topics}{timers} (`timers targets list` shows which)")
 
 
-async def _look(settings: Settings) -> dict[str, Any]:
+async def look(settings: Settings) -> dict[str, Any]:
+    """What the workers say now, and whether all timers fire: see :func:`timers.console.worker_pages.look`."""
+    from timers.console import worker_pages
     from timers.console.kafka_cluster import KafkaCluster
-    from timers.console.worker_pages import look
 
     cluster = KafkaCluster(settings)
     try:
-        return await look(cluster)
+        return await worker_pages.look(cluster)
     finally:
         await cluster.close()
 
@@ -190,7 +191,9 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
         output.show(fields, f"{partition_name(topic, partition)} was {ahead_s} s ahead, and was taken back")
 
 
-class _LevelsInUse(NamedTuple):
+class LevelsInUse(NamedTuple):
+    """Feature levels of an app."""
+
     allowed: int
     workers: dict[str, int]
     """Worker id -> the highest level that it supports."""
@@ -230,7 +233,7 @@ def levels(wanted: int | None, output: Output) -> None:
     is no way back then. docs/operations.md#feature-levels says more.
     """
     settings = load_settings()
-    found = _look_up(settings)
+    found = levels_in_use(settings)
     level = found.next if wanted is None else wanted
     begins = feature_levels.allows_trimming(level) and not feature_levels.allows_trimming(found.allowed)
     deletable = _deletable(settings) if begins else {}
@@ -242,7 +245,7 @@ def levels(wanted: int | None, output: Output) -> None:
     output.show(fields, *_lines(found), *_said_of(settings, level, deletable))
 
 
-def _lines(found: _LevelsInUse) -> list[str]:
+def _lines(found: LevelsInUse) -> list[str]:
     used = f"{found.lowest}" if found.lowest == found.highest else f"{found.lowest} to {found.highest}"
     lines = [
         f"in use      {used} by {len(found.partitions)} partitions",
@@ -282,7 +285,7 @@ def _said_of(settings: Settings, level: int, deletable: dict[str, int]) -> list[
     ]
 
 
-def _allow(settings: Settings, found: _LevelsInUse, wanted: int) -> None:
+def _allow(settings: Settings, found: LevelsInUse, wanted: int) -> None:
     from timers.kafka.progress_log import allow
 
     if wanted > feature_levels.RAISED_TO:
@@ -301,7 +304,12 @@ def _allow(settings: Settings, found: _LevelsInUse, wanted: int) -> None:
         allow(settings, wanted)
 
 
-def _look_up(settings: Settings) -> _LevelsInUse:
+def levels_in_use(settings: Settings) -> LevelsInUse:
+    """What is allowed, what workers support, and the level of each partition.
+
+    Raises:
+        TimersError: they cannot be read.
+    """
     from timers.kafka import group_access
     from timers.kafka.aiokafka_internals.group import strangers_in
     from timers.kafka.progress_log import allowed_level
@@ -310,7 +318,7 @@ def _look_up(settings: Settings) -> _LevelsInUse:
         _, machines = _read(settings, reports)
         allowed = allowed_level(settings)
         group = group_access.describe(settings)
-    return _LevelsInUse(
+    return LevelsInUse(
         allowed,
         {} if group.is_taken else {each.worker_id: each.supports for each in group.members if each.is_ours},
         {partition_name(*tp): found.level for tp, found in sorted(machines.items())},

@@ -54,7 +54,7 @@ class BrokersTime:
     @classmethod
     def of(cls, settings: Settings) -> BrokersTime:
         """The brokers' time from the ticks of this app's workers."""
-        return cls(partial(_newest_ms, settings))
+        return cls(partial(newest_tick_ms, settings))
 
     def record_ms(self) -> int:
         """The time for a record that is written now, in epoch milliseconds; 0: the client's own."""
@@ -94,7 +94,12 @@ class BrokersTime:
         return int(self._own_s() * 1000)
 
 
-def _newest_ms(settings: Settings) -> int | None:
+def newest_tick_ms(settings: Settings) -> int | None:
+    """The time of the newest tick, in epoch milliseconds; None: there is none, or no broker says it.
+
+    Raises:
+        KafkaException: no broker answers, or this user may not describe the topic of ticks.
+    """
     from confluent_kafka.admin import OffsetSpec  # not at the top: the client library does not need this import
 
     # Reports of its own: that this user may not describe the ticks is no error of what the caller does.

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection, group_access
 from timers.kafka.admin_client import AdminClient
-from timers.kafka.clients import librdkafka
+from timers.kafka.clients import admin_client, librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of
 from timers.kafka.own_topics import (
     CLEANUP_POLICY,
@@ -129,6 +129,33 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         tuple(wrong),
         brokers=len(metadata.brokers),
     )
+
+
+class Examined(NamedTuple):
+    """What is wrong with the topics and rights of a worker."""
+
+    missing: list[str]
+    wrong: list[WrongConfig]
+    lacking: list[str]
+    """Rights that this login lacks, such as ``Write on topic 'timer-verdict'``."""
+
+
+def examine(settings: Settings) -> Examined:
+    """Look at what :func:`ensure` makes and corrects, and change nothing. Blocks.
+
+    Raises:
+        TimersError: no broker answers, or the brokers refuse the login.
+    """
+    reports = connection.ErrorReports(settings)
+    with reports.explained("the engine's topics cannot be looked at"):
+        admin = admin_client(settings, reports)
+        brokers = len(connection.metadata(admin, reports, connection.TIMEOUT_S).brokers)
+        wanted, denied = own_topics(settings), set[str]()
+        found = _describe(admin, [topic.name for topic in wanted], denied)
+        lacking = [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied]
+        lacking += _lacking(settings, [topic for topic in wanted if topic.name in found], found)
+        missing = [topic.name for topic in wanted if topic.name not in found and topic.name not in denied]
+        return Examined(missing, _look(admin, settings, wanted, found, brokers, TIMEOUT_S)[0], lacking)
 
 
 def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settings: Settings) -> Any:
@@ -356,6 +383,11 @@ def _describe_all(admin: AdminClient, names: list[str]) -> dict[str, Any]:
 
 def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
     """Check all rights before the worker starts. Later, the brokers would refuse one by one, some after minutes."""
+    if missing_rights := _lacking(settings, wanted, found):
+        raise _access_error(settings, missing_rights)
+
+
+def _lacking(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> list[str]:
     missing_rights = []
     for topic in wanted:
         allowed = found[topic.name].authorized_operations
@@ -363,8 +395,7 @@ def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, A
             missing_rights += _missing_rights(topic, allowed)
     if not group_access.may_join(settings):
         missing_rights.append(f"Read on group {settings.app_id!r}")
-    if missing_rights:
-        raise _access_error(settings, missing_rights)
+    return missing_rights
 
 
 def _missing_rights(topic: OwnTopic, allowed: Collection[Any]) -> list[str]:

@@ -289,7 +289,7 @@ def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -
     for source, request in last.items():
         letter = letters[source]
         assert letter.text("timer-error") == "topic-unknown"
-        assert letter.text("timer-error-message") == f"callBackTopic {doomed!r} does not exist"
+        assert letter.text("timer-error-message") == f"callback topic {doomed!r} does not exist"
         assert (letter.key, letter.value) == (request.wire_key, request.wire_value)
         assert letter.headers[: len(HEADERS)] == HEADERS
 

@@ -114,7 +114,7 @@ def test_no_callback_is_written_where_only_workers_write(running: System) -> Non
     assert {letters[each.source].text("timer-error") for sent in forged.values() for each in sent} == {"topic-denied"}
     for pattern, topic in foreign.items():
         assert {letters[each.source].text("timer-error-message") for each in forged[topic]} == {
-            f"callBackTopic {topic!r} is internal, as all names of the form {pattern!r} are: only its full name in "
+            f"callback topic {topic!r} is internal, as all names of the form {pattern!r} are: only its full name in "
             f"TIMERS_CALLBACK_ALLOW allows it. '*,{topic}' allows it beside all others"
         }
         assert running.end(topic) == 0

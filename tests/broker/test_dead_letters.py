@@ -109,7 +109,7 @@ def test_a_list_as_json_with_a_limit_and_an_end(sent: Sent, run: Run) -> None:
     (row,) = map(json.loads, out.splitlines())
     letter = sent.letters[row["source"]]
     assert (row["topic"], row["code"], row["truncated"]) == (sent.nowhere, "topic-unknown", False)
-    assert row["message"] == f"callBackTopic {sent.nowhere!r} does not exist"
+    assert row["message"] == f"callback topic {sent.nowhere!r} does not exist"
     assert row["due_s"] == int(letter.key or b"")
     assert row["retried_as"] is None
     assert run("list", "-t", sent.nowhere, "--until", "2001-01-01T00:00:00Z")[1:] == ("", "0 dead letters\n")

@@ -86,6 +86,8 @@ def handle(message: Any) -> Any:
             message.reject(argument)
         case "retry":
             message.retry(float(argument), error="as asked")
+        case "retry-list":
+            message.retry([float(each) for each in argument.split()])
         case "settle-and-fail":
             message.ack()
             raise ValueError("after it was settled")

@@ -116,6 +116,12 @@ def test_if_a_line_is_wrong_nothing_is_sent_and_every_wrong_line_is_named(
     assert records(brokers) == 0
 
 
+def test_an_id_that_comes_twice_is_said(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "\n".join([line(id="a"), line(id="b"), line(id="a")]))
+    assert (code, out.split()) == (0, ["a", "b", "a"])
+    assert err.splitlines()[0] == "line 3 replaces line 1, which has the same id 'a'"
+
+
 def test_of_many_wrong_lines_the_first_are_shown(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = run(capsys, "x\n" * 1000)
     assert len(err.splitlines()) == 21

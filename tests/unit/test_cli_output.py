@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -9,10 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -22,6 +23,7 @@ from tests.harness.command_walk import NOT_WALKED, WALKS
 from tests.harness.constants import Constants
 from timers import cli as cli_package
 from timers.cli import output, reach, timers
+from timers.cli import topics as topic_commands
 from timers.cli.broker.embedded import free_port
 from timers.cli.main import cli, main
 from timers.cli.output import Output
@@ -31,6 +33,7 @@ from timers.core.operation import CANCELLED, TOO_LATE, Verdict
 from timers.core.printable import printable
 from timers.errors import TimersError
 from timers.kafka import topic_admin
+from timers.offline.fired import CallbackRecord
 from timers.process.config.settings import Settings
 from timers.wire import query
 from timers.wire import verdict as verdict_record
@@ -354,7 +357,7 @@ def test_a_worker_that_is_named_is_asked_without_brokers_and_says_its_cluster(
     assert "--worker='nonsense' is not http://host:port" in capsys.readouterr().err
 
 
-def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
+def test_without_a_setting_a_command_takes_only_the_broker_of_its_project(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     monkeypatch.delenv("TIMERS_BROKERS", raising=False)
@@ -362,18 +365,66 @@ def test_without_a_setting_a_command_says_which_brokers_it_asks_and_why(
     monkeypatch.chdir(tmp_path)
     begin = "brokers: 127.0.0.1:9092, because TIMERS_BROKERS is not set, and"
     main(["list"])
-    assert f"{begin} there is no project in this folder or above it\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.count(f"{begin} this folder, and each one above it, has no broker\n") == 1
     (tmp_path / ".timers" / "broker").mkdir(parents=True)
     main(["list"])
-    assert f"{begin} no broker of the project in {tmp_path} runs" in capsys.readouterr().err
+    assert f"{begin} the project in {tmp_path} has no broker\n" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as broker:
-        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        port = broker.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        (tmp_path / ".timers" / "broker" / "port").write_text(f"{port}\n")
+        for command in (["list"], ["worker"]):  # the project's broker has ended: who listens there is a stranger
+            assert main(command) == 1
+            said = capsys.readouterr().err
+            assert f"the broker of the project in {tmp_path}, which was at {address}, does not run" in said
+        assert Settings.load({}).brokers == address, "programs do not go to a stranger at 9092 either"
         (tmp_path / ".timers" / "broker" / "address").write_text(address)
         reach.check_brokers(Settings.load({}))
-        assert f"brokers: {address}, because TIMERS_BROKERS is not set, and the broker of" in capsys.readouterr().err
+        assert capsys.readouterr().err == ""
     monkeypatch.setenv("TIMERS_BROKERS", address)
     main(["list"])
     assert "because TIMERS_BROKERS" not in capsys.readouterr().err
+
+
+class QuietReader:
+    """A reader of a topic to which one callback came, and then none."""
+
+    def __init__(self, exists: bool, messages: Sequence[Any]) -> None:
+        self.exists, self.messages = exists, messages
+
+    def assign_partitions(self) -> bool:
+        return self.exists
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.messages
+        while True:
+            yield None
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 1), (None, 0)])
+def test_a_watch_ends_after_its_timeout(
+    count: int | None, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CallbackRecord, "of", lambda message: CallbackRecord("orders", 0, 1, 5, b"k", b"v", []))
+    reader: Any = QuietReader(True, ["a callback"])
+    assert topic_commands._follow(reader, "orders", "b:9092", count, 0.01, Output()) == code
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert said.err == ("" if count == 1 else "1 record came in time\n")
+    with pytest.raises(TimersError, match="topic 'orders' does not exist at b:9092"):
+        topic_commands._follow(cast(Any, QuietReader(False, [])), "orders", "b:9092", count, 0.0, Output())
+
+
+def test_a_second_demo_in_a_project_says_that_one_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".timers").mkdir()
+    with (tmp_path / ".timers" / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print("4711", file=lock, flush=True)
+        assert main(["run"]) == 1
+    assert f"`timers run` runs already in the project in {tmp_path} (process 4711)" in capsys.readouterr().err
 
 
 # --- completion -------------------------------------------------------------------------------------------------------

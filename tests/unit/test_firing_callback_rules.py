@@ -77,7 +77,7 @@ def test_each_denial_has_a_reason() -> None:
             "allows it. '*,order-progress' allows it beside all others",
         ),
     ):
-        assert judge.check_topic(topic) == DeliveryProblem("topic-denied", f"callBackTopic {topic!r} {why}", None)
+        assert judge.check_topic(topic) == DeliveryProblem("topic-denied", f"callback topic {topic!r} {why}", None)
 
 
 def test_renamed_topics_of_the_engine_are_denied() -> None:

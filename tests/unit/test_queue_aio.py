@@ -105,6 +105,7 @@ class BlockedQueue:
     def __init__(self, topic: str) -> None:
         self.closing = self.stopping = False
         self.state = SimpleNamespace()
+        self.driver = SimpleNamespace(member=SimpleNamespace(joined=True))
         self.is_closed = threading.Event()
         self.receives = 0
         self.settles = 0

@@ -65,6 +65,7 @@ class SimQueue:
         self.closing = False
         self.stopping = False
         self.handlers = Handlers()
+        self.driver = SimpleNamespace(member=SimpleNamespace(joined=True))
         self.state = SimpleNamespace()
         self.failure: Exception | None = None
         self.asked = threading.Event()
@@ -119,6 +120,20 @@ def test_a_message_that_cannot_be_retried_is_rejected() -> None:
     message: Any = SimMessage(refused=InvalidTimerError("too large"))
     handle(message, fails)
     assert message.calls == ["reject ValueError('bad'), and it cannot be retried: too large"]
+
+
+def test_the_traceback_of_a_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    running._shown.clear()
+    for attempt in (1, 2, 3):
+        message: Any = SimMessage()
+        message.attempt = attempt
+        handle(message, fails)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:3] == [f"message jobs/0/1 failed in attempt {n}: ValueError('bad')" for n in (1, 2, 3)]
+    assert [record.exc_info is not None for record in caplog.records[:3]] == [True, False, False]
+    caplog.set_level(logging.DEBUG, "timers.queue")
+    handle(cast(Any, SimMessage()), fails)
+    assert caplog.records[-1].exc_info is not None, "the switch"
 
 
 def test_a_message_is_settled_though_its_handler_has_broken_the_log() -> None:

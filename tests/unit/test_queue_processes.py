@@ -87,6 +87,7 @@ def handled(child: Child, value: str, **more: Any) -> list[Any]:
         ("unreadable", [("retry", None, "ValueError(\"invalid literal for int() with base 10: 'no number'\")")]),
         ("reject why", [("reject", "why")]),
         ("retry 7", [("retry", 7.0, "as asked")]),
+        ("retry-list 5 30", [("retry", 5.0, "")]),
         ("settle-and-fail", ["ack"]),
         ("settle-twice", ["ack"]),
         ("settle-and-output results", ["ack"]),
@@ -113,6 +114,37 @@ def test_no_exception_of_a_handler_counts_as_a_crash(child: Child, value: str) -
     assert (name, after) == ("retry", None)
     assert error
     assert handled(child, "nothing") == ["ack"]
+
+
+def test_a_failure_in_a_process_is_one_line_and_one_traceback(child: Child, caplog: pytest.LogCaptureFixture) -> None:
+    running._shown.clear()
+    for _ in range(3):
+        handled(child, "fail bad")
+    handled(child, "settle-and-fail")
+    first, *others = [record.getMessage() for record in caplog.records]
+    assert first.count("Traceback") == 1 and "RemoteError" not in first
+    assert first.startswith("message jobs/0/fail bad failed in attempt 1: ValueError('bad')\nTraceback")
+    assert others[:2] == ["message jobs/0/fail bad failed in attempt 1: ValueError('bad')"] * 2
+    assert len(others) == 3 and "settle-and-fail failed in attempt 1" in others[2]
+
+
+def test_ctrl_c_while_a_process_imports_its_handler_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "import os, signal",
+        f"if os.getpid() != {os.getpid()}:",
+        "    os.kill(os.getpid(), signal.SIGINT)",
+        "def handle(message): pass",
+    ]
+    (tmp_path / "interrupted.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    one = Child(importlib.import_module("interrupted").handle)
+    try:
+        assert handled(one, "x") == ["ack"]
+        assert "Traceback" not in capfd.readouterr().err
+    finally:
+        one.end(kill=True)
 
 
 def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:

@@ -35,6 +35,17 @@ def test_requests_of_a_rebalance_that_fail_are_repeated(queue: Opened, caplog: p
     assert caplog.text.count("loads its partitions later") == 2
 
 
+def test_a_call_that_receives_first_waits_for_the_group(queue: Opened) -> None:
+    queue.driver.member.joined = False
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.driver.wait_to_join, 60.0, lambda: False)
+        queue.driver.wait_to_join(60.0, lambda: True)  # a run that is stopped does not wait
+        queue.driver.wait_to_join(0.0, lambda: False)
+        assert not waiting.done()
+        queue.call(queue.transport.assigned, [JOBS])
+        waiting.result(30)
+
+
 def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -> None:
     queue.transport.leaderless = {OTHER}
     queue.call(queue.transport.assigned, [JOBS, OTHER])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from time import sleep
 from typing import Any, cast
 
@@ -399,3 +400,12 @@ def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiv
         assert again == Identity(letter.source, 1_700_000_000_000, 1)
     assert dict(plan.jobs[0].records[0].headers)["mine"] == b"1"
     assert state.counters().dead == {"unsigned": 4}
+
+
+def test_a_list_of_delays_has_one_for_each_attempt_and_the_last_for_all_others() -> None:
+    delays: list[float | timedelta] = [5, timedelta(minutes=1), 300.0]
+    assert [records.delay_s(delays, attempt) for attempt in (1, 2, 3, 4, 99)] == [5, 60, 300, 300, 300]
+    assert records.delay_s((7,), 3) == 7
+    for wrong in ([], [5, "x"], [5, -1], "5", [[5]]):
+        with pytest.raises(InvalidTimerError, match="is not a number of seconds"):
+            records.delay_s(cast(Any, wrong), 1)

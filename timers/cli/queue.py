@@ -208,7 +208,13 @@ _LEASE_S = 30.0
 @queue_options
 @click.option("--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many messages.")
 @click.option(
-    "--wait", default="10s", show_default=True, metavar="DURATION", help="End after this time without a message."
+    "--wait",
+    "--timeout",
+    "wait",
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="End after this time without a message; it begins when the process has joined the queue.",
 )
 @click.option("--ack", is_flag=True, help="Acknowledge them: they are done.")
 @click.option("--reject", metavar="REASON", help="Make them dead letters.")
@@ -253,9 +259,12 @@ def receive(
         shown = 0
         kept: list[Message] = []
         began = last = extended = time.monotonic()
-        said = False
+        is_joined = said = False
         while shown < count and time.monotonic() - last < wait_s:
-            for message in queue.receive(count - shown):
+            messages = queue.receive(count - shown)
+            if not is_joined:
+                is_joined, last = True, time.monotonic()
+            for message in messages:
                 shown += 1
                 last = time.monotonic()
                 output.show(_fields(message), _line(message))
@@ -449,6 +458,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--member", metavar="NAME", help="Name of this process, the same after a restart; shortens the pause after a crash."
 )
+@click.option("--tracebacks", is_flag=True, help="Log the traceback of each failure, not only of the first of a kind.")
 @metrics_options
 @click.pass_context
 def run(
@@ -465,6 +475,7 @@ def run(
     first_delay: str,
     most_delay: str,
     member: str | None,
+    tracebacks: bool,
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
@@ -494,6 +505,8 @@ def run(
     settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
     make_safe(logging.root.handlers)
+    if tracebacks:
+        logging.getLogger("timers.queue").setLevel(logging.DEBUG)
     logging.raiseExceptions = False  # if the function closes stderr, its lines are lost, and nothing else
 
     from timers.queue import AsyncQueue, Backoff, Queue  # not at the top: `--help` needs no librdkafka

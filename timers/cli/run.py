@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import secrets
@@ -241,8 +242,8 @@ def run(topic: str, output: Output) -> None:
     if not topics.is_legal(topic):
         raise click.BadParameter(f"{quoted(topic)} is not {topics.LEGAL_FORM}", param_hint="--topic")
     require("worker")
-    check_port(Settings.load())  # a worker without its port fails only after the broker has started
     with (
+        _only_one(),
         on_signals(END_SIGNALS, _interrupt_once),
         _broker() as settings,
         _worker(settings) as check_worker,
@@ -253,6 +254,32 @@ def run(topic: str, output: Output) -> None:
         console = [sys.executable, "-m", "timers.cli.main", "console"]
         start = partial(stack.enter_context, _running("console", console, settings))
         _demo(settings, topic, output, check_worker, start)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Hold the lock of this project, and check what a worker needs before a broker starts.
+
+    Raises:
+        TimersError: this command runs in the project already. A second one would take its log and its data.
+        SettingsError: the port of the worker is taken.
+    """
+    lock = project_dir() / "run.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise TimersError(
+                f"`timers run` runs already in the project in {lock.parent.parent} (process {file.read().strip()}): "
+                "use it from this terminal, or end it there with Ctrl-C"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        check_port(Settings.load())
+        yield
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:

@@ -78,7 +78,7 @@ _MAX_BAD_LINES = 20
 
 
 @click.command()
-@click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m.")
+@click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m, PT15M.")
 @click.option(
     "--at", metavar="TIME", help="When: 2030-01-31T12:00:00Z, '2030-01-31T12:00:00 Europe/Berlin', or epoch seconds."
 )
@@ -207,10 +207,16 @@ def due_second(duration: str | None, at: str | None) -> int:
     return parse_due(at or "", say)
 
 
+_FAR_S = 20 * 365 * 86_400
+"""A time that is farther away may be a slip of the unit: the command says its year."""
+
+
 def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: object) -> None:
     """Show the id of a timer and when it is due."""
     left_s, due_at = due_s - time.time(), format_due(due_s)
     when = from_now(left_s) if left_s > 0 else f"in the past: {if_past}"
+    if left_s > _FAR_S:
+        say(f"this timer is due in the year {due_at.partition('-')[0]}: is the unit of its time right?")
     output.show({"id": timer_id, "due": due_s, "due_at": due_at, **more}, f"due {due_at} ({due_s}, {when})", timer_id)
 
 
@@ -310,6 +316,7 @@ def _read_timers(settings: Settings, lines: BinaryIO, topic: str | None) -> list
     encode = Encoder(settings.max_request_bytes)
     timers: list[tuple[int, TimerRequest]] = []
     notes: list[str] = []
+    of_id: dict[str, int] = {}
     bad = 0
     for number, request in _progress(timers_in(lines, topic, time.time_ns(), notes.append), "checking"):
         try:
@@ -324,10 +331,14 @@ def _read_timers(settings: Settings, lines: BinaryIO, topic: str | None) -> list
         timers.append((number, request))
         if request.id is not None:
             id_topic_of(settings)
+            earlier = of_id.setdefault(request.id, number)
+            if earlier != number:
+                notes.append(f"line {number} replaces line {earlier}, which has the same id {quoted(request.id):.100}")
+                of_id[request.id] = number
     for note in notes[:_MAX_BAD_LINES]:  # a file may have many local times of one night
         say(note)
     if len(notes) > _MAX_BAD_LINES:
-        say("further local times that are missing or come twice are not shown")
+        say("further ids and local times that come twice, and local times that are missing, are not shown")
     if bad:
         more = f", the first {_MAX_BAD_LINES} are shown" if bad > _MAX_BAD_LINES else ""
         total = f"{bad + len(timers):,}"

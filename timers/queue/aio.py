@@ -29,8 +29,8 @@ from timers.process.limits import MAX_CONCURRENCY
 from timers.process.signals import END_SIGNALS
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue.inspection import QueueStats
-from timers.queue.message import Message
-from timers.queue.queue import Queue
+from timers.queue.message import After, Message
+from timers.queue.queue import JOIN_S, Queue
 from timers.queue.running import check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
 
@@ -184,7 +184,7 @@ class AsyncMessage(Message):
     def ack(self) -> Awaitable[None]:  # type: ignore[override]  # a program may ignore the result
         return self._call(super().ack)
 
-    def retry(self, after: float | timedelta | None = None, error: str = "") -> Awaitable[None]:  # type: ignore[override]
+    def retry(self, after: After = None, error: str = "") -> Awaitable[None]:  # type: ignore[override]
         return self._call(super().retry, after, error)
 
     def reject(self, reason: str) -> Awaitable[None]:  # type: ignore[override]
@@ -264,10 +264,11 @@ class AsyncQueue:
 
         64 calls wait at the same time; the others begin to wait when these have ended.
         """
-        deadline = monotonic() + wait_s
-        call = self._receives.call(lambda: self.queue.receive(limit, left_s(deadline)))
+        within_s = wait_s + (0 if self.queue.driver.member.joined or not wait_s else JOIN_S)
+        deadline = monotonic() + within_s
+        call = self._receives.call(lambda: self.queue.receive(limit, min(wait_s, left_s(deadline))))
         try:
-            return cast(list[AsyncMessage], await result_of(call, wait_s))
+            return cast(list[AsyncMessage], await result_of(call, within_s))
         except TimeoutError:
             call.add_done_callback(_put_back)
             return []

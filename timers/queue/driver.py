@@ -45,6 +45,7 @@ _STUCK_S = 90.0
 _POLL_S, _ROUND_POLL_S = 0.02, 0.004
 """Longest wait for records; while a commit is under way it is shorter, because answers are noticed after it."""
 
+_JOIN_POLL_S = 0.05
 _BATCH = 500
 _RETRY_S = 0.5
 _DRAIN_S = 15.0
@@ -135,6 +136,13 @@ class Driver:
             finally:
                 self._receivers -= 1
                 self._asked_s = self.now_s()
+
+    def wait_to_join(self, within_s: float, is_over: Callable[[], bool]) -> None:
+        """Wait until the group has given this process its partitions, which takes seconds while others have them."""
+        end_s = monotonic() + within_s
+        with self.lock:
+            while not (self.member.joined or self.failure or self.closing or is_over()) and monotonic() < end_s:
+                self.lock.wait(_JOIN_POLL_S)
 
     def ack(self, delivery: Delivery) -> bool:
         """Note that a message without outputs is done; False if :meth:`settle` must say more. It is the usual case,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TypeAlias
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError
@@ -16,6 +17,9 @@ from timers.queue.ledger import BACK, BIND, DONE, LATER, LONGER, MAX_CRASHES, Se
 from timers.queue.member import ACKED, RETRIED, Delivery
 from timers.queue.sending import Guard
 from timers.wire.dead_letter import CRASHED, REJECTED
+
+After: TypeAlias = float | timedelta | Sequence[float | timedelta] | None
+"""When a message is delivered again; see :meth:`Message.retry`."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -76,7 +80,7 @@ class Message(Delivery):
         if not driver.call(lambda: driver.member.add_output(self, make)):
             raise self._lost()
 
-    def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
+    def retry(self, after: After = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
 
         The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the
@@ -84,7 +88,8 @@ class Message(Delivery):
         partition moved to another process before this call, the message is delivered there when the lease is over.
 
         Args:
-            after: seconds; None takes the queue's backoff.
+            after: seconds, or a list of them: the first for the first retry and so on, the last for all further ones.
+                None takes the queue's backoff.
             error: why the attempt failed, for the header ``queue-error`` and the dead letter.
 
         Raises:
@@ -99,9 +104,7 @@ class Message(Delivery):
             return
         if after is None:
             after = terms.backoff.delay_s(self.attempt, random.random())
-        elif isinstance(after, timedelta):
-            after = after.total_seconds()
-        after_s = records.seconds("after", after)
+        after_s = records.delay_s(after, self.attempt)
         written = [] if terms.ordered else [member.later(self, after_s, error)]
         self._settle(LATER, RETRIED, Guard.leave, written=written, after_s=after_s)
 

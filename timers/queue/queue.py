@@ -35,6 +35,10 @@ _log = logging.getLogger("timers.queue")
 _MEMBER_CHARACTERS = 200
 
 _WAIT_S = 0.5
+
+JOIN_S = 10.0
+"""How long a call that receives waits for the group, before it waits for messages: so that the first one, after which a
+program of a few lines may end, does not find the queue empty."""
 """Longest time until a thread without a message notices that it must end."""
 
 
@@ -176,10 +180,14 @@ class Queue:
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
 
+        The first call waits at most 10 s more, until this process has joined the group, unless ``wait_s`` is 0.
+
         Raises:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
         self.driver.start()
+        if wait_s:
+            self.driver.wait_to_join(JOIN_S, lambda: self.stopping)
         return self.driver.receive(self.message, limit, wait_s)
 
     def __iter__(self) -> Iterator[Message]:

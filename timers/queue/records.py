@@ -12,6 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -194,6 +195,17 @@ def seconds(name: str, given: object) -> float:
     if not is_number(given) or not 0 <= given <= _MAX_SECONDS:
         raise InvalidTimerError(f"{name}={quoted(given)} is not a number of seconds from 0 to {_MAX_SECONDS}")
     return float(given)
+
+
+def delay_s(after: float | timedelta | Sequence[float | timedelta], attempt: int) -> float:
+    """Return the delay before the attempt that follows ``attempt``: of several, the one with this number, or the last.
+
+    Raises:
+        InvalidTimerError: it is no number of seconds, or there is none.
+    """
+    given = after if isinstance(after, Sequence) and not isinstance(after, str | bytes) and after else [after]
+    delays = [seconds("after", each.total_seconds() if isinstance(each, timedelta) else each) for each in given]
+    return delays[min(attempt, len(delays)) - 1]
 
 
 def check_text(name: str, given: object) -> None:

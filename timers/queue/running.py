@@ -24,7 +24,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -34,7 +33,7 @@ from timers.client.request import BytesLike, HeadersLike
 from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import records
-from timers.queue.message import Message
+from timers.queue.message import After, Message
 
 _log = logging.getLogger("timers.queue")
 
@@ -146,17 +145,39 @@ def finish(message: Message, error: BaseException | None) -> None:
         _log.warning("%s", lost)
 
 
+_shown: dict[str, None] = {}
+"""The places in handlers whose traceback was logged: a message that fails ten times would log it ten times."""
+_MOST_SHOWN = 1000
+
+
 def log_failure(message: Message, error: BaseException) -> None:
-    """Log a handler's exception, with its traceback unless it only says that the lease was lost. It raises nothing: the
-    handler may have closed what the log writes to."""
+    """Log a handler's exception in one line, and the first one of its kind and place with its traceback; at the level
+    DEBUG, each one. It raises nothing: the handler may have closed what the log writes to."""
     with suppress(BaseException):
         if issubclass(type(error), LeaseLostError):
             _log.warning("%s", text_of(error))
             return
+        failed = ("message %s failed in attempt %d: %s", message.source, message.attempt, text_of(error))
+        place = error.place if isinstance(error, RemoteError) else _place(error)
+        if place in _shown and not _log.isEnabledFor(logging.DEBUG):
+            _log.warning(*failed)
+            return
+        if len(_shown) >= _MOST_SHOWN:
+            _shown.clear()
+        _shown[place] = None
         try:
-            _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
+            if isinstance(error, RemoteError):
+                _log.warning(f"{failed[0]}\n%s", *failed[1:], error.trace)
+            else:
+                _log.warning(*failed, exc_info=error)
         except BaseException:  # code of the exception, which the log calls
-            _log.warning("message %s failed in attempt %d: %s", message.source, message.attempt, text_of(error))
+            _log.warning(*failed)
+
+
+def _place(error: BaseException) -> str:
+    """The class of an exception, and the line that raised it."""
+    where = [f" {frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    return type.__repr__(type(error)) + "".join(where[-1:])
 
 
 def text_of(error: BaseException) -> str:
@@ -230,10 +251,10 @@ class RemoteMessage:
         """As :meth:`Message.ack`."""
         self._settle("ack")
 
-    def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
+    def retry(self, after: After = None, error: str = "") -> None:
         """As :meth:`Message.retry`."""
         if after is not None:
-            after = records.seconds("after", after.total_seconds() if isinstance(after, timedelta) else after)
+            after = records.delay_s(after, self.attempt)
         self._settle("retry", after, plain(error))
 
     def reject(self, reason: str) -> None:
@@ -271,6 +292,7 @@ class RemoteMessage:
 
 # ---- the child -------------------------------------------------------------------------------------------------------
 
+_OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
 _to_parent: Connection | None = None
 _asking = threading.Lock()
 
@@ -287,8 +309,8 @@ def _extend(message: RemoteMessage, lease_s: float) -> bool:
 
 
 def _end(message: RemoteMessage, error: BaseException | None) -> None:
-    """Tell the parent what the handler did: its calls, whether one of them settles the message, and text and traceback
-    of its exception.
+    """Tell the parent what the handler did: its calls, whether one of them settles the message, and text, traceback and
+    place of its exception.
 
     No question of this message follows: its answer would be taken for the next message, or the next message for its
     answer."""
@@ -303,12 +325,12 @@ def _end(message: RemoteMessage, error: BaseException | None) -> None:
             _to_parent.send(([], False, _texts(unsent)))
 
 
-def _texts(error: BaseException) -> tuple[str, str]:
+def _texts(error: BaseException) -> tuple[str, str, str]:
     try:
         trace = "".join(traceback.format_exception(error))
     except BaseException:  # code of the exception
         trace = ""
-    return text_of(error), trace
+    return text_of(error), trace, _place(error)
 
 
 def _serve(pipe: Connection, handler: Handler) -> None:
@@ -317,8 +339,9 @@ def _serve(pipe: Connection, handler: Handler) -> None:
     _to_parent = pipe
     process = os.getpid()
     # Ctrl-C and a supervisor's signal may reach the whole group: the parent lets the handlers end first.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_PARENT)
     try:
         pipe.send("ready")
         while True:
@@ -339,7 +362,16 @@ def _serve(pipe: Connection, handler: Handler) -> None:
 
 
 class RemoteError(Exception):
-    """A handler raised an exception in its process. The text is the ``repr`` of the exception."""
+    """A handler raised an exception in its process. The text is the ``repr`` of the exception.
+
+    Attributes:
+        trace: its traceback.
+        place: its class and the line that raised it.
+    """
+
+    def __init__(self, text: str, trace: str, place: str) -> None:
+        super().__init__(text)
+        self.trace, self.place = trace, place
 
     def __repr__(self) -> str:
         return str(self)
@@ -398,7 +430,12 @@ class Child:
         context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
-        self._process.start()
+        # Blocked until the child ignores them: Ctrl-C while it imports the handler would write its traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_PARENT)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     def handle(self, message: Message) -> None:
@@ -450,10 +487,9 @@ class Child:
         """Settle the message as the handler said. Errors of these calls are errors of the handler."""
         calls, is_settled, failure = reply
         if failure is not None:
-            text, trace = failure
-            _log.warning("message %s: its handler failed\n%s", message.source, trace)
             if not is_settled:
-                raise RemoteError(text)
+                raise RemoteError(*failure)
+            log_failure(message, RemoteError(*failure))
         for name, arguments, more in calls:
             getattr(message, name)(*arguments, **more)
 

@@ -20,7 +20,7 @@ from timers.cli.broker import jars, process
 from timers.cli.broker.process import HOST, cluster_at, is_port_free
 from timers.errors import BrokerError
 from timers.process import java
-from timers.process.config.project import ADDRESS_FILE, project_dir
+from timers.process.config.project import ADDRESS_FILE, PORT_FILE, project_dir
 from timers.process.logs import rotate
 from timers.process.waiting import TimedWait, exclusive
 
@@ -135,7 +135,7 @@ class EmbeddedBroker:
         self._properties = dict(properties or {})
         self._out = out
         self._pid_file = self.directory / "pid"
-        self._port_file = self.directory / "port"
+        self._port_file = self.directory / PORT_FILE.name
         self._address_file = self.directory / ADDRESS_FILE.name
         self._child: subprocess.Popen[bytes] | None = None
 

@@ -36,12 +36,12 @@ class DeliveryProblem(NamedTuple):
     @classmethod
     def unknown(cls, topic: str) -> DeliveryProblem:
         """Returns the problem of a callback whose topic does not exist."""
-        return cls("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+        return cls("topic-unknown", f"callback topic {topic!r} does not exist", None)
 
     @classmethod
     def unanswered(cls, topic: str) -> DeliveryProblem:
         """Returns the problem of a callback for whose topic the brokers have no answer yet."""
-        return cls("target-failing", f"no broker says whether callBackTopic {topic!r} exists", 0.0)
+        return cls("target-failing", f"no broker says whether callback topic {topic!r} exists", 0.0)
 
     @classmethod
     def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:

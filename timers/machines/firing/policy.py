@@ -84,21 +84,21 @@ class CallbackRules:
             return None
         for text, pattern in self._deny.items():
             if pattern.fullmatch(topic):
-                return DeliveryProblem.denied(f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY")
+                return DeliveryProblem.denied(f"callback topic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY")
         if topic in self._own_topics:
             if topic == self._request_topic and topic in self._allow:
                 return None
-            return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
+            return DeliveryProblem.denied(f"callback topic {topic!r} is internal: callbacks may not go there")
         if topic in self._allow:
             return None
         internal = next((text for text, pattern in self._workers_only.items() if pattern.fullmatch(topic)), None)
         if internal is not None:
             return DeliveryProblem.denied(
-                f"callBackTopic {topic!r} is internal, as all names of the form {internal!r} are: only its full name "
+                f"callback topic {topic!r} is internal, as all names of the form {internal!r} are: only its full name "
                 f"in TIMERS_CALLBACK_ALLOW allows it. '*,{topic}' allows it beside all others"
             )
         if self._allow and not any(pattern.fullmatch(topic) for pattern in self._allow.values()):
-            return DeliveryProblem.denied(f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW")
+            return DeliveryProblem.denied(f"callback topic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW")
         return None
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:

@@ -198,7 +198,7 @@ class Targets:
         self._creator.request(topic)  # timers of other topics must not wait for it
         why = self._not_created.get(topic)
         reason = "is being created" if why is None else f"cannot be created: {why}"
-        return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} {reason}", 0.0)
+        return DeliveryProblem("topic-unknown", f"callback topic {topic!r} {reason}", 0.0)
 
     # ---- what transactions say ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any
 from timers.errors import SettingsError
 from timers.process.config import variables
 from timers.process.config.declarations import SETTINGS, Declarations
-from timers.process.config.project import project_broker, project_dir
+from timers.process.config.project import last_broker, project_broker, project_dir
 from timers.process.config.variables import Setting
 from timers.process.hosts import EVERYWHERE, in_url, reached_here
 from timers.wire import topics
@@ -142,7 +142,8 @@ class Settings(Declarations):
                 file_env = SETTINGS[f"{name}_file"].env
                 values[name] = SETTINGS[name].parse(file_env, variables.read_secret(file_env, path).reveal())
         if "brokers" not in values:
-            embedded = project_broker() if protocol == "PLAINTEXT" else None
+            # In a folder whose broker has ended, another one at the fallback's address would be a stranger's.
+            embedded = project_broker() or last_broker() if protocol == "PLAINTEXT" else None
             values["brokers"] = embedded or FALLBACK_BROKERS
         if request_topic:
             values["request_topic"] = request_topic

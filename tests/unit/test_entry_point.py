@@ -22,7 +22,7 @@ def start(*path: Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_is_this_module() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"timers": "kafka_timers:main"}
-    assert project["tool"]["setuptools"]["py-modules"] == ["kafka_timers"]
+    assert project["tool"]["setuptools"]["py-modules"] == ["kafka_timers", "pyspark_timers"]
     assert kafka_timers.not_ours() is None
     assert start(ROOT).stdout.startswith("timers ")
 

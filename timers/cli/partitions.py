@@ -142,20 +142,10 @@ def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
         raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
 
 
-def existing(settings: Settings, reports: ErrorReports) -> Cluster:
-    """The topics of the app. An app without a progress topic is an error."""
-    from timers.kafka import topics
-    from timers.kafka.clients import admin_client
-
-    cluster = topics.existing_topics(admin_client(settings, reports), settings)
-    if settings.progress_topic not in cluster.partitions:
-        raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
-    return cluster
-
-
 def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:
     """The topics of the app, and the progress of its partitions."""
     from timers.kafka import progress_log
+    from timers.kafka.topics import existing
 
     cluster = existing(settings, reports)
     return cluster, progress_log.read_all(settings, cluster)
@@ -552,10 +542,11 @@ def export(file: Path, move: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"what is pending of {settings.app_id!r} cannot be exported") as reports:
+        from timers.kafka import topics
         from timers.kafka.request_formats import enabled_formats
         from timers.offline import pending
 
-        cluster = existing(settings, reports)
+        cluster = topics.existing(settings, reports)
         if move:
             _warn_of_held(settings)
 
@@ -604,9 +595,10 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
+        from timers.kafka import topics
         from timers.offline import pending
 
-        cluster = existing(settings, reports)
+        cluster = topics.existing(settings, reports)
         found = pending.look(file, settings)
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.output import Output, metrics_options, output_option, say
-from timers.cli.partitions import existing, explained
+from timers.cli.partitions import explained
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
 from timers.client.request import parse_duration
@@ -261,6 +261,8 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
     check_brokers(settings)
     failed = f"what is pending of {settings.app_id!r} cannot be read"
     with explained(settings, failed) as reports:
+        from timers.kafka.topics import existing
+
         cluster = existing(settings, reports)
 
     from timers.kafka.request_formats import enabled_formats

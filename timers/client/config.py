@@ -130,7 +130,13 @@ class Connection:
             servers = brokers if isinstance(brokers, str) else ",".join(brokers)
             settings = replace(settings, brokers=variables.brokers("brokers", servers))
         settings = replace(settings, id_topic=id_topic or settings.id_topic)
-        return cls(settings, settings.request_topic, timeout_s, limit, extra, connection.ErrorReports(settings))
+        return replace(cls.of(settings), timeout_s=timeout_s, max_request_bytes=limit, extra=extra)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Connection:
+        """A connection with these settings, and all else as by default."""
+        reports = connection.ErrorReports(settings)
+        return cls(settings, settings.request_topic, DEFAULT_TIMEOUT_S, settings.max_request_bytes, {}, reports)
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
         """An idempotent producer that spreads requests over all partitions."""

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.request import BytesLike, Encoder, TimerRequest, wrong_request
+from timers.client.request import BytesLike, Encoder, TimerRequest, condition_headers, wrong_request
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
 from timers.kafka.connection import partitions_of
 from timers.process.threads import tell_of_forks
@@ -242,7 +242,14 @@ class Publisher:
 
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
-    def publish_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
+    def publish_many(
+        self, requests: Iterable[TimerRequest], *, ids: bool = True, condition: str | None = None
+    ) -> list[str] | int:
+        """Publish many requests, and wait for the answers to all: see :meth:`timers.client.TimersClient.schedule_many`.
+
+        Args:
+            condition: of each of them, ``absent``; each needs an id then.
+        """
         deadline = monotonic() + self.timeout_s
         self.refuse_if_closed()
         if not self._bulk_lock.acquire(timeout=self.timeout_s):
@@ -254,10 +261,10 @@ class Publisher:
             self.refuse_if_closed()
             sources: list[str | None] = []
             failures = self._bulk_failures = []
-            self._bulk_producer(deadline, reports=ids, by_id=False)
+            self._bulk_producer(deadline, reports=ids, by_id=condition is not None)
             stall = _Stall(self._bulk, failures, self.timeout_s)
             try:
-                count = self._produce_all(requests, sources if ids else None, failures, stall)
+                count = self._produce_all(requests, sources if ids else None, failures, stall, condition)
             finally:  # also if the caller's iterable raised: some requests may have been sent
                 unanswered = self._flush_bulk(stall)
         finally:
@@ -289,6 +296,7 @@ class Publisher:
         sources: list[str | None] | None,
         failures: list[_Failure],
         stall: _Stall,
+        condition: str | None,
     ) -> int:
         """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2."""
 
@@ -299,7 +307,7 @@ class Publisher:
                 sources[index] = id or _timer_id(message)
 
         encode = Encoder(self._kafka.max_request_bytes, self._kafka.settings.own_topics)
-        by_id = False
+        by_id, conditions = condition is not None, condition_headers(condition)
         deadline = monotonic() + self.timeout_s
         topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
         index = -1
@@ -315,6 +323,8 @@ class Publisher:
             except InvalidTimerError as error:
                 raise InvalidTimerError(wrong_request(index, error)) from error
             id = request[7]  # by its place: a plain tuple serves, too
+            if conditions:
+                headers = [*(headers or ()), *conditions]
             if (id is not None) != by_id:
                 by_id = not by_id
                 deadline = monotonic() + self.timeout_s

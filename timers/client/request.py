@@ -26,7 +26,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.future import encode_by_headers
 from timers.wire.headers import Header
-from timers.wire.instants import epoch_second, parse_instant, parse_local
+from timers.wire.instants import epoch_second, local_second, parse_instant, parse_local
 from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -404,7 +404,8 @@ _ISO_DURATION = re.compile(
 )
 """As Java's ``Duration`` and many programs write one. Years and months have no fixed number of seconds."""
 _OTHER_UNITS = re.compile(r"([0-9]{1,11}) ?(s|m|h|d|w)(?:ec|econd|in|inute|r|our|ay|eek)?s?", re.IGNORECASE)
-_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}(:?\d{2})?)?", re.ASCII)
+"""Also with the offsets ``+00`` and ``+0000``, which databases write."""
 
 
 def parse_duration(text: str) -> int:
@@ -428,7 +429,7 @@ tell = logging.getLogger("timers.client").warning
 """Says what happened to a local time, if the caller does not take it."""
 
 
-def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
+def parse_due(text: str, say: Callable[[str], object] = tell, zone: str | None = None) -> int:
     """Epoch second of an absolute time: RFC 3339 with an offset, a local time with the name of its zone, or epoch
     seconds of up to 11 digits.
 
@@ -437,6 +438,7 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
     Args:
         say: called with a sentence if a local time is missing or comes twice; :func:`~timers.wire.instants.parse_local`
             says which second it is then.
+        zone: of a time that names neither an offset nor a zone.
 
     Raises:
         InvalidTimerError: another form, no offset, or milliseconds (with the corrected number).
@@ -445,6 +447,8 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
         return int(text)  # the client would refuse a time before the year 2002
     if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
+    if number := re.fullmatch(r"([0-9]{1,25})\.([0-9]*)", text):  # as programs write numbers that may have fractions
+        return parse_due(str(int(number[1]) + bool(number[2].strip("0"))))
     try:
         local = parse_local(text)
         if local is not None:
@@ -459,6 +463,11 @@ def parse_due(text: str, say: Callable[[str], object] = tell) -> int:
                 "epoch seconds, such as 1896091200"
             )
         instant_s = parse_instant(text.upper())
+        if instant_s is None and zone is not None:
+            due_s, note = local_second(datetime.fromisoformat(text.upper()), zone)
+            if note:
+                say(note)
+            instant_s = due_s
     except (ValueError, OverflowError) as error:
         raise InvalidTimerError(f"{quoted(text):.100} is not a time: {error}") from error
     if instant_s is None:

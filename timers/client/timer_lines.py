@@ -62,28 +62,39 @@ def timers_in(
         now_ns: epoch nanoseconds from which delays count.
         say: called with a sentence for a local time that is missing or comes twice.
     """
-    file = iter(file)
-    lines = numbered(file)
-    first = next(lines, None)
-    if first is None:
-        return
-    try:
-        header = _csv_header(first[1])
-    except InvalidTimerError as error:
-        yield first[0], error
-        return
-    rows: Iterable[tuple[int, Callable[[], Mapping[str, Any]]]] = (
-        ((number, partial(parse_object, line)) for number, line in itertools.chain([first], lines))
-        if header is None
-        else _csv_rows(file, first[0], *header)
-    )
-    for number, read in rows:
+    for number, read in fields_in(file):
         try:
             fields = read()
             named = {"topic": topic, **fields} if topic is not None else fields
             yield number, parse_fields(named, now_ns, lambda note, number=number: say(f"line {number}: {note}"))  # type: ignore[misc]
         except InvalidTimerError as error:
             yield number, error
+
+
+def fields_in(
+    file: Iterable[bytes], *, csv_only: bool = False
+) -> Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]:
+    """The rows of a file of JSON lines or CSV: the number of the line where one begins, and a function that returns its
+    fields, or raises InvalidTimerError.
+
+    Args:
+        csv_only: whether the first line is that of CSV, whatever it is.
+    """
+    file = iter(file)
+    lines = numbered(file)
+    first = next(lines, None)
+    if first is None:
+        return
+    try:
+        header = csv_header(first[1], csv_only=csv_only)
+    except InvalidTimerError as error:
+        yield first[0], partial(_raise, str(error))
+        return
+    if header is not None:
+        yield from _csv_rows(file, first[0], *header)
+        return
+    for number, line in itertools.chain([first], lines):
+        yield number, partial(parse_object, line)
 
 
 _CSV_NAMES = {name: name for name in _FIELDS} | {"due": "at"}
@@ -94,7 +105,7 @@ _SECONDS = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?", re.ASCII)
 _MAX_CELL_BYTES = 2**31 - 1
 
 
-def _csv_header(line: bytes) -> tuple[list[str], str] | None:
+def csv_header(line: bytes, *, csv_only: bool = False) -> tuple[list[str], str] | None:
     """Fields of the columns and delimiter of a header line of CSV; None for a line of JSON.
 
     Raises:
@@ -102,7 +113,7 @@ def _csv_header(line: bytes) -> tuple[list[str], str] | None:
     """
     csv.field_size_limit(_MAX_CELL_BYTES)  # by default 131,072 characters, and a value may have more
     text = line.decode("utf-8", "replace").strip()
-    if text.startswith("{"):
+    if text.startswith("{") and not csv_only:
         return None
     delimiter = max(",;\t", key=text.count)
     try:
@@ -112,7 +123,7 @@ def _csv_header(line: bytes) -> tuple[list[str], str] | None:
             f"this is neither JSON nor CSV ({error}): save the file with the line ends of Unix or Windows"
         ) from None
     columns = [_CSV_NAMES.get(name, name) for name in names]
-    if not {"value", "topic", "at", "delay"} & {*columns}:
+    if not csv_only and not {"value", "topic", "at", "delay"} & {*columns}:
         if len(columns) == 1 or text.startswith("["):
             return None
         raise InvalidTimerError(
@@ -182,7 +193,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
         InvalidTimerError: the text is something else, or has a field twice.
     """
     try:
-        fields = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique, parse_float=_Number)
+        fields = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique, parse_float=Number)
     except UnicodeDecodeError as error:
         raise InvalidTimerError(f"this is no JSON object (byte {error.start} is not UTF-8): write {_EXAMPLE}") from None
     except (ValueError, RecursionError) as error:
@@ -192,18 +203,20 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return fields
 
 
-def parse_fields(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell) -> TimerRequest:
+def parse_fields(
+    fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell, zone: str | None = None
+) -> TimerRequest:
     """The timer with these fields. Its due time is an epoch second, or its rule is one that comes again.
 
     Args:
-        say: as in :func:`due_of`.
+        say, zone: as in :func:`due_of`.
 
     Raises:
         InvalidTimerError: they are no timer; the sentence says what is expected.
     """
     check_names(fields)
     repeat = repeat_in(fields, now_ns // 10**9, say)
-    return request_of(fields, due_of(fields, now_ns, say) if repeat is None else None, repeat)
+    return request_of(fields, due_of(fields, now_ns, say, zone) if repeat is None else None, repeat)
 
 
 def check_names(fields: Mapping[str, Any]) -> None:
@@ -218,19 +231,20 @@ def check_names(fields: Mapping[str, Any]) -> None:
         raise InvalidTimerError(f"there is no field {quoted(name)}: {meant}")
 
 
-def due_of(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell) -> int:
+def due_of(fields: Mapping[str, Any], now_ns: int, say: Callable[[str], object] = tell, zone: str | None = None) -> int:
     """The due second that the fields name.
 
     Args:
         now_ns: epoch nanoseconds from which a delay counts.
         say: called with a sentence for a local time that is missing or comes twice.
+        zone: of a time that names neither an offset nor a zone.
 
     Raises:
         InvalidTimerError: there is none, or there are two, or it is wrong.
     """
     at = fields.get("at")
     if isinstance(at, str):
-        at = parse_due(at, say)
+        at = parse_due(at, say, zone)
     delay = fields.get("delay")
     return due_second(at, parse_duration(delay) if isinstance(delay, str) else delay, now_ns=now_ns)
 
@@ -304,7 +318,7 @@ def request_of(fields: Mapping[str, Any], due_s: int | None, repeat: Repeat | No
         _value(fields["value"]) or b"",
         due_s,
         None,
-        _headers(fields.get("headers")),
+        headers_of(fields.get("headers")),
         fields.get("token"),
         fields.get("id"),
         repeat,
@@ -334,18 +348,18 @@ def _value(value: Any) -> str | bytes | None:
     """The value of a callback: text, the bytes of ``{"base64": ...}``, or another object or a list as JSON."""
     if isinstance(value, list) or (isinstance(value, dict) and value.keys() != {"base64"}):
         try:
-            return _json(value).encode()
+            return json_text(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidTimerError(f"value cannot be sent as JSON ({error})") from None
     return data_of("value", value)
 
 
-class _Number(float):
+class Number(float):
     """A number of a JSON text, which keeps its digits: as a float, 99999999999999999.99 is 1e+17, and 10.50 is 10.5."""
 
     _text: str
 
-    def __new__(cls, text: str) -> _Number:
+    def __new__(cls, text: str) -> Number:
         number = super().__new__(cls, text)
         number._text = text
         return number
@@ -354,13 +368,13 @@ class _Number(float):
         return self._text
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
     """A JSON text without spaces, and with the digits of its numbers. Takes about 1 µs for each field."""
     if isinstance(value, dict):
-        return f"{{{','.join([f'{_text(name)}:{_json(each)}' for name, each in value.items()])}}}"
+        return f"{{{','.join([f'{_text(name)}:{json_text(each)}' for name, each in value.items()])}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join([_json(each) for each in value])}]"
-    return str(value) if isinstance(value, _Number) and math.isfinite(value) else _text(value)
+        return f"[{','.join([json_text(each) for each in value])}]"
+    return str(value) if isinstance(value, Number) and math.isfinite(value) else _text(value)
 
 
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -373,13 +387,13 @@ def laid_out(text: str) -> str:
         ValueError: it is no JSON.
         RecursionError: it is nested too deeply.
     """
-    return _laid_out(json.loads(text, object_pairs_hook=tuple, parse_float=_Number), "\n")
+    return _laid_out(json.loads(text, object_pairs_hook=tuple, parse_float=Number), "\n")
 
 
 def _laid_out(value: Any, line: str) -> str:
     """The text of a value whose objects are tuples of pairs; ``line`` is a line end with the indent."""
     if not isinstance(value, tuple | list) or not value:
-        return "{}" if value == () else _json(value)
+        return "{}" if value == () else json_text(value)
     inner = f"{line}  "
     if isinstance(value, tuple):
         lines, ends = [f"{_text(name)}: {_laid_out(each, inner)}" for name, each in value], "{}"
@@ -388,7 +402,12 @@ def _laid_out(value: Any, line: str) -> str:
     return f"{ends[0]}{inner}{f',{inner}'.join(lines)}{line}{ends[1]}"
 
 
-def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
+def headers_of(value: Any) -> list[tuple[str, str | bytes | None]]:
+    """The headers of a JSON object, or of a list of pairs, in which names may repeat.
+
+    Raises:
+        InvalidTimerError: it is neither.
+    """
     pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from timers.errors import AccessError, TopicConfigError
+from timers.errors import AccessError, TimersError, TopicConfigError
 from timers.kafka import connection, group_access
 from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import admin_client, librdkafka
@@ -203,6 +203,19 @@ def existing_topics(
         stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)
         now = replace(now, stale_after_s=stale_after_s, wrong_configs=tuple(wrong), unseen=unseen)
     return now
+
+
+def existing(settings: Settings, reports: connection.ErrorReports) -> Cluster:
+    """The topics of an app that has run.
+
+    Raises:
+        TimersError: it has no progress topic.
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    cluster = existing_topics(admin_client(settings, reports), settings)
+    if settings.progress_topic not in cluster.partitions:
+        raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
+    return cluster
 
 
 def compacted_now(admin: AdminClient, settings: Settings, known: Cluster, timeout_s: float) -> dict[str, str]:

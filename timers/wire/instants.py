@@ -51,7 +51,15 @@ def parse_local(text: str) -> tuple[int, str] | None:
     if found is None:
         return None
     day, time_of_day, name = found.groups()
-    local = datetime.fromisoformat(f"{day}T{time_of_day}")
+    return local_second(datetime.fromisoformat(f"{day}T{time_of_day}"), name)
+
+
+def local_second(local: datetime, name: str) -> tuple[int, str]:
+    """Return the epoch second of a naive datetime in a zone, rounded up, and a sentence; see :func:`parse_local`.
+
+    Raises:
+        ValueError: the zone does not exist.
+    """
     zone = zone_of(name)
     first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     due_s = epoch_second(first.astimezone(UTC))

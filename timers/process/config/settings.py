@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from timers.errors import SettingsError
@@ -119,23 +120,30 @@ class Settings(Declarations):
         return own
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None, *, request_topic: str | None = None) -> Settings:
+    def load(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        request_topic: str | None = None,
+        given: Mapping[str, str] = MappingProxyType({}),
+    ) -> Settings:
         """Read all settings from ``environ``, or from the environment of this process if it is None.
 
         Args:
             request_topic: replaces that of the environment.
+            given: variables that replace those of the environment.
 
         Raises:
             SettingsError: a variable is wrong, some contradict each other, or two topics have the same name.
         """
-        env = os.environ if environ is None else environ
+        env: Mapping[str, str] = {**(os.environ if environ is None else environ), **given}
         if environ is None:
             _warn_of_unknown(env, {setting.env for setting in SETTINGS.values()})
-        given = {name: setting for name, setting in SETTINGS.items() if setting.is_given(env)}
-        values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
+        named = {name: setting for name, setting in SETTINGS.items() if setting.is_given(env)}
+        values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in named.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
         mechanism = values.get("sasl_mechanism", cls.sasl_mechanism)
-        variables.check(protocol, mechanism, [setting.env for setting in given.values()])
+        variables.check(protocol, mechanism, [setting.env for setting in named.values()])
         for name in ("sasl_password", "ssl_key_password", "query_secret"):
             path = values.get(f"{name}_file")
             if path is not None:

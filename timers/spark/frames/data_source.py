@@ -1,0 +1,254 @@
+"""``format("timers")``: rows of any DataFrame, batch or stream, become timers, and what is pending is a DataFrame.
+
+Spark finds the source by the top-level package ``pyspark_timers``, without a registration. Spark makes the objects of
+this module anew in processes of the driver, and pickles writers and readers for the tasks. So they hold the settings,
+which only the driver reads.
+
+Each request has an id and the condition ``absent``. So a task, a micro-batch or a whole job that runs again sets no
+timer twice, and there is nothing to commit or to take back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType, VariantType
+
+from timers.client.config import Connection
+from timers.client.publish import Publisher
+from timers.client.request import TimerRequest
+from timers.core.operation import ABSENT
+from timers.core.printable import quoted
+from timers.errors import InvalidTimerError, SettingsError, TimersError
+from timers.kafka.connection import ErrorReports
+from timers.process.clock import Clock
+from timers.process.config.settings import Settings
+from timers.process.counted import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from timers.spark.frames.timer_columns import RowOptions, TimerColumns
+
+logger = logging.getLogger(__name__)
+
+NAME = "timers"
+
+_ROW_OPTIONS = ("topic", "name", "zone", "past")
+_BROKERS = "brokers"
+_SETTING = "timers_"
+_OF_SPARK = ("checkpointlocation", "queryname")
+"""Options of Spark that it gives to each sink. Spark's names of options have no case."""
+
+
+class TimersSource(DataSource):
+    """The data source ``timers``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns that a read has."""
+        from timers.spark.frames.pending_rows import PENDING
+
+        return PENDING
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from timers.spark.frames.pending_rows import PENDING
+
+        settings, rest = _settings(self.options)
+        if rest:
+            raise SettingsError(f"option {quoted(min(rest))} has no effect on a read: leave it out")
+        if schema != PENDING:
+            raise SettingsError("a read of timers has columns of its own: leave out schema(...)")
+        return PendingTimers(settings)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _writer(self.options, schema, overwrite, is_stream=False)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        return _writer(self.options, schema, overwrite, is_stream=True)
+
+
+def _settings(options: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
+    """The settings that options name, on top of those of the driver's environment, and the other options."""
+    given, rest = {}, {}
+    for name, value in options.items():
+        if name.startswith(_SETTING):
+            given[name.upper()] = value
+        elif name == _BROKERS:
+            given["TIMERS_BROKERS"] = value
+        elif name not in _OF_SPARK:
+            rest[name] = value
+    return Settings.load(given=given), rest
+
+
+# ---- write ----------------------------------------------------------------------------------------------------------
+
+
+def _writer(options: Mapping[str, str], schema: StructType, overwrite: bool, *, is_stream: bool) -> TimersWriter:
+    """The writer of a query. All that needs no row is checked here, on the driver.
+
+    Raises:
+        SettingsError: an option, a column or the mode is wrong.
+        TimersError: the brokers do not answer, or the topic of timers with ids does not exist.
+    """
+    from timers.spark.frames.timer_columns import RowOptions, TimerColumns
+
+    settings, rest = _settings(options)
+    for name in sorted(rest.keys() - {*_ROW_OPTIONS}):
+        if name == "path":
+            raise SettingsError("timers are not written to a path: write save(), or start(), without one")
+        known = ", ".join((*_ROW_OPTIONS, _BROKERS, "TIMERS_..."))
+        raise SettingsError(f"there is no option {quoted(name)}: the options are {known}")
+    if overwrite:
+        raise SettingsError('timers cannot be overwritten: use mode("append")')
+    row_options = RowOptions(**rest)
+    TimerColumns(_arrow_schema(schema), row_options)
+    publisher = Publisher(Connection.of(settings).for_ids(), thread="timers-spark")
+    publisher.open()
+    publisher.close()
+    return TimersWriter(settings, row_options, None if is_stream else _now_ns())
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of the batches that Spark will give.
+
+    Raises:
+        SettingsError: a column has a type that Python does not get.
+    """
+    import pyarrow as pa
+
+    fields = []
+    for field in schema.fields:
+        kind = None
+        if not isinstance(field.dataType, VariantType):  # which Python gets as two columns of bytes
+            with suppress(Exception):  # PySpark's errors for types that Arrow does not have are of several classes
+                kind = to_arrow_type(field.dataType)
+        if kind is None:
+            shown = field.dataType.simpleString()
+            raise SettingsError(f"column {quoted(field.name)} is of type {shown}: cast it, such as to string")
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has sent."""
+
+    timers: int
+
+
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+"""Spark 4.0 gives batches of Arrow to each writer that takes them."""
+
+
+class TimersWriter(DataSourceArrowWriter, _StreamWriter):  # type: ignore[misc]
+    """Writes batches and streams: the calls of Spark differ in the number of a micro-batch only.
+
+    Args:
+        now_ns: when the write began, from which delays count and before which a row is past, so that a task that runs
+            again takes the same rows; None: when the task begins, as a stream has no begin.
+    """
+
+    def __init__(self, settings: Settings, options: RowOptions, now_ns: int | None) -> None:
+        self._settings, self._options, self._now_ns = settings, options, now_ns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of a task, and wait until the brokers have all of them.
+
+        Raises:
+            InvalidTimerError: a row is no timer. Those before it are sent.
+            PublishError: the brokers did not take all.
+        """
+        publisher = _publisher(self._settings)
+        now_ns = _now_ns() if self._now_ns is None else self._now_ns
+        try:
+            count = publisher.publish_many(self._requests(iterator, now_ns), ids=False, condition=ABSENT)
+        except InvalidTimerError:
+            raise
+        except TimersError:
+            _publisher.cache_clear()  # its producer may be useless now
+            raise
+        assert isinstance(count, int)
+        return Sent(count)
+
+    def _requests(self, batches: Iterator[pa.RecordBatch], now_ns: int) -> Iterator[TimerRequest]:
+        from timers.spark.frames.timer_columns import TimerColumns
+
+        columns: TimerColumns | None = None
+        for batch in batches:
+            if columns is None:
+                columns = TimerColumns(batch.schema, self._options)
+            for row in columns.rows(batch, now_ns):
+                if isinstance(row, InvalidTimerError):
+                    raise row
+                yield row.request
+
+    def commit(self, messages: Sequence[Any], batchId: int | None = None) -> None:
+        """Do nothing: what a task has sent counts."""
+
+    def abort(self, messages: Sequence[Any], batchId: int | None = None) -> None:
+        """Say in the log what was sent. Spark calls it after failed tasks, and after a commit that failed."""
+        sent = sum(each.timers for each in messages if each is not None)
+        logger.warning(
+            "the write has failed; %s and perhaps more were sent and count. Write the same rows again: an id that is "
+            "there is not set twice",
+            counted(sent, "timer"),
+        )
+
+
+@lru_cache(maxsize=1)
+def _publisher(settings: Settings) -> Publisher:
+    """The publisher of a process. Spark uses a process for many tasks, and a connection costs more than a small one."""
+    return Publisher(Connection.of(settings).for_ids(), thread="timers-spark")
+
+
+def _now_ns() -> int:
+    return int(Clock().now_s() * 10**9)
+
+
+# ---- read -----------------------------------------------------------------------------------------------------------
+
+
+class PendingTimers(DataSourceReader):
+    """Reads what is pending, as of the newest commit of each partition."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def partitions(self) -> list[InputPartition]:
+        """The partitions of the app: a task each."""
+        from timers.kafka.topics import existing
+        from timers.spark.frames.pending_rows import places
+
+        reports = ErrorReports(self._settings)
+        with reports.explained(f"what is pending of {self._settings.app_id!r} cannot be read"):
+            cluster = existing(self._settings, reports)
+        return [_Place((cluster, tp)) for tp in places(self._settings, cluster)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        from timers.spark.frames.pending_rows import read_places
+
+        cluster, tp = partition.value
+        yield from read_places(self._settings, cluster, [tp])
+
+
+class _Place(InputPartition):
+    """A partition, and the cluster it is in."""

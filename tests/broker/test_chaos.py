@@ -21,17 +21,18 @@ pytestmark = pytest.mark.broker
 SEEDS = (4, 5, 6)
 """If a fault of a round hit no timer in flight, the round does not count and the next seed runs."""
 TIMERS = 20_000
+REPEATING = 200
 WORKERS = 3
 
 
 @pytest.mark.long
 def test_chaos_loses_no_timer_and_fires_none_twice_or_early(tmp_path: Path) -> None:
-    kinds = (plan.KILL, plan.PAUSE, plan.WIPE)
+    kinds = (plan.KILL, plan.PAUSE, plan.WIPE, plan.HOLD)
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     try:
         for seed in SEEDS:
             chosen = plan.make(seed, WORKERS, TIMERS, kinds, plan.SHORT)
-            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Printer()).run()
+            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Printer(), REPEATING).run()
             assert outcome.passed, f"seed {seed}: {outcome.failures} {outcome.verdict}; logs: {tmp_path}"
             if outcome.verdict.counts:
                 return

@@ -32,6 +32,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the first round; each further round adds 1 (random)")
     parser.add_argument("--rounds", type=int, default=1, help="number of rounds (1)")
     parser.add_argument("--timers", type=int, default=1_000_000, help="timers in each round (1000000)")
+    parser.add_argument("--repeating", type=int, help="timers that repeat, beside them (one hundredth)")
     parser.add_argument("--workers", type=int, default=4, help="workers at the beginning of a round (4)")
     parser.add_argument("--faults", metavar="KIND,...", help=f"only these of: {', '.join(plan.NAMES)}")
     parser.add_argument(
@@ -50,6 +51,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--faults stall: {NO_STALLS}")
         options.kinds.remove(plan.STALL)
         print(f"NOT TRIED: {plan.STALL}: {NO_STALLS}", flush=True)
+    if options.repeating is None:
+        options.repeating = options.timers // 100
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
     try:
@@ -81,11 +84,12 @@ def _rounds(options: argparse.Namespace, directory: Path, brokers: EmbeddedBroke
             break
         chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
         number = f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, because none counts"
-        printer.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
+        printer.line(f"{number}: {options.timers:,} timers, {options.repeating:,} repeat, {options.workers} workers")
         for line in plan.describe(chosen):
             printer.line(f"  {line}")
         begun = time.monotonic()
-        one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", printer)
+        place = directory / f"round-{index + 1}"
+        one = Round(brokers, chosen, options.timers, place, printer, options.repeating)
         outcomes.append(one.run())
         printer.line(f"  took {time.monotonic() - begun:.0f} s")
     counted = sum(outcome.verdict.counts for outcome in outcomes)

@@ -21,8 +21,7 @@ from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
 from tests.harness.records import Publisher
 from tests.harness.three_brokers import ThreeBrokers
-from timers.wire import future
-from timers.wire.formats import future_by_id
+from timers.wire.formats import countdown
 
 Steps = Generator[float, None, InjectedFault]
 """A fault under way: yields the seconds until its next step, and returns the injected fault."""
@@ -205,11 +204,11 @@ def all_down(state: RoundState, fault: Fault, victim: Member, held: dict[str, li
 
 
 def formats(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
-    """Restart a worker at once with timers with an id, let some fire, and restart it without."""
-    topic = f"{state.system.app_id}-by-id"
+    """Restart a worker at once with countdowns, let some fire, and restart it without."""
+    topic = f"{state.system.app_id}-countdowns"
     injected = yield from kill(state, fault, victim, held)
     victim.paused = True
-    victim.start(fault.clock_offset_s, TIMERS_ID_TOPIC=topic)
+    victim.start(fault.clock_offset_s, TIMERS_COUNTDOWN_TOPIC=topic)
     waited_s = 0.0
     while not (read := state.held(topic).get(victim.name)):
         yield POLL_S
@@ -219,28 +218,27 @@ def formats(state: RoundState, fault: Fault, victim: Member, held: dict[str, lis
             break
     fired = 0
     if read:
-        fired = yield from _fire_with_ids(state, topic, read)
+        fired = yield from _fire_countdowns(state, topic, read)
         if fired != len(read):
-            state.failures.append(f"{fired} of {len(read)} timers with an id fired")
+            state.failures.append(f"{fired} of {len(read)} countdowns fired")
     if victim.worker.running:
         victim.kill()
     victim.start(fault.clock_offset_s)
     victim.paused = False
-    note = f"partitions {read} of the other format after {waited_s:.1f} s, {fired} timers with an id fired"
+    note = f"partitions {read} of the other format after {waited_s:.1f} s, {fired} countdowns fired"
     return replace(_over(injected), note=note, seen=fired > 0)
 
 
-def _fire_with_ids(state: RoundState, topic: str, partitions: list[int]) -> Generator[float, None, int]:
-    """Send one timer with an id to each partition, wait for the callbacks, and return their number."""
+def _fire_countdowns(state: RoundState, topic: str, partitions: list[int]) -> Generator[float, None, int]:
+    """Send one countdown to each partition, wait for the callbacks, and return their number."""
     target = state.system.target()
     publisher = Publisher(state.system.address, topic)
-    headers = future_by_id.encode_headers(int(time.time()))
     for partition in partitions:
-        publisher.queue_raw(b"%d" % partition, future.encode(target, "", b""), headers, partition)
+        publisher.queue_raw(None, countdown.encode(target, ""), [], partition)
     publisher.flush()
     waited_s = 0.0
     # Each is in a transaction of its own, with a marker at its end.
-    while not (state.brokers_up and state.system.end(target, committed=True) >= 2 * len(partitions)):
+    while (state.committed_end(target) or 0) < 2 * len(partitions):
         yield POLL_S
         waited_s += POLL_S
         if waited_s > TAKEOVER_S:
@@ -338,21 +336,33 @@ def stall(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[
 
 
 def hold(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
-    """Pause the callback topic, and resume it. Other faults may come meanwhile."""
-    yield from _command(state, "pause", state.target)
+    """Pause the callback topics, and resume them. Other faults may come meanwhile."""
+    for target in state.targets:
+        yield from _command(state, "pause", target)
     injected = replace(_inject(state, fault, held), delays=False)
     yield HELD_AFTER_S
-    before = sum(state.system.cluster.ends(state.target, committed=True).values())
+    before = yield from _sent(state)
     yield plan.BURST_EVERY_S + fault.down_s
-    sent = sum(state.system.cluster.ends(state.target, committed=True).values()) - before
+    sent = (yield from _sent(state)) - before
     slow_s = plan.SLOW_S * (fault.victim % 2)
-    yield from _command(state, "resume", state.target, *(("--over", f"{slow_s}s") if slow_s else ()))
+    for target in state.targets:
+        yield from _command(state, "resume", target, *(("--over", f"{slow_s}s") if slow_s else ()))
     note = f"{sent:,} records later than {HELD_AFTER_S:.0f} s after the pause; released over {slow_s} s"
     return replace(_over(injected), grace_ms=slow_s * 1000, note=note)
 
 
+def _sent(state: RoundState) -> Generator[float, None, int]:
+    """Return the end offsets of the callback topics, as soon as a broker says them."""
+    ends = []
+    for target in state.targets:
+        while (end := state.committed_end(target)) is None:
+            yield POLL_S
+        ends.append(end)
+    return sum(ends)
+
+
 def _command(state: RoundState, *words: str) -> Generator[float, None, None]:
-    """Give a command about the callback topic. While brokers are down, it fails, and is given again."""
+    """Give a command about a callback topic. While brokers are down, it fails, and is given again."""
     environment = clean_environment(**state.system.environment)
     waited_s = 0.0
     while True:

@@ -28,7 +28,7 @@ THROTTLE = "throttle all clients"
 STALL = "disk of a worker stalls"
 """Each access to its data waits, for each of :data:`STALLS_S`."""
 STALLS_S = (1.0, 5.0, 15.0)
-HOLD = "pause the callback topic"
+HOLD = "pause the callback topics"
 """By ``timers targets pause``, and ``resume`` after some seconds; of every second one the release is slow."""
 SLOW_S = 8
 """Seconds of a slow release."""

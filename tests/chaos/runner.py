@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import time
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos import report
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
 from tests.chaos.faults import FAULTS, Steps
-from tests.chaos.plan import ADD, BURST_EVERY_S, STALL, Fault, Plan
+from tests.chaos.plan import ADD, BURST_EVERY_S, HOLD, STALL, Fault, Plan
+from tests.chaos.repeats import BYTES_A_SECOND, Found, RepeatTraffic
 from tests.chaos.state import Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
 from tests.harness.judge import Callbacks
@@ -29,6 +31,8 @@ BYTES_A_TIMER = 400
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
 """The victim is chosen this many seconds before the injection."""
+MOST_FAILURES, MOST_CHARACTERS = 20, 500
+"""So many broken promises of timers that repeat are named, so long each; their number is in the report."""
 EXTRA_TIME_S = 240.0
 """Seconds that faults and publishing may take longer than planned, because the machine may be busy."""
 
@@ -37,6 +41,12 @@ def _delay(planned: list[Fault]) -> list[Fault]:
     """Delay the first fault by one burst, and the others so that each has a burst, and so a victim, of its own."""
     first_s = planned[0].at_s + BURST_EVERY_S
     return [replace(fault, at_s=max(fault.at_s, first_s + i * BURST_EVERY_S)) for i, fault in enumerate(planned)]
+
+
+def _topics_with_ids() -> dict[str, str]:
+    """Settings for timers with ids; their topics are deleted with the round."""
+    run = uuid.uuid4().hex[:8]
+    return {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
 
 
 @dataclass(frozen=True)
@@ -60,10 +70,13 @@ class Round:
         brokers: they are started, and faults may kill them and start them again.
         plan: the faults.
         timers: how many are published.
+        repeating: how many more repeat.
         directory: for the workers' logs and data.
     """
 
-    def __init__(self, brokers: Brokers, plan: Plan, timers: int, directory: Path, printer: Printer) -> None:
+    def __init__(
+        self, brokers: Brokers, plan: Plan, timers: int, directory: Path, printer: Printer, repeating: int = 0
+    ) -> None:
         address = brokers.start()
         self._plan = plan
         self._timers = timers
@@ -76,10 +89,13 @@ class Round:
             # Snapshots, and deletions of what they replace, every few seconds.
             TIMERS_SNAPSHOT_RECORDS=str(max(10, timers // PARTITIONS // SNAPSHOTS)),
             TIMERS_LOG_KEEP_S="0",
+            **(_topics_with_ids() if repeating else {}),
         )
-        bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s
+        bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s + repeating * BYTES_A_SECOND
         stalls = any(fault.kind == STALL for fault in plan.faults)
         self._state = RoundState(brokers, self._system, lambda text: printer.line(f"    {text}"), bytes_per_s, stalls)
+        self._repeating = repeating
+        self._found = Found()
         self._injected: list[InjectedFault] = []
         self._first_s = 0
 
@@ -91,12 +107,14 @@ class Round:
             self._state.close()
 
     def _run(self) -> Outcome:
-        target = self._state.target = self._system.target(PARTITIONS)
+        target = self._system.target(PARTITIONS)
+        self._state.targets = (target,)
         with self._printer.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
             for clock_offset_s in self._plan.clock_offsets_s:
                 self._state.add(clock_offset_s)
             for member in self._state.members:
                 member.worker.ready()
+        repeats = self._set_repeating() if self._repeating else None
         self._first_s = int(time.time()) + HEAD_START_S
         publication = Publication(
             brokers=self._system.address,
@@ -113,13 +131,25 @@ class Round:
             burst_every_s=BURST_EVERY_S,
         )
         self._storm(publication)
-        found = self._settle(publication)
+        found = self._settle(publication, repeats)
         judged = verdict(found, dues(publication), self._injected)
         outcome = Outcome(self._plan.seed, judged, self._state.failures)
+        if repeats is not None:
+            self._printer.line(f"  repeating: {self._found.line()}")
         for line in report.lines(self._plan.seed, judged, self._injected, self._state.failures, self._first_s):
             self._printer.line(line)
         self._system.delete_topics()
+        if repeats is not None:
+            self._system.cluster.delete([self._system.settings.id_topic, self._system.settings.verdict_topic])
         return outcome
+
+    def _set_repeating(self) -> RepeatTraffic:
+        held = any(fault.kind == HOLD for fault in self._plan.faults)
+        repeats = RepeatTraffic(self._system, self._repeating, PARTITIONS, may_be_held=held)
+        self._state.targets = (*self._state.targets, repeats.target)
+        with self._printer.doing(f"setting {self._repeating:,} timers that repeat"):
+            repeats.set(int(time.time()) + HEAD_START_S + self._plan.storm_s)
+        return repeats
 
     # ---- publishing and faults ----------------------------------------------------------------------------------
 
@@ -198,7 +228,7 @@ class Round:
 
     # ---- afterwards ---------------------------------------------------------------------------------------------
 
-    def _settle(self, publication: Publication) -> Callbacks:
+    def _settle(self, publication: Publication, repeats: RepeatTraffic | None) -> Callbacks:
         """Wait until all timers have fired, stop the workers, and read the callbacks."""
         cluster, due_s = self._system.cluster, dues(publication)
         last_ms = max((injected.over_ms + injected.grace_ms for injected in self._injected), default=0)
@@ -217,6 +247,10 @@ class Round:
             if not missing or time.time() > give_up:
                 break
             self._printer.line(f"    {missing:,} are still missing")
+        if repeats is not None:
+            with self._printer.doing("reading what repeats"):
+                repeats.end(self._found, last_ms)
+            self._state.failures += [each[:MOST_CHARACTERS] for each in self._found.failures[:MOST_FAILURES]]
         with self._printer.doing("stopping the workers"):
             self._stop()
         with self._printer.doing("comparing logs and snapshots"):

@@ -13,7 +13,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription
 
-from tests.harness.cluster import client_settings
+from tests.harness.cluster import Cluster, client_settings
 from tests.harness.disk import StallingDisk
 from tests.harness.scrape import scrape
 from tests.harness.system import System
@@ -73,7 +73,7 @@ class RoundState:
         alone: a fault is under way beside which no other one begins.
         chosen_ends: end offset of each request partition when the victim of the newest fault was chosen.
         failures: sentences about failures that the checker cannot see in the callbacks.
-        target: the callback topic of the round.
+        targets: the callback topics of the round.
     """
 
     brokers: Brokers
@@ -86,7 +86,7 @@ class RoundState:
     alone: bool = False
     chosen_ends: Mapping[int, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    target: str = ""
+    targets: tuple[str, ...] = ()
     _asker: AdminClient | None = None
     _no_broker: bool = False
     _first_broker_at: float = 0.0
@@ -169,6 +169,13 @@ class RoundState:
     def ends(self) -> dict[int, int]:
         """End offset of each request partition."""
         return self.system.cluster.ends(self.system.request_topic)
+
+    def committed_end(self, topic: str) -> int | None:
+        """Sum of the end offsets of a topic, up to the first open transaction; None if a broker does not answer."""
+        try:
+            return Cluster(self.system.address).end(topic, committed=True) if self.brokers_up else None
+        except (KafkaException, AssertionError):
+            return None
 
     def watch(self) -> None:
         """Report workers that ended by themselves, and start them again as a supervisor does."""

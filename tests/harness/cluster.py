@@ -32,8 +32,12 @@ _MOVING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,  # a broker that has just started does not know its partitions yet
     KafkaError._NOENT,  # librdkafka knows no leaders
+    KafkaError._TIMED_OUT,  # it asked a broker that went away meanwhile
 )
 """Errors while an overloaded broker is briefly not in the cluster."""
+
+ANSWER_S = 10.0
+"""A leader that has not said its offsets by then is asked again."""
 
 
 def client_settings(brokers: str, **more: Any) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class Cluster:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
 
         def look() -> dict[int, int] | None:
-            answers = self.admin.list_offsets(wanted, isolation_level=level, request_timeout=DEADLINE_S)
+            answers = self.admin.list_offsets(wanted, isolation_level=level, request_timeout=ANSWER_S)
             try:
                 return {place.partition: answer.result(DEADLINE_S).offset for place, answer in answers.items()}
             except KafkaException as error:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ from tests.harness.brokers import ended
 from tests.harness.command_line import command, set_environment
 from tests.harness.strangers import has_kind, member
 from tests.harness.system import System, timers
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import QUICK, READY
 from timers.cli.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.machines.log_trimmer import LogTrimmer
+from timers.process.config.settings import Settings
 
 pytestmark = pytest.mark.broker
 
@@ -154,27 +155,76 @@ def test_a_trimmer_sees_who_else_reads_a_log_and_deletes_from_it(broker_address:
     system.close()
 
 
+def kinds_here() -> list[str]:
+    """One client of each kind of groups that the brokers of the chosen version have."""
+    return [kind for kind in ("java", "java-848", "streams-1071", "share") if has_kind(kind)]
+
+
+def readers_of(system: System, settings: Settings | None = None) -> list[str]:
+    """Who else reads the request topic of a system, as a worker sees it."""
+    trimmer = LogTrimmer(settings or system.settings)
+    return sorted(trimmer.other_readers(system.request_topic, PARTITIONS, lambda: None))
+
+
+def let_groups_begin(system: System, kinds: Sequence[str]) -> list[str]:
+    """Let a program of each kind read the first records of the request topic, and end. Returns the groups."""
+    topic = system.request_topic
+    groups = [f"{kind}-{topic}" for kind in kinds]
+
+    def is_seen(group: str) -> bool:
+        system.send(*timers(system.target(), 10, due_in(1), 1))  # a consumer that has just joined begins at the end
+        return f"group {group!r}" in readers_of(system)
+
+    for kind, group in zip(kinds, groups, strict=True):
+        with member(kind, system.address, group, topic):
+            wait_until(partial(is_seen, group), f"{kind} is seen")
+    return groups
+
+
 def test_groups_of_each_kind_hold_trimming_back(broker_address: str, tmp_path: Path) -> None:
     """Also those that librdkafka does not list. Share groups keep their offsets elsewhere; one that has read nothing to
     the end has none yet."""
     system = System(broker_address, tmp_path)
-    topic = system.create_topic(system.request_topic)
-    kinds = [kind for kind in ("java", "java-848", "streams-1071", "share") if has_kind(kind)]
-    trimmer = LogTrimmer(system.settings)
-
-    def seen(trimmer: LogTrimmer) -> list[str]:
-        return sorted(trimmer.other_readers(topic, PARTITIONS, lambda: None))
-
-    def is_seen(group: str) -> bool:
-        system.send(*timers(topic, 10, due_in(60), 1))  # a consumer that has just joined begins at the end
-        return f"group {group!r}" in seen(trimmer)
-
-    for kind in kinds:
-        with member(kind, broker_address, f"{kind}-{topic}", topic):
-            wait_until(partial(is_seen, f"{kind}-{topic}"), f"{kind} is seen")
-    system.send(*timers(topic, 10, due_in(60), 1))
-    groups = [f"{kind}-{topic}" for kind in kinds]
-    assert seen(trimmer) == sorted(f"group {group!r}" for group in groups), "they are gone, and have not read all"
+    system.create_topic(system.request_topic)
+    groups = let_groups_begin(system, kinds_here())
+    system.send(*timers(system.request_topic, 10, due_in(60), 1))
+    assert readers_of(system) == sorted(f"group {group!r}" for group in groups), "they are gone, and have not read all"
     past = replace(system.settings, trim_past_groups=(*groups[1:], "other"))
-    assert seen(LogTrimmer(past)) == [f"group {groups[0]!r}"]
+    assert readers_of(system, past) == [f"group {groups[0]!r}"]
     system.close()
+
+
+@pytest.mark.long
+def test_a_worker_deletes_nothing_that_a_group_of_any_kind_has_not_read(broker_address: str, tmp_path: Path) -> None:
+    """All groups are behind by thousands of requests, which have fired. When the last of them is gone, it deletes."""
+    count = 3 * RECORDS
+    system = System(
+        broker_address,
+        tmp_path,
+        TIMERS_PARTITIONS="1",
+        TIMERS_SNAPSHOT_RECORDS=str(RECORDS),
+        TIMERS_LOG_KEEP_S="0",
+    )
+    try:
+        system.create_own_topics()
+        groups = let_groups_begin(system, kinds_here())
+        worker = system.worker()
+        worker.app = QUICK
+        worker.start().ready()
+        sent = system.send(*timers(system.target(), count, due_in(3), 3))
+        assert len(system.fired(sent, deadline_s=60)) == count
+
+        def holding() -> set[str] | None:
+            """The groups that the worker has named last; None: more than it names."""
+            said = re.findall(r"its log is not trimmed: (.*) may read it too", worker.log)
+            return set(re.findall(r"'([^']+)'", said[-1])) if said and " more" not in said[-1] else None
+
+        wait_until(lambda: "its log is not trimmed" in worker.log, "it has looked who else reads its log", 60)
+        while groups:
+            wait_until(lambda: holding() == (set(groups) if len(groups) <= 3 else None), f"{groups} hold it back", 60)
+            assert starts(system) == {0: 0}
+            group = groups.pop()
+            system.admin.delete_consumer_groups([group])[group].result(DEADLINE_S)
+        wait_until(lambda: starts(system)[0] >= count - RECORDS, "its log begins near its end", 60)
+    finally:
+        system.close()

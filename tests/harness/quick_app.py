@@ -1,7 +1,8 @@
 """A worker with short periods.
 
 A user's worker looks for changes of its topics every ten seconds, replaces the snapshot of an idle machine every thirty
-seconds, and fires for up to thirty seconds while it ends. A test would wait for it.
+seconds, asks who else reads a log ten minutes after it was told, and fires for up to thirty seconds while it ends. A
+test would wait for it.
 """
 
 from timers.core import snapshots
@@ -16,5 +17,7 @@ pool.HANDOVER_S = 8.0
 snapshots.LEAST_AGE_S = 3
 snapshot_taker.LOOK_S = 1.0
 log_trimmer.LEAST_S = 1.0
+log_trimmer.AGAIN_S = 5.0
+log_trimmer.READERS_S = 1.0
 
 from timers.app import app as app  # noqa: E402

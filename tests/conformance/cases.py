@@ -97,6 +97,7 @@ KEPT: tuple[Header, ...] = (
     *(("b", b"1"), ("a", None), ("b", b"2"), ("b", b"1")),
     *(("", b"\x00\xff"), ("é", EVERY_BYTE), ("a", b"")),
 )
+SCHEMA_IDS: tuple[Header, ...] = (("__key_schema_id", b"\x01"), ("__value_schema_id", None))
 FORGED: tuple[Header, ...] = (
     ("trace", b"1"),
     ("timer-id", b"mine"),
@@ -133,6 +134,7 @@ CASES = {
     "an unknown field": Case(_in(1), _to(TARGET, more=UNKNOWN_FIELD), Callback(), 1),
     "headers keep order, repeats, nulls and bytes": Case(_in(2), _to(TARGET), Callback(headers=KEPT), 2, headers=KEPT),
     "headers of the engine are replaced": Case(_in(2), _to(TARGET), Callback(headers=NOT_FORGED), 2, headers=FORGED),
+    "schema ids of a Future": Case(_in(2), _to(TARGET), Callback(headers=KEPT), 2, headers=(*SCHEMA_IDS, *KEPT)),
     "only headers of the engine": Case(_in(2), _to(TARGET), Callback(), 2, headers=(("timer-fired", None),)),
     # ---- bad input
     "no key": _bad("key-missing", "no key", _raw(None)),

@@ -196,7 +196,7 @@ docs: $(VENV)/.dev ## Write docs/settings.md, docs/http-api.md, and the figures 
 	@$(BIN)/python -m tests.docs.http_api_page
 	@$(BIN)/python -m bench.readme
 
-test-foreign-clients: $(VENV)/.dev ## Try Kafka clients of other makes, and write the tables of docs/other-clients.md; ONLY=sarama,kafkajs prints theirs; needs Go and Node
+test-foreign-clients: $(VENV)/.dev ## Try Kafka clients of other makes, and write the tables of docs/other-clients.md; ONLY=sarama,kafkajs prints theirs; needs Go, Node and Rust
 	@$(BIN)/python -m tests.foreign $(if $(ONLY),--only $(ONLY)) $(KAFKA)
 
 chart: $(VENV)/.dev ## Write tests/deploy/rendered from the chart in deploy/helm; needs Go

@@ -14,9 +14,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import Producer
 
@@ -42,6 +44,9 @@ EACH = 10
 
 COMMITTED, ABORTED = b"committed", b"aborted"
 
+READERS = 4
+"""So many clients read at a time: each waits for 8 s behind the last record."""
+
 
 class Found(NamedTuple):
     """What a client does."""
@@ -60,6 +65,8 @@ class Found(NamedTuple):
     """Records that are neither: markers."""
     kept: dict[str, str]
     """What is in the log -> what the client shows of it."""
+    error: str
+    """With which it ends before the log does, or nothing."""
 
 
 SPECIAL: list[tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]] = [
@@ -99,19 +106,26 @@ def _shown(record: Any) -> str:
     return " and ".join(names.get(data, bytes.fromhex(data or "").decode()) for _, data in record["headers"]) or "none"
 
 
-def read(client: Client, address: str, topic: str) -> tuple[Counter[str], dict[str, str]]:
-    """How many records of each kind a client gets from the log, and what it shows of the special ones."""
+Reading: TypeAlias = tuple[Counter[str], dict[str, str], str]
+
+
+def read(client: Client, address: str, topic: str) -> Reading:
+    """How many records of each kind a client gets from the log, what it shows of the special ones, and its error."""
     count: Counter[str] = Counter()
+    error = ""
     kept = {key.decode(): "missing" for key, _, _ in SPECIAL}
     for line in run(client, "read", address, topic):
         record = json.loads(line)
+        if "error" in record:
+            error = record["error"]
+            continue
         key = bytes.fromhex(record["key"] or "").decode(errors="replace")
         if key in kept:
             kept[key] = _shown(record)
         else:
             value = bytes.fromhex(record["value"] or "")
             count[value.decode() if value in (COMMITTED, ABORTED) else "other"] += 1
-    return count, kept
+    return count, kept, error
 
 
 def sent_right(client: Client, system: System, mode: str) -> int:
@@ -128,7 +142,7 @@ def sent_nulls(client: Client, system: System) -> dict[str, str]:
     """What is in the log of null and empty values and headers."""
     topic = system.target()
     failed = dict(line.split(": ", 1) for line in run(client, "nulls", system.address, topic))
-    found = {name: f"error {error}" for name, error in failed.items()}
+    found = dict(failed)
     with closing(Reader(system.address, topic)) as reader:
         for each in reader.take(4 - len(failed)):
             headers = [[name, None if data is None else data.hex()] for name, data in each.headers]
@@ -148,9 +162,9 @@ def cancelled(client: Client, system: System, mode: str, verdicts: Reader) -> di
     return dict(Counter(found))
 
 
-def tried(client: Client, system: System, log: str, verdicts: Reader) -> Found:
+def tried(client: Client, system: System, reading: Reading, verdicts: Reader) -> Found:
     """What a client does."""
-    count, kept = read(client, system.address, log)
+    count, kept, error = reading
     return Found(
         sent_right(client, system, "default"),
         sent_right(client, system, "configured"),
@@ -161,6 +175,7 @@ def tried(client: Client, system: System, log: str, verdicts: Reader) -> Found:
         count[ABORTED.decode()],
         count["other"],
         kept,
+        error,
     )
 
 
@@ -174,6 +189,8 @@ def _verdicts(found: dict[str, int]) -> str:
 
 
 def _receives(found: Found) -> str:
+    if found.error:
+        return f"**cannot**: {found.error}"
     committed = 2 * TRANSACTIONS // 3 * EACH
     if (found.committed, found.aborted, found.other) == (committed, 0, 0):
         return "right"
@@ -238,9 +255,11 @@ def main(arguments: Sequence[str]) -> int:
                 system.worker().start().ready()
                 log = system.target()
                 write_log(address, log)
+                with ThreadPoolExecutor(READERS) as pool:
+                    readings = list(pool.map(partial(read, address=address, topic=log), clients))
                 with closing(Reader(address, system.settings.verdict_topic)) as verdicts:
-                    for client in clients:
-                        found[client.name] = tried(client, system, log, verdicts)
+                    for client, reading in zip(clients, readings, strict=True):
+                        found[client.name] = tried(client, system, reading, verdicts)
                         print(client.name, found[client.name], flush=True)
     written = tables(found)
     if chosen:

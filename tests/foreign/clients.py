@@ -45,9 +45,11 @@ CLIENTS = (
     Client("kafka-go", "go", "`Balancer: Murmur2Balancer{}`", "`IsolationLevel: ReadCommitted`"),
     Client("kafkajs", "node", "`Partitioners.DefaultPartitioner`", "its default"),
     Client("@platformatic/kafka", "node", "`partitioner: compatibilityPartitioner`", "`isolationLevel: 1`"),
+    Client("krafka", "rust", "", "`isolation_level(ReadCommitted)`"),
+    Client("rskafka", "rust", "no partitioner of its own: compute murmur2", "its default"),
 )
 
-_TOOLS = {"java": "", "python": "", "go": "go", "node": "node npm"}
+_TOOLS = {"java": "", "python": "", "go": "go", "node": "node npm", "rust": "cargo"}
 
 
 def versions() -> dict[str, str]:
@@ -56,8 +58,9 @@ def versions() -> dict[str, str]:
     go = {name.rpartition("/")[2]: version for name, version in found.items()}
     node = json.loads((HERE / "node" / "package.json").read_text())["dependencies"]
     python = dict(re.findall(r"^(\S+)==(\S+)", (HERE / "python" / "requirements.txt").read_text(), re.MULTILINE))
+    rust = dict(re.findall(r'^(r?s?k\S+) = .*"=([\d.]+)"', (HERE / "rust" / "Cargo.toml").read_text(), re.MULTILINE))
     java = next(jar.version for jar in jars.KAFKA.locked() if jar.artifact == "kafka-clients")
-    return {**go, **node, **python, "kafka-clients": java}
+    return {**go, **node, **python, **rust, "kafka-clients": java}
 
 
 def _ran(*command: str, directory: Path, timeout_s: float = 900.0) -> None:
@@ -80,7 +83,16 @@ def _build_python() -> None:
     _ran(str(environment / "bin" / "python"), "-m", "pip", "install", "-q", "-r", packages, directory=HERE)
 
 
-_BUILDING: dict[str, Callable[[], None]] = {"go": _build_go, "node": _build_node, "python": _build_python}
+def _build_rust() -> None:
+    _ran("cargo", "build", "--locked", "--quiet", "--target-dir", str(BUILD / "rust"), directory=HERE / "rust")
+
+
+_BUILDING: dict[str, Callable[[], None]] = {
+    "go": _build_go,
+    "node": _build_node,
+    "python": _build_python,
+    "rust": _build_rust,
+}
 
 
 def build(language: str) -> None:
@@ -100,6 +112,8 @@ def _command(client: Client) -> list[str]:
             return ["node", str(HERE / "node" / "main.js")]
         case "python":
             return [str(BUILD / "python" / "bin" / "python"), str(HERE / "python" / "main.py")]
+        case "rust":
+            return [str(BUILD / "rust" / "debug" / "foreign")]
     class_path = os.pathsep.join(map(str, jars.KAFKA.ensure(None)))
     return [str(for_broker()), "-XX:TieredStopAtLevel=1", "-cp", class_path, str(HERE / "java" / "Foreign.java")]
 

@@ -115,7 +115,7 @@ func nulls(c client, topic string) error {
 		{key: []byte("empty header"), value: []byte("v"), headers: []header{{"h", []byte{}}}},
 	} {
 		if err := c.send(topic, r); err != nil {
-			fmt.Printf("%s: %v\n", r.key, err)
+			fmt.Printf("%s: error %v\n", r.key, err)
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ const commands = {
       try {
         await client.send(record)
       } catch (error) {
-        console.log(`${record.key}: ${error.name}`)
+        console.log(`${record.key}: error ${error.name}`)
       }
     }
   },

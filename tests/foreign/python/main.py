@@ -149,7 +149,7 @@ def main() -> None:
             try:
                 client.send(key, value, headers)
             except Exception as error:
-                print(f"{key.decode()}: {type(error).__name__}")
+                print(f"{key.decode()}: error {type(error).__name__}")
     elif COMMAND == "timers":
         _, target, due, count = REST
         for id in ids(count, target):

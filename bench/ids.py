@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.harness.discarding import UsableTopics, discarding
 from timers.core import levels
@@ -58,6 +58,9 @@ class DiscardingOutbox:
         self._transaction = discarding(UsableTopics({"target": 4}), ("requests", 0))
 
         self.begin = self._transaction.begin
+
+    def read_again(self, offsets: Sequence[int]) -> dict[int, Any]:
+        return {}
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         assert not any(output._replace(due=(), verdicts=())), "these timers need nothing else"

@@ -45,6 +45,7 @@ TRIED_ELSEWHERE = {
     "broker/test_schedules.py": ["overdue"],
     "unit/test_wire_marker.py": ["value-not-a-marker", "marker-invalid"],
     "unit/test_repeating.py": ["repeat-invalid", "repeat-over", "repeat-without-append-time"],
+    "unit/test_repeat_mending.py": ["repeat-lost"],
     "unit/test_wire_future_by_id.py": ["condition-invalid", "condition-without-append-time", "condition-without-id"],
 }
 """Test file -> codes that only requests of other formats can have."""

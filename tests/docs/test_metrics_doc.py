@@ -7,7 +7,7 @@ from typing import Any
 from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
-from timers.wire.dead_letter import BATCH_UNREADABLE, CODES, LOST_FROM_LOG
+from timers.wire.dead_letter import BATCH_UNREADABLE, CODES, LOST_FROM_LOG, REPEAT_LOST
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
 METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
@@ -41,4 +41,4 @@ def test_every_dead_letter_code_has_its_counter() -> None:
     written = re.findall(
         r'(?:(?:InvalidRequestError|DeliveryProblem)\(\s*|code, first_s(?:, reason)? = )"([a-z-]+)"', source
     )
-    assert {*written, LOST_FROM_LOG, BATCH_UNREADABLE} == set(CODES)
+    assert {*written, LOST_FROM_LOG, BATCH_UNREADABLE, REPEAT_LOST} == set(CODES)

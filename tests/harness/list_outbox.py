@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from timers.core.limits import ChunkSize
 from timers.core.operation import Verdict
 from timers.core.ports import NOTHING, Lost, Output
@@ -51,6 +54,10 @@ class ListOutbox:
 
     def begin(self, tick: Tick) -> None:
         self.tick = tick
+
+    def read_again(self, offsets: Sequence[int]) -> dict[int, Any]:
+        """Returns nothing: no record can be read now."""
+        return {}
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         if self.failing:

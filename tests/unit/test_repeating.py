@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 
+from tests.harness.repeats import NOW_S, TOPIC, Sim, after
 from timers.client import TimerRequest
 from timers.core.fired import NOISY, PAUSE
 from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
@@ -21,46 +21,12 @@ from timers.kafka.request_formats import enabled_formats
 from timers.machines.store.layout import pack_entry, unpack_entry
 from timers.process.config.settings import Settings
 from timers.testing import SimTimers
-from timers.testing.sim_timers import Fired
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.headers import Header
 from timers.wire.repeat import Repeat
 from timers.wire.verdict import VerdictMessage
 
-NOW_S = 1_700_000_000
-TOPIC = "timer-request-by-id"
 BY_ID = enabled_formats(Settings(id_topic=TOPIC))[TOPIC]
-
-
-class Sim(SimTimers):
-    """Simulated timers to which definitions are written as any client can write them."""
-
-    def define(self, id: str, rule: str, *headers: Header, value: bytes = b"x", topic: str = "out") -> VerdictMessage:
-        own: list[Header] = [(h.TIMER_TOPIC, topic.encode()), (h.TIMER_REPEAT, rule.encode()), *headers]
-        return self._verdict(id, self._append(TOPIC, id.encode(), value, own))
-
-    def sleep(self, seconds: float) -> list[Fired]:
-        """Let time pass while no worker runs."""
-        before = len(self.fired)
-        self.clock.now_ms += round(seconds * 1000)
-        self._tick()
-        return self.fired[before:]
-
-    def missed(self) -> list[tuple[str, int]]:
-        """(Reason, number) of the records about missed occurrences."""
-        found = []
-        for record in self._kafka.records:
-            if record.topic == self._settings.verdict_topic and h.last(record.headers, h.TIMER_SOURCE) is None:
-                assert h.last(record.headers, h.TIMER_VERSION) is not None
-                fields = json.loads(record.value or b"")
-                found.append((fields["reason"], fields["missed"]))
-        return found
-
-
-def after(fired: Sequence[Fired], start_s: int = NOW_S) -> list[int]:
-    """Seconds after a start at which callbacks are due."""
-    return [each.due_s - start_s for each in fired]
 
 
 def test_each_firing_sets_the_next_one() -> None:

@@ -152,7 +152,7 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     for fired, due_s in ((3, 1000), (2, 1001)):
         one_letter = Counter({"no-such-topic": 1})
         worked.transaction = TransactionCounters(fired={"orders": {due_s: fired}}, dead_lettered=one_letter)
-        worked.transaction.followed, worked.transaction.missed = 2, Counter({"late": 3})
+        worked.transaction.mended, worked.transaction.followed, worked.transaction.missed = 1, 2, Counter({"late": 3})
         worked.transaction.ended_ms = 1001_500
         worked.count_committed(Progress())
         waiting: dict[TopicPartition, tuple[int, int | None]] = {TP: (7, 998), ("timer-request", 1): (0, None)}
@@ -169,6 +169,7 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     )
     assert float(shown["timers_fired_total"]) == 5 and float(shown["timers_retried_total"]) == 2
     assert float(shown["timers_occurrences_total"]) == 4
+    assert float(shown["timers_occurrences_mended_total"]) == 2
     assert float(shown['timers_occurrences_missed_total{reason="late"}']) == 6
     assert float(shown['timers_occurrences_missed_total{reason="held"}']) == 0
     assert float(shown["timers_open_circuits"]) == 4

@@ -45,6 +45,12 @@ MAX_TOPICS = 100
 OTHER_TOPICS = "(other)"
 """Counts all topics above the maximum. No topic has this name."""
 
+MAX_ZONES = 20
+"""Maximum number of unknown time zones that are counted by name. Any client can write a name that is no zone."""
+
+OTHER_ZONES = "(other)"
+"""Counts all unknown zones above the maximum. No zone has this name."""
+
 WAITED, LATE, RETRIED, HELD = "waited", "late", "retried", "held"
 """Kinds of firings: the timer waited for its second; it was accepted after its second had fired; it came from the retry
 topic, because its target failed or a backlog was spread; it was held, because its target was paused or noisy. Only the
@@ -112,6 +118,10 @@ class TransactionCounters:
     """Verdict -> cancels and replacements of timers with an id."""
     followed: int = 0
     """Occurrences of timers that repeat, appended to the log."""
+    lacking: Counter[str] = field(default_factory=Counter)
+    """Zone that is not known here -> timers that wait for it, and look again after a minute."""
+    mended: int = 0
+    """Those of them that were appended again, because the log has lost them."""
     missed: Counter[str] = field(default_factory=Counter)
     """Reason -> occurrences that are not sent."""
     forwarded: int = 0
@@ -189,6 +199,9 @@ class Counters:
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and replacements of timers with an id.
         followed: occurrences of timers that repeat, appended to the log.
+        zone_unknown: how often timers did not know what follows, because their zone is not known here: once a minute.
+        lacking: zone that is not known here -> (minute, timers that looked for it in this minute, in the one before).
+        mended: those of them that were appended again, because the log has lost them.
         missed: reason -> occurrences that are not sent.
         forwarded: requests that went cold.
         unlisted: requests that count although the version that they name has fired [I27].
@@ -210,6 +223,9 @@ class Counters:
         self.dead_lettered: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
         self.followed = 0
+        self.zone_unknown = 0
+        self.lacking: dict[str, tuple[int, int, int]] = {}
+        self.mended = 0
         self.missed: Counter[str] = Counter()
         self.forwarded = 0
         self.unlisted = 0
@@ -233,6 +249,8 @@ class Counters:
             "fired": self.fired,
             "retried": self.retried,
             "followed": self.followed,
+            "mended": self.mended,
+            "zone-unknown": self.zone_unknown,
             **{f"{_MISSED}{reason}": count for reason, count in self.missed.items()},
             **{f"{_LETTERS}{code}": count for code, count in self.dead_lettered.items()},
             **{
@@ -249,6 +267,8 @@ class Counters:
         self._count_accepted(committed.next_offset)
         self.retried += transaction.retried
         self.followed += transaction.followed
+        self.mended += transaction.mended
+        self._count_lacking(transaction.lacking, committed.fired_through[0] // 60)
         self.missed.update(transaction.missed)
         self.forwarded += transaction.forwarded
         self.unlisted += transaction.unlisted
@@ -256,6 +276,15 @@ class Counters:
         self.verdicts.update(transaction.verdicts)
         self._count_fired(transaction.kind, transaction.fired, transaction.ended_ms)
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
+
+    def _count_lacking(self, zones: Mapping[str, int], minute: int) -> None:
+        for zone, number in zones.items():
+            name = zone if zone in self.lacking or len(self.lacking) < MAX_ZONES else OTHER_ZONES
+            known, present, before = self.lacking.get(name, (minute, 0, 0))
+            if known != minute:
+                present, before = 0, present if known == minute - 1 else 0
+            self.lacking[name] = minute, present + number, before
+            self.zone_unknown += number
 
     def _count_fired(self, kind: str, fired: Fired, ended_ms: int | None) -> None:
         for topic, counts in fired.items():

@@ -63,6 +63,11 @@ class Swept(NamedTuple):
     """Number of entries that sweeps have removed, and that a snapshot has."""
     snapshot: int | None = None
     """Number of this snapshot, the newest one at the last sweep."""
+    suspects: tuple[tuple[bytes, int, int], ...] = ()
+    """(Id, offset of its latest record, second from which on it counts) of each timer that repeats and seems to stand
+    still (:mod:`timers.core.mending`)."""
+    look_s: int = 0
+    """Second of the next look at the newest entries for such timers."""
 
     def forgotten_since(self, snapshot: NamedSnapshot | None) -> int:
         """Returns how many entries of a snapshot were removed since it was written; 0 if it is not the newest one."""
@@ -94,11 +99,16 @@ class Sweeper:
             forgotten=self.swept.forgotten_since(snapshot) + forgotten, snapshot=snapshot.number
         )
 
-    def sweep(self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None) -> None:
+    def sweep(
+        self, is_over: Callable[[Entry], bool], snapshot: NamedSnapshot | None = None
+    ) -> Sequence[tuple[bytes, Entry]]:
         """Read the next entries, and remove those that are over. Call once a second.
 
         Args:
             snapshot: the newest one. It has the entries whose offset is below its own.
+
+        Returns:
+            The entries that it has read.
         """
         limit, forgotten = max(self.swept.limit, self.swept.written), self.swept.forgotten_since(snapshot)
         below = 0 if snapshot is None else snapshot.applied
@@ -112,7 +122,14 @@ class Sweeper:
         next_limit = min(2 * limit, MAX_SWEEP_ENTRIES) if was_worth_it else MIN_SWEEP_ENTRIES
         if over:
             self._store.write({}, self._store.applied, over)
-        self.swept = Swept(page.through or b"", next_limit, 0, forgotten, snapshot and snapshot.number)
+        self.swept = self.swept._replace(
+            through=page.through or b"",
+            limit=next_limit,
+            written=0,
+            forgotten=forgotten,
+            snapshot=snapshot and snapshot.number,
+        )
+        return page.entries
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -220,13 +237,16 @@ class Index:
 
         return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
 
-    def sweep(self, committed: Progress) -> None:
+    def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
         """Forget some of the ids whose retention has ended. Call once a second.
 
         Args:
             committed: a crash does not undo what it has fired.
+
+        Returns:
+            The entries that it has looked at.
         """
-        self.sweeper.sweep(lambda entry: self._is_over(entry, committed), committed.snapshot)
+        return self.sweeper.sweep(lambda entry: self._is_over(entry, committed), committed.snapshot)
 
     def _has_fired(self, entry: Entry, progress: Progress, new: Decoded | None = None) -> bool:
         """Whether the timer of an entry has fired.
@@ -370,8 +390,9 @@ class MarkerIndex(Index):
                 rows.setdefault(due_s, []).append(row)
         return rows, entries
 
-    def sweep(self, committed: Progress) -> None:
+    def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
         """Do nothing: the engine's End removes the entry."""
+        return ()
 
     def _fold(self, decoded: Decoded) -> Entries:
         """Returns the entries that markers change."""

@@ -28,6 +28,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import HOLDS
 from timers.core.limits import Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
+from timers.core.mending import StandingStill
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
 from timers.core.ports import NOTHING, Lost, Outbox, Output, ReadAgain, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress
@@ -127,7 +128,8 @@ class Machine:
         self._barrier = variant.barrier
         self._store_age = variant.store_age
         self._on_missing = variant.on_missing
-        self._repeats = variant.repeats
+        self._repeats = repeats = variant.repeats
+        self._still = None if repeats is None else StandingStill(store, self.sweeper, variant.reader, repeats)
         self.doubts = Doubts(store, progress)
         self.held = HeldRows(store)
 
@@ -567,8 +569,7 @@ class Machine:
         """
         if self.rescue_count:
             return False
-        if not self.recovering:
-            self._tidy()
+        mended = NOTHING if self.recovering else self._tidy()
         if self._store_age is not None:
             self._store_age.note(self.released_s)
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
@@ -578,13 +579,14 @@ class Machine:
         begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
             begins_doubt
+            or mended is not NOTHING
             or known != self._committed_values(progress)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
-        self._commit(self.progress)
+        self._commit(self.progress, mended, len(mended.mended) + len(mended.broken))
         return True
 
     @staticmethod
@@ -593,14 +595,19 @@ class Machine:
         counted = progress.lineage.counted
         return progress.next_offset, progress.settings, progress.doubt, counted, progress.holds, progress.taken
 
-    def _tidy(self) -> None:
-        """Forget ids, copies and doubts that are over."""
+    def _tidy(self) -> Output:
+        """Forget ids, copies and doubts that are over. Returns what lets timers go on that stand still [I37]."""
+        mended = NOTHING
         if self._index is not None:
-            self._index.sweep(self.committed)
+            swept = self._index.sweep(self.committed)
+            if self._still is not None and self.state is State.ACCEPTING:
+                self._still.look(swept, self.committed, self.released_s)
+                mended = self._still.mended(self._outbox, self.progress, self.released_s)
         if self._horizon is not None:
             self._horizon.sweep()
         remembered_s = 0 if self._index is None else self._index.remembered_s
         self.progress = self.doubts.settled(self.progress, self.committed, remembered_s)
+        return mended
 
     def raise_level(self, level: int) -> bool:
         """Raise the feature level, as :meth:`commit_change`. It applies to records that are accepted from now on."""

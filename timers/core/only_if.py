@@ -23,7 +23,7 @@ So what is over stays over, and its entry may be removed at any later time. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from timers.core.index import Index, latest, nothing_is_cold
 from timers.core.levels import READABLE_LATE
@@ -252,9 +252,9 @@ class ConditionalIndex(Index):
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
         return self._is_pending(entry, progress) or not self._is_past(entry, time_s)
 
-    def sweep(self, committed: Progress) -> None:
+    def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
         time_s = self._time_of(self._store.entries([TIME_ID]).get(TIME_ID))
-        self.sweeper.sweep(
+        return self.sweeper.sweep(
             lambda entry: self._is_past(entry, time_s) and not self._is_pending(entry, committed),
             committed.snapshot,
         )

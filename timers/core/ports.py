@@ -1,6 +1,7 @@
 """Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from timers.core.keys import OrderKey
@@ -208,6 +209,9 @@ class Store(Protocol):
     def entries_after(self, id: bytes, limit: int) -> IndexPage:
         """Returns those of the next ``limit`` entries of the index above ``id`` that are not among the newest."""
 
+    def newest_entries(self) -> Sequence[tuple[bytes, Entry]]:
+        """Returns the entries that :meth:`entries_after` leaves out."""
+
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""
 
@@ -306,6 +310,13 @@ class Follower(NamedTuple):
     """Source of the definition; None: this is the record that it follows."""
     is_last: bool
 
+    @property
+    def id(self) -> str:
+        """Id of the timer."""
+        origin = self.row[5]
+        assert origin is not None
+        return origin[0]
+
 
 class Missed(NamedTuple):
     """Occurrences that are not sent."""
@@ -344,6 +355,13 @@ class Output(NamedTuple):
     """Occurrences to append to the request log [I37]."""
     missed: Sequence[Missed] = ()
     """Occurrences that are not sent."""
+    lacking: Mapping[str, int] = MappingProxyType({})
+    """Zone that is not known here -> timers that repeat of which the next occurrence is not known."""
+    mended: Sequence[Follower] = ()
+    """The same, of timers that stood still: the log has lost what was appended before."""
+    broken: Sequence[tuple[bytes, int]] = ()
+    """(Id, offset of the definition) of timers that repeat and cannot go on, because the log has lost what is needed:
+    each becomes a dead letter, and is cancelled."""
     republished: Sequence[Row] = ()
     """Versions that are appended to the request log again: a tombstone after them would end them [I19]."""
 
@@ -366,6 +384,14 @@ class Outbox(Protocol):
     def held_from(self) -> set[int]:
         """First offsets that transactions have in the machine's own log, also of those that were rolled back. Who knows
         an end of the log above them removes them."""
+
+    def read_again(self, offsets: Sequence[int]) -> Mapping[int, Any]:
+        """Returns records of the machine's log by their offsets; None: the log does not have it any more. One that
+        cannot be read now is absent. Blocks; not between :attr:`begin` and :meth:`commit`.
+
+        Raises:
+            Lost: the brokers do not answer.
+        """
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Send ``output`` and ``progress``, make them visible, and tell :attr:`chunk` how long it took.

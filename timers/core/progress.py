@@ -38,6 +38,9 @@ HOLE_OFFSET = "hole-offset"
 LOG_CUT = "log-cut"
 """Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
 
+CUT_FIRED = "log-cut-fired-s"
+"""Second up to which everything had fired before a cut; the change has the offset of the cut. What was held had not."""
+
 PASSED_OVER = "passed-over"
 """The offset after a range of records that no consumer can read; the change is valid from the first one on. An operator
 accepted that they are passed over: no replay accepts one of them, also if a later version could read it."""
@@ -417,7 +420,9 @@ class Progress:
             for change in self.settings
             if change.name != PASSED_OVER or change.value <= before_offset  # else the log has other records there
         ]
-        cut = SettingChange(LOG_CUT, end, self.settings.cut + 1)
+        held_from = [hold.begin.fired_through for hold in self.holds]
+        fired_s, _ = min([self.fired_through, *held_from])
+        cut = SettingChange(LOG_CUT, end, self.settings.cut + 1), SettingChange(CUT_FIRED, end, fired_s)
         next_offset = min(self.next_offset, before_offset)
         rescue = Rescue(end, rescued_from, self.fired_through, holds=tuple(self.holds))
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
@@ -429,7 +434,7 @@ class Progress:
         return replace(
             self,
             next_offset=next_offset,
-            settings=History((*settings, cut)),
+            settings=History((*settings, *cut)),
             lineage=self.lineage.before(before_offset),
             rescues=(*self.rescues, rescue) if is_below else (rescue,),
             doubt=doubt,
@@ -443,6 +448,13 @@ class Progress:
     def cuts(self) -> Cuts:
         """The cuts of the log; mostly there are none."""
         return self.settings.cuts
+
+    def fired_before_cut(self, key: OrderKey) -> int:
+        """Returns up to which second everything had fired when the log lost what followed a timer that had fired; -1:
+        not known. It is the first of the cuts that may have done this: later ones found nothing that followed."""
+        due_s, offset = key
+        cuts = (each for each in self.settings if each.name == CUT_FIRED and each.from_offset > offset)
+        return min((each.value for each in cuts if each.value >= due_s), default=-1)
 
     def rescues_of(self, history: tuple[SettingChange, ...], applied: int) -> tuple[Rescue, ...]:
         """Returns what must be rescued from a store with this history, which was written up to offset ``applied``.

@@ -17,13 +17,14 @@ A *waypoint* is an occurrence that sends nothing: the next due second is far, or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from timers.core.fired import NOISY, PAUSE
 from timers.core.keys import MAX_OFFSET
 from timers.core.ports import Follower, Missed, Output, Reason
 from timers.core.sums import begin_with
-from timers.core.timer import Definition, DueRows, Origin, Row, id_bytes
+from timers.core.timer import Decoded, Definition, DueRows, Origin, Row, id_bytes
 
 # Names of headers, in the log and in rows.
 REPEAT: Final = "timer-repeat"
@@ -57,8 +58,13 @@ ZONE_RETRY_S = 60
 """Seconds until a rule is asked again whose time zone is not known here."""
 
 
+MAX_ZONE = 64
+"""So many characters of the name of an unknown zone are shown: any client can write it."""
+
+
 class ZoneUnknown(Exception):
-    """The rules of a time zone are not known here, so what follows an occurrence cannot be told."""
+    """The rules of a time zone are not known here, so what follows an occurrence cannot be told. Its first argument is
+    the zone's name."""
 
 
 class Rule(Protocol):
@@ -165,6 +171,8 @@ class Repeats:
     def __init__(self, read: Callable[[bytes], Rule], far_s: int = FAR_S) -> None:
         self._read = read
         self._far_s = far_s
+        self._lacking: dict[str, int] = {}
+        """As :attr:`timers.core.ports.Output.lacking`, of the present call of :meth:`fire`."""
 
     def fire(
         self, due: list[DueRows], second: int, hold: str = "", begun: Sequence[Definition] = (), now_s: int = 0
@@ -180,17 +188,19 @@ class Repeats:
         """
         followers: list[Follower] = []
         missed: list[Missed] = []
+        lacking: dict[str, int] = {}
+        self._lacking = lacking
         for definition in begun:
             self._begin(definition, now_s, followers, missed)
         if not begin_with(REPEAT, due):
-            return Output(due, followers=followers, missed=missed)
+            return Output(due, followers=followers, missed=missed, lacking=lacking)
         sent: dict[int, list[Row]] = {}
         for due_s, rows in due:
             for row in rows:
                 fired = self._fire(row, due_s, second, hold, followers, missed) if is_occurrence(row) else (due_s, row)
                 if fired is not None:
                     sent.setdefault(fired[0], []).append(fired[1])
-        return Output(sorted(sent.items()), followers=followers, missed=missed)
+        return Output(sorted(sent.items()), followers=followers, missed=missed, lacking=lacking)
 
     def _begin(self, definition: Definition, now_s: int, followers: list[Follower], missed: list[Missed]) -> None:
         """Add the first occurrence of a definition; and what is missed, if it has none."""
@@ -200,6 +210,29 @@ class Repeats:
         followers.append(follower)
         if follower.is_last and follower.nominal_s is None:
             missed.append(Missed(chain.id, None, row[0], None, None, 0, "never"))
+
+    def go_on(self, decoded: Decoded, offset: int, decided_s: int, second: int) -> Follower | None:
+        """Returns what follows a record whose next occurrence the log has lost; None: there is no such record.
+
+        Args:
+            decoded: the record, read again.
+            offset: of the record.
+            decided_s: what was due up to this second was sent or skipped before the loss; -1: it is not known.
+            second: as in :meth:`fire`.
+        """
+        row = next((row for rows in decoded.rows.values() for row in rows if is_occurrence(row)), None)
+        version = owed_s = None
+        if offset in decoded.definitions:
+            callback, rule, after_s, _ = decoded.definitions[offset]
+        elif row is None:
+            return None
+        else:
+            rule, version, nominal_s, waypoint_s, owed_s, _, callback = occurrence_of(row)
+            after_s = waypoint_s if nominal_s is None else nominal_s
+        chain = _Chain(callback, rule, version)
+        with suppress(ZoneUnknown):
+            after_s = max(after_s, decided_s - self._read(rule).share_s(id_bytes(chain.id)))
+        return self._next(chain, after_s, second, owed_s)[0]
 
     def _fire(
         self, row: Row, due_s: int, second: int, hold: str, followers: list[Follower], missed: list[Missed]
@@ -271,7 +304,9 @@ class Repeats:
             is_last = (
                 nominal_s is not None and until_s - nominal_s < LOOK_S and rule.next_nominal(nominal_s, until_s) is None
             )
-        except ZoneUnknown:
+        except ZoneUnknown as error:
+            zone = str(*error.args[:1])[:MAX_ZONE]
+            self._lacking[zone] = self._lacking.get(zone, 0) + 1
             return chain.waypoint(second + ZONE_RETRY_S, after_s), None
         if nominal_s is None and until_s <= look_s:
             return chain.waypoint(second, after_s, is_last=True), None

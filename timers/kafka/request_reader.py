@@ -120,6 +120,11 @@ class RequestReader:
                 found[source] = sent
         return found
 
+    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
+        """Find requests, as :meth:`read`; None: the log does not have it any more."""
+        read = self.read(sources, keep_waiting)
+        return {source: None if isinstance(sent, DeletedRequest) else sent for source, sent in read.items()}
+
     def request_format(self, source: str) -> RequestFormat:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)

@@ -30,6 +30,15 @@ RETRIED = (
     "Moves of timers to the retry topic: their target failed or can never take them, or a backlog is spread out.",
 )
 FOLLOWED = "timers_occurrences_total", "Occurrences of repeating timers, appended to their log, committed."
+MENDED = (
+    "timers_occurrences_mended_total",
+    "Occurrences of repeating timers that the log had lost, and that were appended again, committed.",
+)
+ZONE_UNKNOWN = (
+    "timers_zone_unknown_total",
+    "How often the next occurrence of a repeating timer was not found, because the worker does not know its zone, "
+    "committed. Each such timer looks again once a minute.",
+)
 MISSED = (
     "timers_occurrences_missed_total{reason}",
     "Occurrences of repeating timers that were not sent, committed. reason: superseded, late, over-cap (the catch-up "

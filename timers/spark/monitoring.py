@@ -321,6 +321,8 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.DEAD_LETTERED, _dead_lettered),
     Entry(*partition_metrics.RETRIED, _total("retried")),
     Entry(*partition_metrics.FOLLOWED, _total("followed")),
+    Entry(*partition_metrics.MENDED, _total("mended")),
+    Entry(*partition_metrics.ZONE_UNKNOWN, _total("zone-unknown")),
     Entry(*partition_metrics.MISSED, _missed),
     Entry(*partition_metrics.LAG, _lag, histogram=True),
     Entry(*partition_metrics.PENDING, _of_each("waiting", lambda _, each: each[0])),

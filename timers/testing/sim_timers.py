@@ -225,6 +225,14 @@ class SimKafka:
             found[origin.request] = sent
         return found
 
+    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
+        places = {source: topics.parse_source(source) for source in sources}
+        found = {source: self._logs[place[0]][place[2]] for source, place in places.items() if place is not None}
+        return {
+            source: RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp)
+            for source, each in found.items()
+        }
+
     def request_format(self, source: str) -> RequestFormat:
         return self._formats[source.rsplit("/", 2)[0]]
 

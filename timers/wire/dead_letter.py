@@ -19,11 +19,24 @@ OVERDUE = "overdue"
 LOST_FROM_LOG = "lost-from-log"
 """Code of what only a store holds after its log has lost it (:mod:`timers.core.rescue`)."""
 
+REPEAT_LOST = "repeat-lost"
+"""Code of a timer that repeats and has ended, because its next occurrence is lost (:mod:`timers.core.mending`)."""
+
 BATCH_UNREADABLE = "batch-unreadable"
 """Code of a record batch that no consumer can read (:mod:`timers.core.passed_over`). Its value is the batch."""
 
 LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
 """Reason in these dead letters."""
+
+REPEAT_GONE = (
+    "the timer {} has ended: the request log lost its next occurrence, and the record that sets it is deleted. Set it "
+    "again (docs/operations.md#a-lost-log)"
+)
+REPEAT_TOO_LARGE = (
+    "the timer {} has ended: its next occurrence makes a batch of {} bytes, more than the {} that fit in {}. Raise "
+    "max.message.bytes of this topic, then retry this dead letter"
+)
+"""Reasons in dead letters with the code :data:`REPEAT_LOST`."""
 
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
@@ -32,7 +45,7 @@ CODES = (
     *("message-too-large", "message-refused", "target-failing", LOST_FROM_LOG, "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     *("condition-invalid", "condition-without-id", "condition-without-append-time"),
-    *("repeat-invalid", "repeat-over", "repeat-without-append-time"),
+    *("repeat-invalid", "repeat-over", "repeat-without-append-time", REPEAT_LOST),
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",
@@ -60,7 +73,7 @@ MAX_LENGTH_DIGITS = 10
 ACCEPTED_CODES = frozenset(
     {
         *("topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing", LOST_FROM_LOG),
-        BATCH_UNREADABLE,
+        *(REPEAT_LOST, BATCH_UNREADABLE),
     }
 )
 """Codes of requests that were accepted, or cannot be read at all. All other checks run on arrival."""

@@ -328,6 +328,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(*partition_metrics.RETRIED, partial(summed, lambda metrics: metrics.counters.retried)),
     Entry(*partition_metrics.FOLLOWED, partial(summed, lambda metrics: metrics.counters.followed)),
+    Entry(*partition_metrics.MENDED, partial(summed, lambda metrics: metrics.counters.mended)),
+    Entry(*partition_metrics.ZONE_UNKNOWN, partial(summed, lambda metrics: metrics.counters.zone_unknown)),
     Entry(
         *partition_metrics.MISSED,
         lambda status: sum_by(MISSED_REASONS, (counters.missed for counters in all_counters(status))),

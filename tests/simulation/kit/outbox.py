@@ -139,6 +139,19 @@ class SimRequests:
                     found[origin.request] = sent
         return found
 
+    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
+        """Source -> request, without those that compaction has removed."""
+        found: dict[str, RequestRecord | None] = {}
+        for source in sources:
+            place = topics.parse_source(source)
+            assert place is not None
+            if place[2] < self._log.start(*place[:2]):
+                found[source] = None
+            for each in self._log.fetch(*place, 1).records:
+                if each.offset == place[2]:
+                    found[source] = RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp)
+        return found
+
     def request_format(self, source: str) -> RequestFormat:
         return self._formats[source.rsplit("/", 2)[0]]
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from timers.core.ports import NOTHING, Output
@@ -34,12 +34,14 @@ from timers.core.progress import Progress
 from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
 from timers.machines.firing.breaker import DeliveryProblem
+from timers.machines.firing.followers import Followers
 from timers.machines.firing.ports import GivenUp, Settings, Topics
 from timers.machines.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG, OVERDUE
+from timers.wire.formats import RequestRecord
 from timers.wire.future import callback_topic
 
 MAX_BACKOFF_S = 300
@@ -152,6 +154,7 @@ class Policy:
         self._topics = known
         self._rules = CallbackRules(settings)
         self.transaction = transaction
+        self._followers = Followers(transaction)
         self.begin = transaction.begin
         self.chunk = transaction.chunk
         self.callbacks: list[Callbacks] = []
@@ -165,6 +168,10 @@ class Policy:
     def held_from(self) -> set[int]:
         """As in :class:`timers.core.ports.Outbox`."""
         return self.transaction.held_from
+
+    def read_again(self, offsets: Sequence[int]) -> Mapping[int, RequestRecord | None]:
+        """As in :class:`timers.core.ports.Outbox`."""
+        return self.transaction.read_again(offsets)
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         """Commit all of it, without the callbacks that brokers refuse: these go to the retry topic."""
@@ -201,9 +208,15 @@ class Policy:
         if output.verdicts:
             self.transaction.answer(output.verdicts)
         if output.followers:
-            self.transaction.follow(output.followers)
+            self._followers.follow(output.followers)
         if output.missed:
             self.transaction.tell_missed(output.missed)
+        if output.lacking:
+            self._followers.lack(output.lacking)
+        if output.mended:
+            self._followers.mend(output.mended)
+        for id, version in output.broken:
+            self._followers.break_off(id, version)
         if output.republished:
             self.transaction.republish(output.republished)
 

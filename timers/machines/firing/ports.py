@@ -189,6 +189,15 @@ class Requests(Protocol):
             Lost: the brokers do not answer, or ``keep_waiting`` returned False.
         """
 
+    def read_again(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> Mapping[str, RequestRecord | None]:
+        """Return source -> request; None: it is deleted. One that cannot be read now is absent.
+
+        Raises:
+            Lost: as :meth:`find`.
+        """
+
     def request_format(self, source: str) -> RequestFormat:
         """Return the format of the request at ``source``."""
 

@@ -30,7 +30,7 @@ from typing import TypeAlias
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import UNKNOWN, Verdict
-from timers.core.ports import BatchesRefused, DeliveryFailed, Follower, Lost, Missed, TooMuch, Unanswered
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Missed, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
     DueRows,
@@ -60,7 +60,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG
-from timers.wire.formats import future_by_id, marker, schedule
+from timers.wire.formats import RequestRecord, marker, schedule
 from timers.wire.key_partition import partition_of, partitions_for, partitions_of
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,12 @@ class Transaction:
     def source(self, offset: int) -> str:
         """Return the source of a request of this machine."""
         return topics.source(*self.machine, offset, self._cuts)
+
+    def read_again(self, offsets: Sequence[int]) -> dict[int, RequestRecord | None]:
+        """As in :class:`timers.core.ports.Outbox`."""
+        sources = {self.source(offset): offset for offset in offsets}
+        read = self._requests.read_again(sources, self._producer.keep_waiting)
+        return {sources[source]: record for source, record in read.items()}
 
     # ---- begin, commit, close -------------------------------------------------------------------------------------
 
@@ -588,13 +594,21 @@ class Transaction:
             key, value, headers, timestamp_ms = schedule.as_published(row)
             self._add(self._topic, self._partition, key, value, headers, timestamp_ms)
 
-    def follow(self, followers: Sequence[Follower]) -> None:
-        """Add occurrences of timers that repeat to the partition of their ids."""
+    def add_own(self, records: Iterable[tuple[bytes, bytes | None, Sequence[h.Header]]]) -> None:
+        """Add records (key, value, headers) to the machine's own partition."""
         now_ms = self._now_ms()
-        for each in followers:
-            key, value, headers = future_by_id.encode_occurrence(each, self.source)
+        for key, value, headers in records:
             self._add(self._topic, self._partition, key, value, headers, now_ms)
-        self._counters.transaction.followed += len(followers)
+
+    @property
+    def largest_own(self) -> int | None:
+        """Bytes of the largest batch that the machine's own topic takes, if it has refused one."""
+        return self._topics.max_message_bytes.get(self._topic)
+
+    @property
+    def counts(self) -> TransactionCounters:
+        """What the present transaction adds to the totals."""
+        return self._counters.transaction
 
     def tell_missed(self, missed: Sequence[Missed]) -> None:
         """Add records about occurrences that are not sent to the topic of verdicts."""

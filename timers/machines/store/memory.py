@@ -80,6 +80,9 @@ class MemoryStore:
         entries = sorted(each for each in self._entries.items() if each[0] > id)[:limit]
         return IndexPage(entries, entries[-1][0] if len(entries) == limit else None)
 
+    def newest_entries(self) -> Sequence[tuple[bytes, Entry]]:
+        return ()
+
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         entries = sorted(self._entries.items())
         return [(id, at) for id, entry in entries if is_cancelled(entry) and (at := offset_of(entry)) >= offset]

@@ -319,6 +319,10 @@ class RocksStore:
         entries = [(id, self._decoded(layout.unpack_entry, value)) for id, value in read if id not in journal]
         return IndexPage(entries, read[-1][0] if len(read) == limit else None)
 
+    def newest_entries(self) -> list[tuple[bytes, Entry]]:
+        items = () if self._journal is None else self._journal.items()
+        return [(id, entry) for id, entry in items if entry is not None]
+
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """See :class:`timers.core.ports.Store`. Reads the whole index."""
         journal = self._journal

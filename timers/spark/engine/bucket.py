@@ -94,7 +94,7 @@ def packing(buckets: Sequence[int]) -> Callable[[Batches], Iterator[pa.RecordBat
 
 # ---- a bucket --------------------------------------------------------------------------------------------------------
 
-FORMAT = 11
+FORMAT = 12
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 ANCHORS = 32

@@ -399,6 +399,16 @@ def encode_occurrence(follower: Follower, source: Callable[[int], str]) -> tuple
     return id_bytes(origin[0]), value, headers
 
 
+_OF_OCCURRENCES = frozenset(
+    (h.TIMER_DUE, h.TIMER_FOLLOWS, h.TIMER_VERSION, h.TIMER_NOMINAL, h.TIMER_OWED, h.TIMER_WAYPOINT, h.TIMER_LAST)
+)
+
+
+def definition_of(key: bytes, value: bytes, headers: list[h.Header]) -> tuple[bytes, bytes, list[h.Header]]:
+    """Return the request that sets the timer of an occurrence again, from the record of the occurrence."""
+    return key, value, [header for header in headers if header[0] not in _OF_OCCURRENCES]
+
+
 def rebuild_occurrence(row: Row, due_s: int) -> tuple[bytes, bytes, list[h.Header]]:
     """Return key, value and headers of the record of an occurrence, rebuilt from its row. Which record it follows is
     not known any more: it names the definition."""

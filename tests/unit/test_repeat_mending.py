@@ -1,0 +1,122 @@
+"""Timers that repeat go on after their log has lost the next occurrence [I37]."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.repeats import MENDED_S, NOW_S, TOPIC, Losing
+from timers.testing.sim_timers import SimRecord
+from timers.wire import dead_letter
+from timers.wire import headers as h
+
+
+def own(record: SimRecord) -> dict[str, bytes | None]:
+    return h.timer_headers(record.headers)
+
+
+def test_an_occurrence_that_the_log_has_lost_is_appended_again() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(2005)
+    assert len(sim.log) == 4, "a definition, two occurrences that have fired, and one that waits"
+    sim.lose(3)
+    assert sim.pending == 0
+    assert sim.wait(MENDED_S) == []
+    assert sim.pending == 1
+    assert sim.wait(1000) == [3000]
+    sources = [dict(each.headers)[h.TIMER_SOURCE] for each in sim.fired]
+    assert len(set(sources)) == 3
+    assert {each.code for each in sim.dead_letters} == set()
+
+
+def test_a_definition_whose_first_occurrence_is_lost_begins_again() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    assert sim.wait(1200) == [1000]
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_what_had_fired_before_the_loss_does_not_fire_again(catch_up: str) -> None:
+    sim = Losing()
+    sim.define("a", f"every=10; catch-up={catch_up}")
+    sim.advance(2)
+    assert sim.wait(300) == [*range(10, 301, 10)]
+    sim.lose(5)
+    fired = sim.wait(MENDED_S + 10)
+    assert fired == sorted(set(fired))
+    assert fired[0] > 302
+    if catch_up == "all":
+        assert fired == [*range(310, fired[-1] + 1, 10)], "all that came due since the loss"
+
+
+def test_what_waits_or_is_held_is_not_appended_again() -> None:
+    sim = Losing()
+    sim.define("a", "every=10")
+    sim.define("far", "every=100000000")
+    sim.define("last", f"every=10; until={NOW_S + 15}")
+    sim.advance(5)
+    sim.pause("out")
+    sim.wait(3 * MENDED_S)
+    assert sum(own(each).get(h.TIMER_FOLLOWS) is not None for each in sim.log) == 3
+    sim.resume("out")
+    assert sim.wait(5) == []
+    assert sim.pending == 2
+
+
+def test_the_occurrence_that_is_appended_twice_counts_once() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    kept = sim.log[1]
+    sim.lose(1)
+    sim.wait(MENDED_S)
+    sim._append(TOPIC, kept.key, kept.value, kept.headers)
+    assert sim.wait(2000) == [1000, 2000]
+
+
+def test_a_timer_whose_record_is_deleted_ends_with_a_dead_letter() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.define("b", "every=1000")
+    sim.advance(5)
+    gone = sim.log[0].offset
+    read_again = sim._kafka.read_again
+
+    def deleted(sources: object, keep_waiting: object) -> dict[str, object]:
+        found = read_again(sources, keep_waiting)  # type: ignore[arg-type]
+        return {source: None if source == f"{TOPIC}/0/{gone}" else record for source, record in found.items()}
+
+    sim._kafka.read_again = deleted  # type: ignore[assignment,method-assign]
+    kept = [each for each in sim.log if own(each).get(h.TIMER_FOLLOWS) is None]
+    sim.log[:] = [each._replace(offset=at) for at, each in enumerate(kept)]
+    sim.lose(2)
+    sim.wait(MENDED_S)
+    assert [(each.code, each.source, each.key, each.value) for each in sim.dead_letters] == [
+        ("repeat-lost", f"{TOPIC}/0/0", None, None)
+    ]
+    assert "the timer 'a' has ended" in sim.dead_letters[0].message
+    assert sim.wait(1000) == [1000], "the other one goes on"
+    assert len(sim.dead_letters) == 1
+    assert sim.define("a", "every=1000").verdict == "set"
+
+
+def test_a_timer_whose_next_occurrence_is_too_large_ends_alone() -> None:
+    sim = Losing()
+    rule = "every=10; catch-up=all"
+    source = sim._append(TOPIC, b"large", b"x" * 60_000, [(h.TIMER_TOPIC, b"out"), (h.TIMER_REPEAT, rule.encode())])
+    sim.define("small", "every=10")
+    sim._kafka.max_message_bytes = {TOPIC: 20_000}  # type: ignore[misc]
+    assert [each.timer_id for each in sim.advance(25)] == ["large", "small", "small"]
+    (letter,) = sim.dead_letters
+    assert (letter.code, letter.source, letter.key, letter.value) == ("repeat-lost", source, b"large", b"x" * 60_000)
+    assert "Raise max.message.bytes" in letter.message
+    (record,) = [each for each in sim._kafka.records if each.topic == sim._settings.dead_letter_topic]
+    decoded = dead_letter.decode(record.headers)
+    assert decoded is not None
+    sim._kafka.max_message_bytes = {}  # type: ignore[misc]
+    sim._append(TOPIC, record.key, record.value, decoded.headers)
+    assert [each.timer_id for each in sim.advance(10)] == ["small", "large"]
+    sim.wait(3 * MENDED_S)
+    assert len(sim.dead_letters) == 1

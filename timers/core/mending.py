@@ -1,0 +1,128 @@
+"""Timers that repeat go on after the log has lost their next occurrence [I37].
+
+Brokers that lose the end of a log may keep a record whose timer has fired, and lose the occurrence that followed it in
+the same transaction. Then nothing is pending of a timer that should go on. The machine reads the record again, and
+appends what follows. If the occurrence is in the log all the same, it comes first, and the other one does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.core.index import Sweeper
+from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
+from timers.core.ports import NOTHING, Follower, Lost, Outbox, Output, Store
+from timers.core.progress import Progress
+from timers.core.reading import RecordDecoder
+from timers.core.repeating import Repeats
+
+STANDS_S = 60
+"""Seconds, after the log was read to its end, for which a timer must have stood still."""
+
+LOOK_S = 60
+"""Seconds between two looks at the newest entries, of which there may be 100,000: 10 ms."""
+
+MOST_SUSPECTS = 10_000
+MOST_AT_ONCE = 200
+"""Their records are read again together, in about 50 ms."""
+
+
+class StandingStill:
+    """The timers of one machine that repeat, and of which nothing is pending.
+
+    Args:
+        store: of the machine.
+        sweeper: keeps what is noted, also for a machine that is open for moments only.
+        reader: decodes its records.
+        repeats: says what follows a record.
+    """
+
+    def __init__(self, store: Store, sweeper: Sweeper, reader: RecordDecoder, repeats: Repeats) -> None:
+        self._store = store
+        self._sweeper = sweeper
+        self._reader = reader
+        self._repeats = repeats
+
+    def look(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int | None) -> None:
+        """Note which timers seem to stand still. Call once a second.
+
+        Args:
+            entries: those that a sweep has read.
+            committed: a crash does not undo what it has fired.
+            released_s: the log was read up to what it held when this second began; None: not yet.
+        """
+        if released_s is None:
+            return
+        self._note(entries, committed, released_s)
+        if released_s >= self._sweeper.swept.look_s:
+            self._sweeper.swept = self._sweeper.swept._replace(look_s=released_s + LOOK_S)
+            self._note(self._store.newest_entries(), committed, released_s)
+
+    def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
+        suspects = self._sweeper.swept.suspects
+        known = {id for id, _, _ in suspects}
+        new = [
+            (id, offset_of(chain), released_s + STANDS_S)
+            for id, entry in entries
+            if (chain := repeating(entry)) is not None
+            and self._stands(chain, committed, released_s)
+            and id not in known
+        ]
+        if new:
+            suspects = (*suspects, *new)[:MOST_SUSPECTS]
+            self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects)
+
+    def _stands(self, chain: RepeatingVersion, progress: Progress, released_s: int) -> bool:
+        """Whether the latest record of a timer has fired some time ago. What a hold holds is stored."""
+        if append_s_of(chain) + STANDS_S > released_s or not progress.is_past(key_of(chain)):
+            return False
+        return self._store.row(key_of(chain)) is None
+
+    def mended(self, outbox: Outbox, progress: Progress, released_s: int | None) -> Output:
+        """Returns what follows the records of timers that stand still for certain. Reads their log.
+
+        Args:
+            outbox: reads records of the log again.
+            progress: with which it is committed.
+            released_s: as in :meth:`look`.
+        """
+        found = [] if released_s is None else self._found(progress, released_s)
+        if not found:
+            return NOTHING
+        try:
+            records = outbox.read_again([offset_of(chain) for _, chain in found])
+        except Lost:  # no transaction was begun; they are found again
+            return NOTHING
+        followers: list[Follower] = []
+        broken = []
+        for id, chain in found:
+            offset = offset_of(chain)
+            if offset not in records:
+                continue
+            record = records[offset]
+            follower = None
+            if record is not None and record.key == id:
+                decoded = self._reader.decode([record], offset + 1, progress)
+                decided_s = progress.fired_before_cut(key_of(chain))
+                follower = self._repeats.go_on(decoded, offset, decided_s, progress.fired_through[0])
+            if follower is None:
+                broken.append((id, request_of(chain)))
+            else:
+                followers.append(follower)
+        return Output(mended=followers, broken=broken)
+
+    def _found(self, progress: Progress, released_s: int) -> list[tuple[bytes, RepeatingVersion]]:
+        """Returns some of those that stand still for certain, and forgets them: if they still do, they are noted
+        again."""
+        suspects = self._sweeper.swept.suspects
+        sure = {id: offset for id, offset, from_s in suspects[:MOST_AT_ONCE] if released_s >= from_s}
+        if not sure:
+            return []
+        self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects[len(sure) :])
+        entries = self._store.entries(sure)
+        found = []
+        for id, offset in sure.items():
+            chain = repeating(entries.get(id))
+            if chain is not None and offset_of(chain) == offset and self._stands(chain, progress, released_s):
+                found.append((id, chain))
+        return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from timers.core.clock_guard import iso
+from timers.core.printable import quoted
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka import login_tokens
@@ -22,7 +23,9 @@ from timers.machines.life import STORE, UNFORESEEN
 from timers.machines.queries.pages import QueryCounts
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 from timers.wire.topics import partition_name
+from timers.wire.zones import zone_data_version
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
@@ -31,6 +34,9 @@ from timers.worker.consumer.target_watch import TargetWatch
 from timers.worker.machines import id_places
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
+
+LOOKED_MIN = 2
+"""A timer whose zone is not known looks again each minute. So many minutes after it was seen last, it has gone."""
 
 STUCK_S = 30.0
 """A thread that has work and makes no progress for this long does not recover. No single step may take as long:
@@ -106,12 +112,12 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
-    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots -> why, in a
-    sentence.
+    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots, or the zones of
+    some of its timers -> why, in a sentence.
 
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
-    pool, found = status.pool, dict(status.log_watch.made_anew)
+    pool, found = status.pool, {**zoneless(status), **status.log_watch.made_anew}
     found |= {partition_name(*tp): why for tp, why in status.lost_snapshots().items()}
     for wrong in status.log_watch.cluster.wrong_configs:
         owned = {*pool.runners, *pool.stopped, *pool.waiting}
@@ -126,6 +132,26 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
             named = []
         for name in named:
             found.setdefault(name, wrong.sentence)
+    return found
+
+
+def zoneless(status: WorkerStatus) -> dict[str, str]:
+    """Partitions with repeating timers that wait, because this worker does not know their zone -> a sentence."""
+    found: dict[str, str] = {}
+    now_s = status.tick_scheduler.broker_now_s()
+    if now_s is None:
+        return found
+    for tp in status.pool.runners:
+        seen = status.pool.partition_metrics[tp].counters.lacking.copy()
+        waiting = {zone: max(counts) for zone, (minute, *counts) in seen.items() if minute >= now_s // 60 - LOOKED_MIN}
+        if waiting:
+            version, number = zone_data_version(), counted(sum(waiting.values()), "repeating timer")
+            has = f"its package tzdata is {version}" if version else "it has no package tzdata"
+            zones = ", ".join(map(quoted, sorted(waiting)))
+            found[partition_name(*tp)] = (
+                f"this worker does not know the zone of {number} ({zones}), and {has}: these wait, and all others fire "
+                "(docs/operations.md#timerszoneunknown)"
+            )
     return found
 
 

@@ -13,11 +13,15 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core import doubts
 from timers.core.doubts import Doubts, Leftovers, is_refused
+from timers.core.operation import Entry, defined, repeated
+from timers.core.ports import IndexPage
 from timers.core.progress import HOT_HORIZON, Doubt, History, Progress
 from timers.errors import DoubtfulLog
 from timers.kafka.progress_log import ProgressLog
 from timers.machines.store.memory import MemoryStore
 from timers.wire import progress as progress_record
+
+NO_IDS: dict[str, Any] = {"newest_entries": lambda: (), "entries_after": lambda id, limit: IndexPage((), None)}
 
 
 def compacted(rig: MachineRig, now: bool) -> None:
@@ -88,7 +92,7 @@ def test_a_store_survives_a_crash_while_its_log_is_in_doubt() -> None:
 
 def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -> None:
     progress = Progress(settings=History())
-    store: Any = SimpleNamespace(waiting=lambda after: iter(()))
+    store: Any = SimpleNamespace(waiting=lambda after: iter(()), **NO_IDS)
     with_ids, without, unbounded = (Leftovers(store, Doubt(5, "ada"), each) for each in (60, 0, None))
     assert without.are_gone((100, 0))
     assert [with_ids.are_gone((second, 0)) for second in (100, 159, 160)] == [False, False, True]
@@ -108,12 +112,43 @@ def test_a_search_stays_at_the_first_row_that_is_left_and_reads_a_bounded_number
         began.append(after[0])
         return iter([((due, offset), [(offset,)]) for due, offset in rows.items() if (due, offset) > after])
 
-    store: Any = SimpleNamespace(waiting=waiting)
+    store: Any = SimpleNamespace(waiting=waiting, **NO_IDS)
     search = Leftovers(store, Doubt(5, ""), 0)
     assert [search.are_gone((0, 0)) for _ in range(4)] == [False] * 4
     assert began == [-1, 11, 12, 12], "two rows, then one, then it waits for the last"
     del rows[13]
     assert search.are_gone((0, 0))
+
+
+class JournalStore(MemoryStore):
+    """A store whose newest entries are apart, as those of a worker are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: dict[bytes, Entry] = {}
+
+    def newest_entries(self) -> list[tuple[bytes, Entry]]:
+        return list(self.newest.items())
+
+    def entries(self, ids: Any) -> dict[bytes, Entry | None]:
+        return super().entries(ids) | {id: self.newest[id] for id in ids if id in self.newest}
+
+
+def test_a_timer_that_repeats_and_was_set_below_the_offset_keeps_the_doubt(constants: Constants) -> None:
+    """A replay needs each record since it was set: an occurrence counts only if the one before it does."""
+    constants(doubts, SEARCHED_ROWS=2)
+    store, below = JournalStore(), defined(3, 10, b"digest")
+    for number in range(5):
+        store.write({}, 9, {b"other-%d" % number: (20, number, 10)})
+    chain = repeated(30, 40, 20, below, is_last=False)
+    store.write({}, 41, {b"other-3x": chain})
+    search = Leftovers(store, Doubt(5, ""), 0)
+    assert [search.are_gone((100, 0)) for _ in range(6)] == [False] * 6
+    store.write({}, 42, {b"other-3x": None})
+    store.newest[b"a"] = chain
+    assert [search.are_gone((100, 0)) for _ in range(6)] == [False] * 6, "nor if it is among the newest"
+    store.newest[b"a"] = defined(50, 40, b"digest")
+    assert [search.are_gone((100, 0)) for _ in range(3)][-1], "it was set again"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from timers.core.keys import NEVER, OrderKey
+from timers.core.operation import Entry, chain_of, request_of
 from timers.core.ports import Outbox, Store
 from timers.core.progress import HOT_HORIZON, Doubt, Progress
 from timers.core.timer import Tick
 
 SEARCHED_ROWS = 2_000
-"""Rows that one search reads at most: 4 ms, in which no timer fires."""
+"""Rows, or entries, that one search reads at most: 4 ms, in which no timer fires."""
 
 FIRST_TICK = Tick(0)
 
@@ -136,13 +137,17 @@ class Leftovers:
         self._store = store
         self._remembered_s = remembered_s
         self._after = NEVER
+        self._ids_after = b""
+        self._chain: bytes | None = None
+        """Id of a timer that rests on the requests below the offset."""
         self._gone_s: int | None = None
 
     def are_gone(self, fired_through: OrderKey) -> bool:
-        """Whether the store holds neither a row below the offset nor an id that must be remembered."""
+        """Whether the store holds neither a row below the offset, nor an id that must be remembered, nor a timer that
+        repeats and was set below the offset: a replay needs each record of its chain [I37]."""
         if self._remembered_s is None:
             return False
-        if self._gone_s is None and self._no_row_is_left():
+        if self._gone_s is None and self._no_row_is_left() and self._no_chain_is_left():
             self._gone_s = fired_through[0]
         # All versions below the offset are in the past of this second, so their ids are forgotten this much later.
         return self._gone_s is not None and fired_through[0] >= self._gone_s + self._remembered_s
@@ -156,6 +161,25 @@ class Leftovers:
             if read >= SEARCHED_ROWS:
                 return False
         return True
+
+    def _no_chain_is_left(self) -> bool:
+        """Reads the newest entries and a part of the others. An entry moves from the former to the latter, so none is
+        passed over."""
+        if self._chain is not None:
+            entry = self._store.entries([self._chain]).get(self._chain)
+            if entry is not None and self._rests(entry):
+                return False
+        page = self._store.entries_after(self._ids_after, SEARCHED_ROWS)
+        entries = (*self._store.newest_entries(), *page.entries)
+        self._chain = next((id for id, entry in entries if self._rests(entry)), None)
+        if self._chain is not None:
+            return False
+        self._ids_after = page.through or self._ids_after
+        return page.through is None
+
+    def _rests(self, entry: Entry) -> bool:
+        """Whether an entry is of a timer that repeats and was set below the offset."""
+        return chain_of(entry) is not None and request_of(entry) < self.doubt.before_offset
 
 
 def remembered_s(progress: Progress, of_index_s: int | None) -> int | None:

@@ -27,7 +27,7 @@ from aiokafka.producer.transaction_manager import TransactionManager, Transactio
 
 from tests.harness.constants import Constants
 from timers.core.ports import BatchesRefused, DeliveryFailed, Unanswered
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import broker_answers, produce
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
@@ -123,7 +123,8 @@ async def deliver(
 
 @pytest.fixture
 def impatient(constants: Constants) -> None:
-    constants(produce, CHECK_S=0.02, DELIVERY_TIMEOUT_S=0.1, AWAKE_S=0.01)
+    constants(produce, CHECK_S=0.02, DELIVERY_TIMEOUT_S=0.1)
+    constants(broker_answers, AWAKE_S=0.01)
 
 
 async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:

@@ -14,8 +14,8 @@ from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, 
 from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import DeliveryFailed, Lost, Unanswered
-from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import Absent, BrokerAnswers
+from timers.kafka.aiokafka_internals import broker_answers, produce
+from timers.kafka.aiokafka_internals.broker_answers import Absent, BrokerAnswers
 
 GROUP = "timers"
 
@@ -81,7 +81,8 @@ class SimProducer:
 
 @pytest.fixture(autouse=True)
 def impatient(constants: Constants) -> None:
-    constants(produce, AWAKE_S=0.01, ANSWER_S=0.05, CHECK_S=0.01, GROUP_ANSWER_S=0.05)
+    constants(produce, ANSWER_S=0.05, CHECK_S=0.01)
+    constants(broker_answers, AWAKE_S=0.01, GROUP_ANSWER_S=0.05)
 
 
 async def check(sim: SimProducer, *places: tuple[str, int]) -> None:
@@ -113,7 +114,7 @@ async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
 async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_tick(
     constants: Constants,
 ) -> None:
-    constants(produce, FRESH_S=0.0)
+    constants(broker_answers, FRESH_S=0.0)
     answers, sim, closed = BrokerAnswers(), SimProducer(), SimProducer()
     producer: Any = sim
     other: Any = closed
@@ -130,7 +131,7 @@ async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_ti
     await asyncio.sleep(0.01)
     assert not absent.done() and sim.asked == [1, 1], "the transaction waits for the same answer"
     absent.cancel()
-    constants(produce, RECENT_S=0.0)
+    constants(broker_answers, RECENT_S=0.0)
     answers._pings.clear()
     answers.ask_ahead()
     await asyncio.sleep(0)

@@ -222,7 +222,7 @@ core/loop.py                                        Loop.step
             machines/firing/producer.py             TransactionalProducer._transact
               kafka/aiokafka_internals/produce.py   transact
                 kafka/aiokafka_internals/produce.py check_leaders
-                  kafka/aiokafka_internals/produce.py BrokerAnswers.absent
+                  kafka/aiokafka_internals/broker_answers.py BrokerAnswers.absent
                 kafka/aiokafka_internals/produce.py deliver_in_time
                   kafka/aiokafka_internals/produce.py deliver
                 kafka/aiokafka_internals/produce.py commit

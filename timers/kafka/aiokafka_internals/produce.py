@@ -17,8 +17,6 @@ This module relies on:
 ``MessageBatch.failure(exception=...)``                     the first call counts
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``              state of the transaction, the task that sends
-``AIOKafkaClient._conns``                                   (broker, group) -> connection
-``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
 ``Sender._acks``, ``_request_timeout_ms``                   of a produce request
 ``Sender._find_coordinator``                                looks a coordinator up, unless it is known
 ``sender.InitPIDHandler(Sender).create_request()``          the request that opens a producer
@@ -34,33 +32,29 @@ This module relies on:
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka.producer import sender
 from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from timers.core.pauses import Pauses
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
+from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers, wait_awake
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import by_topic
-
-logger = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
@@ -89,150 +83,7 @@ ENDING = Pauses(0.01, 0.08)
 """Before a request is sent again while the markers of the producer's last transaction are being written. With the same
 pause each time, 64 machines on a busy machine sent four of five requests in vain."""
 
-AWAKE_S = 0.5
-"""Seconds; a running process checks its time-outs more often than this."""
-
 _OF_THE_PRODUCER = errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidTxnState, errors.IllegalOperation
-
-_Task = TypeVar("_Task", bound=asyncio.Future[Any])
-
-
-async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:
-    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
-
-    Only time in which this process was running counts. After a pause all its time-outs end together, before it has
-    read any answer: then targets would seem to fail, and a takeover by another worker would be hidden.
-    """
-    waiting = set(tasks)
-    for _ in range(math.ceil(seconds / AWAKE_S) if waiting else 0):
-        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=return_when)
-        failed = any(task.cancelled() or task.exception() for task in done)
-        if not waiting or (failed and return_when == asyncio.FIRST_EXCEPTION):
-            break
-    return waiting
-
-
-FRESH_S = 0.5
-"""Seconds for which an answer to one producer counts for all: else each machine would ask each broker."""
-
-RECENT_S = 2.0
-"""Brokers that no transaction has used for this long are not asked ahead."""
-
-GROUP_ANSWER_S = 1.0
-GROUP_RETRY_S = 10.0
-"""Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
-
-_NO_COORDINATOR = (
-    errors.CoordinatorLoadInProgressError,
-    errors.CoordinatorNotAvailableError,
-    errors.KafkaConnectionError,
-    errors.NodeNotReadyError,
-    errors.RequestTimedOutError,
-)
-
-
-class Absent(NamedTuple):
-    """Brokers that cannot take records now."""
-
-    refusing: set[int]
-    """Ids of brokers that take no connection."""
-    silent: set[int]
-    """Ids of brokers that did not answer in time."""
-
-
-class BrokerAnswers:
-    """When brokers answered last. The producers of a worker share it, on their event loop.
-
-    A partition whose leader is gone must not become part of a transaction: without this leader neither a commit nor a
-    rollback ends, and the machine cannot begin another transaction. Metadata are not enough: the cluster notices a dead
-    or frozen broker only after seconds (``broker.session.timeout.ms``) [I25].
-    """
-
-    def __init__(self) -> None:
-        self._answered_at: dict[int, float] = {}
-        self._pings: dict[int, asyncio.Task[None]] = {}
-        self._used: dict[int, tuple[AIOKafkaProducer, float]] = {}
-        self._group_from = 0.0
-
-    async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
-        """Of some brokers, those that do not answer within ``seconds``."""
-        self._used.update(dict.fromkeys(brokers, (producer, monotonic())))
-        unsure = (broker for broker in brokers if not (self._is_fresh(broker) and _is_connected(producer, broker)))
-        asking = {asyncio.create_task(self._ask(producer, broker)): broker for broker in unsure}
-        if not asking:
-            return Absent(set(), set())
-        try:
-            late = await wait_awake(asking, seconds, asyncio.ALL_COMPLETED)
-            failed = {broker: task.exception() for task, broker in asking.items() if task not in late}
-            timed_out = {broker for broker, error in failed.items() if isinstance(error, errors.RequestTimedOutError)}
-            refusing = {broker for broker, error in failed.items() if isinstance(error, KafkaError)} - timed_out
-            return Absent(refusing, timed_out | {asking[task] for task in late})
-        finally:
-            for task in asking:
-                task.cancel()
-
-    async def _ask(self, producer: AIOKafkaProducer, broker: int) -> None:
-        if not await producer.client.ready(broker):  # a broker that has died since its last answer shows it at once
-            raise errors.NodeNotReadyError(broker)
-        of_another = self._pings.get(broker)
-        if of_another is not None and not of_another.done():
-            with suppress(KafkaError):  # that connection may have failed, and no other
-                await asyncio.shield(of_another)
-        if not self._is_fresh(broker):
-            await asyncio.shield(self._start_ping(producer, broker))
-
-    def ask_ahead(self) -> None:
-        """Ask the brokers of the last transactions, so that those of the next tick need not wait for the answers."""
-        for broker, (producer, used_at) in self._used.items():
-            asked = self._pings.get(broker)
-            is_asked = asked is not None and not asked.done()
-            if monotonic() < used_at + RECENT_S and _is_connected(producer, broker) and not is_asked:
-                self._start_ping(producer, broker)
-
-    def _start_ping(self, producer: AIOKafkaProducer, broker: int) -> asyncio.Task[None]:
-        self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
-        return self._pings[broker]
-
-    def note(self, brokers: Iterable[int]) -> None:
-        """Note that brokers have answered other requests just now: a busy worker then need not ask them."""
-        self._answered_at.update(dict.fromkeys(brokers, monotonic()))
-
-    def _is_fresh(self, broker: int) -> bool:
-        return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
-
-    async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
-        name = producer._txn_manager.transactional_id  # what the broker answers does not count
-        await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
-        self.note([broker])
-
-    async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
-        """Whether the coordinator of a consumer group answers; if it did not, it is asked again later."""
-        if monotonic() < self._group_from:
-            return False
-        was_absent = self._group_from > 0
-        if was_absent:
-            self._group_from = monotonic() + GROUP_RETRY_S  # the other machines do not wait for this attempt
-        answers, broker = False, producer._sender._coordinators.get(CoordinationType.GROUP)
-        with suppress(TimeoutError, *_NO_COORDINATOR):
-            if broker is None:
-                lookup = producer.client.coordinator_lookup(CoordinationType.GROUP, group)
-                broker = await asyncio.wait_for(lookup, GROUP_ANSWER_S)
-            answers = not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
-        if not answers:
-            producer._sender._coordinator_dead(CoordinationType.GROUP)
-        if answers == was_absent:
-            logger.warning(
-                "the coordinator of the group %r %s",
-                group,
-                "answers again" if answers else "does not answer: its offsets, a copy for lag tools, are not updated",
-            )
-        self._group_from = 0.0 if answers else monotonic() + GROUP_RETRY_S
-        return answers
-
-
-def _is_connected(producer: AIOKafkaProducer, broker: int) -> bool:
-    connection = producer.client._conns.get((broker, ConnectionGroup.DEFAULT))
-    return connection is not None and connection.connected()
 
 
 class _Handler(sender.SendProduceReqHandler):

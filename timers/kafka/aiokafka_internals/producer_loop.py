@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from timers.kafka.aiokafka_internals import produce, sessions
+from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers
 from timers.process.partition_metrics import Heartbeat, keep_heartbeat
 from timers.process.threads import LoopThread
 
@@ -55,5 +56,5 @@ class ProducerLoop(LoopThread):
         produce.install()
         super().__init__("timers-producers", log_unless_reported)
         self.heartbeat = Heartbeat()
-        self.answers = produce.BrokerAnswers()
+        self.answers = BrokerAnswers()
         self.submit(keep_heartbeat(self.heartbeat))

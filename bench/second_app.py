@@ -29,6 +29,9 @@ REQUESTS = {
     "AddOffsetsToTxnRequest": "add offsets",
     "TxnOffsetCommitRequest": "commit offsets",
     "EndTxnRequest": "end",
+    "ProduceInTransaction": "produce",
+    "OffsetsInTransaction": "commit offsets",
+    "EndTransaction": "end",
 }
 """Request -> its step."""
 

@@ -50,7 +50,7 @@ class IdempotentProducer(TransactionalProducer):
     ) -> bool:
         assert self._producer is not None
         produce.track_topics(self._producer, batches)
-        await produce.deliver_in_time(self._producer, batches)
+        await produce.deliver_in_time(self._producer, batches, produce.VERSION_ONE)
         return False
 
 

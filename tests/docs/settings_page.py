@@ -26,7 +26,7 @@ GROUPS = (
     Group(
         "Brokers and identity",
         "Every worker and client uses these settings.",
-        "brokers app_id worker_id data_dir",
+        "brokers app_id worker_id data_dir transaction_version",
     ),
     Group(
         "Topics of the engine",

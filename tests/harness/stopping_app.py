@@ -15,9 +15,9 @@ _deliver = produce.deliver_in_time
 _waits = True
 
 
-async def _deliver_and_stop(producer: Any, batches: Any) -> None:
+async def _deliver_and_stop(producer: Any, batches: Any, road: Any) -> None:
     _stop("sending", batches)
-    await _deliver(producer, batches)
+    await _deliver(producer, batches, road)
     _stop("sent", batches)
 
 

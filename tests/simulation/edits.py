@@ -34,6 +34,12 @@ ROOMS = (
 )
 """Folders and files of the product in which a rule may be broken."""
 
+TRANSACTION_ROOMS = (
+    *(f"kafka/aiokafka_internals/{name}.py" for name in ("produce", "version_two", "transaction_errors")),
+    "machines/firing/producer.py",
+)
+"""The same for the producer of a machine."""
+
 QUEUE_ROOMS = tuple(
     f"queue/{name}.py" for name in ("ledger", "member", "metadata", "records", "sending", "settling", "verification")
 )
@@ -174,8 +180,8 @@ def _parsed(old: str, new: str) -> tuple[ast.AST, list[ast.stmt]]:
 def _places(node: ast.AST, pattern: ast.AST, names: tuple[str, ...] = (), *, inside: bool = False) -> Iterator[Place]:
     for child in ast.iter_child_nodes(node):
         around, is_inside = names, inside
-        if not inside and isinstance(child, ast.ClassDef | ast.FunctionDef):
-            around, is_inside = (*names, child.name), isinstance(child, ast.FunctionDef)
+        if not inside and isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            around, is_inside = (*names, child.name), not isinstance(child, ast.ClassDef)
         held: list[ast.AST] = []
         if type(child) is type(pattern) and _matches(pattern, child, held):
             yield Place(child, held, around if is_inside else ())

@@ -20,6 +20,7 @@ from aiokafka.errors import (
     NotLeaderForPartitionError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
+    RequestTimedOutError,
     UnknownError,
     UnknownTopicOrPartitionError,
 )
@@ -36,6 +37,8 @@ from timers.process.config.settings import Settings
 
 Place = tuple[str, int]
 FIRST_OFFSET = 40
+SILENT = -2
+"""No code of Kafka: the broker does not answer."""
 
 
 def test_a_failure_of_a_producer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +121,7 @@ async def deliver(
 ) -> None:
     producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1), quota_ms, codes)
     batches: Any = {place: [SimpleNamespace(count=1)] * batches_each for place in answers}
-    await produce.deliver_in_time(producer, batches)
+    await produce.deliver_in_time(producer, batches, produce.VERSION_ONE)
 
 
 @pytest.fixture
@@ -187,10 +190,15 @@ class SimBrokers:
         self._codes = codes
         self.asked: list[tuple[str, Any]] = []
         self.left: list[tuple[str, int, int]] = []
-        self.ended_by_sender = False
+        self.forgotten = 0
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
-        self._sender = SimpleNamespace(_acks=-1, _request_timeout_ms=1000, _find_coordinator=self._coordinator)
+        self._sender = SimpleNamespace(
+            _acks=-1,
+            _request_timeout_ms=1000,
+            _find_coordinator=self._coordinator,
+            _coordinator_dead=self._forget,
+        )
         self._txn_manager = TransactionManager("app-t-0", 1000)
         self._txn_manager.set_pid_and_epoch(7, 1)
         self._txn_manager.begin_transaction()
@@ -198,12 +206,17 @@ class SimBrokers:
     async def _coordinator(self, kind: Any, key: str) -> int:
         return 1
 
+    def _forget(self, kind: Any) -> None:
+        self.forgotten += 1
+
     async def send(self, node: int, request: Any, group: Any = None) -> Any:
         kind = type(request).__name__.removesuffix("Request")
         codes = self._codes.get(kind, [])
         code = codes.pop(0) if codes else 0
         if kind == "EndTxn":
             self.asked.append((kind, request._transaction_result))
+            if code == SILENT:
+                raise RequestTimedOutError
             return SimpleNamespace(error_code=code)
         is_batch = kind == "Produce"
         named = [(topic, each[0] if is_batch else each) for topic, partitions in request._topics for each in partitions]
@@ -224,9 +237,6 @@ class SimBrokers:
         answer.set_result(None)
         return answer
 
-    async def commit_transaction(self) -> None:
-        self.ended_by_sender = True
-
 
 def filled(count: int) -> CallbackBatch:
     batch = CallbackBatch(10_000)
@@ -240,7 +250,9 @@ async def delivered(codes: dict[str, list[int]]) -> SimBrokers:
     brokers = SimBrokers(codes, {("t", 0): 1, ("t", 1): 1, ("u", 0): 2})
     producer: Any = brokers
     await produce.deliver_in_time(
-        producer, {("t", 0): [filled(2), filled(3)], ("t", 1): [filled(4)], ("u", 0): [filled(5)]}
+        producer,
+        {("t", 0): [filled(2), filled(3)], ("t", 1): [filled(4)], ("u", 0): [filled(5)]},
+        produce.VERSION_ONE,
     )
     manager = brokers._txn_manager
     sequence = [manager.sequence_number(TopicPartition(*place)) for place in (("t", 0), ("t", 1), ("u", 0))]
@@ -277,7 +289,7 @@ def test_a_batch_has_a_first_offset_if_the_broker_names_one_also_with_an_error(
 ) -> None:
     producer: Any = SimpleNamespace(_sender=SimpleNamespace())
     for code, offset in answers:
-        produce._note_answer(producer._sender, SimpleNamespace(topics=[("t", [(0, code, offset, -1)])]))
+        produce.note_answer(producer._sender, SimpleNamespace(topics=[("t", [(0, code, offset, -1)])]))
     assert produce.first_offset(producer, ("t", 0)) == first
 
 
@@ -289,11 +301,12 @@ async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
     producer._machine, producer.held_from = ("t", 0), set()
     producer._loop = SimpleNamespace(answers=SimpleNamespace(note=lambda leaders: None))
     producer._settings, producer._roll_back = Settings(), AsyncMock()
+    producer._road = produce.VERSION_ONE._replace(commit=AsyncMock())
+    monkeypatch.setattr(TransactionalProducer, "_present_road", producer._road)
     manager = SimpleNamespace(begin_transaction=lambda: None)
     producer._producer = sending = SimpleNamespace(_sender=SimpleNamespace(), _txn_manager=manager)
     monkeypatch.setattr(produce, "track_topics", lambda *_: None)
     monkeypatch.setattr(produce, "check_leaders", AsyncMock())
-    monkeypatch.setattr(produce, "commit", AsyncMock())
 
     async def transact(first_offset: int | None, error: Exception | None = None) -> None:
         async def deliver(*_: object) -> None:
@@ -344,10 +357,20 @@ async def test_without_the_coordinator_all_is_left_to_aiokafka() -> None:
     assert brokers.asked == [ADD] and len(brokers.left) == 4
 
 
-@pytest.mark.parametrize(("code", "ended"), [(0, False), (InvalidProducerEpoch.errno, True)])
-async def test_the_commit_is_left_to_aiokafka_unless_the_coordinator_commits_at_once(code: int, ended: bool) -> None:
-    brokers = await delivered({"EndTxn": [code]})
+async def test_a_commit_is_sent_again_only_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request without an answer may end the next transaction of version 1, which has the same epoch [I5]."""
+    monkeypatch.setattr(asyncio, "sleep", AsyncMock())
+    brokers = await delivered({"EndTxn": [ConcurrentTransactions.errno, NotCoordinatorError.errno]})
     producer: Any = brokers
     await produce.commit(producer)
-    assert brokers.asked[-1] == ("EndTxn", True) and brokers.ended_by_sender is ended
-    assert (brokers._txn_manager.state == TransactionState.READY) is not ended
+    assert brokers.asked[-3:] == [("EndTxn", True)] * 3 and brokers.forgotten == 1
+    assert brokers._txn_manager.state == TransactionState.READY
+    brokers = await delivered({"EndTxn": [InvalidProducerEpoch.errno]})
+    producer = brokers
+    with pytest.raises(ProducerFenced):
+        await produce.commit(producer)
+    brokers = await delivered({"EndTxn": [SILENT]})
+    producer = brokers
+    with pytest.raises(RequestTimedOutError):
+        await produce.commit(producer)
+    assert brokers.asked.count(("EndTxn", True)) == 1

@@ -401,7 +401,7 @@ queue/driver.py                                     Driver._work
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 20, 12), "spark": (SPARK, 29, 43), "queue": (QUEUE, 11, 21)}
+WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 11, 21)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

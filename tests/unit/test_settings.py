@@ -65,6 +65,7 @@ WRONG = [
     ("TIMERS_CONSOLE_RATE_PER_S", "0", "between 1 and 1000000"),
     ("TIMERS_CONSOLE_SECRET_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_SECURITY_PROTOCOL", "sasl_ssl", "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ("TIMERS_TRANSACTION_VERSION", "2", "one of 1, auto"),
     ("TIMERS_SASL_MECHANISM", "GSSAPI", "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
     ("TIMERS_SASL_TOKEN_URL", "login.example.com", "the URL of a token endpoint (try https://login.example.com/oauth2"),
     ("TIMERS_SASL_TOKEN_URL", "http://login.example.com/token", "a URL with https"),

@@ -453,3 +453,14 @@ def test_a_run_that_fails_leaves_no_open_reader_of_the_log() -> None:
     with pytest.raises(Lost, match="told to stop"):
         MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions).go()
     assert getgeneratorstate(partitions.reading) == GEN_CLOSED
+
+
+def test_a_bucket_knows_the_epoch_after_the_last_transaction() -> None:
+    """Each transaction of version 2 raises it, and the next opening follows that one."""
+    partitions: Any = WithABadBatch(READABLE_LATE, READABLE_LATE)
+    open_it = partitions.open
+    partitions.open = lambda tp, known: open_it(tp, known)._replace(follows=lambda: Producer(1, 5))
+    run = MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions)
+    run.go()
+    assert run.known is not None
+    assert run.known.producer.is_followed_by(Producer(1, 6)) and not run.known.producer.is_followed_by(Producer(1, 2))

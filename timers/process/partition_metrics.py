@@ -130,6 +130,7 @@ class PartitionMetrics:
         snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
         opened_at: monotonic time at which the machine was opened last; None: never.
         opened_from: where its state came from then: :data:`STORE`, :data:`SNAPSHOT` or :data:`LOG`.
+        transaction_version: of Kafka's transactions that its producer makes; 0 before its first opening.
         ahead_from: the same of a machine that reads ahead; empty after the opening that follows.
         waits: how long the oldest due timer had waited whenever the machine began to fire; 0: no timer was due.
         restoring_s: seconds for which snapshots were restored.
@@ -154,6 +155,7 @@ class PartitionMetrics:
         self.restoring_s = 0.0
         self.opened_at: float | None = None
         self.opened_from = self.ahead_from = ""
+        self.transaction_version = 0
         self.waits = Histogram(WAIT_BOUNDS_S)
         self.log_start: int | None = None
         self.trimmed_bytes = 0

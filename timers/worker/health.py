@@ -164,10 +164,15 @@ def firing(status: WorkerStatus) -> list[str]:
 
 
 def machines(status: WorkerStatus) -> dict[str, dict[str, object]]:
-    """Open partition -> for how many seconds this worker has had it, and from what its machine began."""
+    """Open partition -> for how many seconds this worker has had it, from what its machine began, and the version of
+    its transactions."""
     metrics, now = status.pool.partition_metrics, monotonic()
     return {
-        partition_name(*tp): {"age_s": round(now - opened_at, 1), "from": metrics[tp].opened_from}
+        partition_name(*tp): {
+            "age_s": round(now - opened_at, 1),
+            "from": metrics[tp].opened_from,
+            "transaction_version": metrics[tp].transaction_version,
+        }
         for tp in sorted(status.pool.runners)
         if (opened_at := metrics[tp].opened_at) is not None
     }

@@ -506,6 +506,11 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         partial(of_machine, lambda machine: machine.progress.level),
     ),
     Entry(
+        "timers_transaction_version{topic,partition}",
+        "Version of Kafka's transactions that the partition's producer makes; 0 before its first opening.",
+        partial(of_metrics, lambda metrics: metrics.transaction_version),
+    ),
+    Entry(
         "timers_partitions",
         "Partitions of the request topics and the retry topic that this worker has opened, recovering ones included.",
         partial(single, lambda status: len(status.pool.runners)),

@@ -24,6 +24,8 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
+from timers.kafka.aiokafka_internals.requests import NO_TAGS, FeaturesRequest, finalized_features
+
 logger = logging.getLogger(__name__)
 
 AWAKE_S = 0.5
@@ -53,6 +55,10 @@ FRESH_S = 0.5
 RECENT_S = 2.0
 """Brokers that no transaction has used for this long are not asked ahead."""
 
+VERSION_S = 30.0
+"""Seconds after which a broker is asked again for the version of transactions. The cluster changes it rarely, and old
+requests are served meanwhile."""
+
 GROUP_ANSWER_S = 1.0
 GROUP_RETRY_S = 10.0
 """Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
@@ -64,6 +70,9 @@ _NO_COORDINATOR = (
     errors.NodeNotReadyError,
     errors.RequestTimedOutError,
 )
+
+
+TRANSACTION_VERSION = "transaction.version"
 
 
 class Absent(NamedTuple):
@@ -88,6 +97,30 @@ class BrokerAnswers:
         self._pings: dict[int, asyncio.Task[None]] = {}
         self._used: dict[int, tuple[AIOKafkaProducer, float]] = {}
         self._group_from = 0.0
+        self._features = -1, 0
+        """Epoch of the features of the cluster, and ``transaction.version``."""
+        self._features_at: float | None = None
+        """None: no producer has asked. With TIMERS_TRANSACTION_VERSION=1 none does."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The version of transactions that the cluster has finalized, 1 or 2, by the newest answer."""
+        return min(2, max(1, self._features[1]))
+
+    async def ask_version(self, producer: AIOKafkaProducer, broker: int) -> None:
+        """Ask a broker for :attr:`transaction_version`. Brokers learn of a change one after another: an answer with an
+        older epoch of the features does not count.
+
+        Raises:
+            KafkaError: it does not answer.
+        """
+        try:
+            answer = await producer.client.send(broker, FeaturesRequest("timers", "1", NO_TAGS))
+        except NotImplementedError:  # a broker before Kafka 2.4
+            return
+        epoch, levels = finalized_features(answer)
+        self._features_at = monotonic()
+        self._features = max(self._features, (epoch, levels.get(TRANSACTION_VERSION, 0)))
 
     async def absent(self, producer: AIOKafkaProducer, brokers: Collection[int], seconds: float) -> Absent:
         """Of some brokers, those that do not answer within ``seconds``."""
@@ -136,8 +169,11 @@ class BrokerAnswers:
         return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
 
     async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
-        name = producer._txn_manager.transactional_id  # what the broker answers does not count
-        await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
+        if self._features_at is not None and monotonic() > self._features_at + VERSION_S:
+            await self.ask_version(producer, broker)
+        else:
+            name = producer._txn_manager.transactional_id  # what the broker answers does not count
+            await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
         self.note([broker])
 
     async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.client import ConnectionGroup, CoordinationType
@@ -55,14 +55,13 @@ from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import by_topic
+from timers.kafka.aiokafka_internals.transaction_errors import Does, effect_of, error_of, is_of_replicas
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
 Batch: TypeAlias = CallbackBatch | RecordBatch
 
 NO_LEADER = -1
-
-SHORT_OF_REPLICAS = frozenset({errors.NotEnoughReplicasError.errno, errors.NotEnoughReplicasAfterAppendError.errno})
 
 CHECK_S = 1.0
 """If a delivery, or the answer of a leader, takes longer, the metadata are checked again and again: aiokafka tries a
@@ -83,7 +82,35 @@ ENDING = Pauses(0.01, 0.08)
 """Before a request is sent again while the markers of the producer's last transaction are being written. With the same
 pause each time, 64 machines on a busy machine sent four of five requests in vain."""
 
-_OF_THE_PRODUCER = errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidTxnState, errors.IllegalOperation
+END_S = 20.0
+"""Time for the end of a transaction; the coordinator moves in less. Then the machine is opened anew."""
+
+_OF_THE_PRODUCER = (
+    errors.ProducerFenced,
+    errors.InvalidProducerEpoch,
+    errors.InvalidTxnState,
+    errors.IllegalOperation,
+    errors.TransactionalIdAuthorizationFailed,
+)
+
+
+class Road(NamedTuple):
+    """How the requests of a transaction go to the brokers. Each version of transactions has its own."""
+
+    version: int
+    deliver: Callable[
+        [AIOKafkaProducer, Mapping[Place, Sequence[Batch]], Mapping[Place, asyncio.Future[None]], set[Place]],
+        Coroutine[Any, Any, None],
+    ]
+    """:func:`deliver`"""
+    send_offsets: Callable[
+        [AIOKafkaProducer, Mapping[TopicPartition, OffsetAndMetadata], str], Coroutine[Any, Any, None]
+    ]
+    """Commits offsets of a group in the transaction. Raises KafkaError."""
+    commit: Callable[[AIOKafkaProducer], Coroutine[Any, Any, None]]
+    """:func:`commit`"""
+    abort: Callable[[AIOKafkaProducer], Coroutine[Any, Any, None]] | None
+    """Rolls back; raises as :func:`commit`. None: aiokafka's abort does it, and the producer must be opened again."""
 
 
 class _Handler(sender.SendProduceReqHandler):
@@ -92,7 +119,7 @@ class _Handler(sender.SendProduceReqHandler):
     aiokafka's own drops the list of bad records, and has no name for error 87."""
 
     def handle_response(self, response: Any) -> None:
-        _note_answer(self._sender, response)
+        note_answer(self._sender, response)
         for tp, error in refusals(response).items():
             batch = self._batches.get(tp)
             if batch is not None:
@@ -100,15 +127,15 @@ class _Handler(sender.SendProduceReqHandler):
         super().handle_response(response)
 
 
-def _note_answer(sending: Any, response: Any) -> None:
+def note_answer(sending: Any, response: Any) -> None:
     """Note for how long the broker throttles, which partitions have too few replicas in sync, and the first offset in
     each partition."""
     short: set[tuple[str, int]] = getattr(sending, "short_of_replicas", set())
     first: dict[tuple[str, int], int] = getattr(sending, "first_offsets", {})
     sending.short_of_replicas, sending.first_offsets = short, first
-    for topic, partitions in response.topics:
-        for partition, code, offset, *_ in partitions:
-            (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
+    for topic, partitions, *_ in response.topics:
+        for partition, code, offset, *others in partitions:
+            (short.add if is_of_replicas(code, others) else short.discard)((topic, partition))
             if offset >= 0:  # so says a broker that has appended the batch, also if its copies came too late
                 first.setdefault((topic, partition), offset)
     throttled_ms = getattr(response, "throttle_time_ms", 0)
@@ -125,6 +152,7 @@ async def transact(
     group: str,
     own: Place,
     held_from: set[int],
+    road: Road,
 ) -> bool:
     """Send batches and offsets of a group in a transaction, and commit it.
 
@@ -132,6 +160,7 @@ async def transact(
         batches: sealed.
         own: the partition of the machine.
         held_from: gets the first offset that the transaction has there, also if it is rolled back.
+        road: of the version of transactions that the producer was opened for.
 
     Returns:
         Whether it has the offsets: not without the coordinator of the group.
@@ -151,7 +180,7 @@ async def transact(
     producer._sender.first_offsets = {}
     if batches:
         try:
-            await deliver_in_time(producer, batches)
+            await deliver_in_time(producer, batches, road)
         finally:
             if (first := first_offset(producer, own)) is not None:
                 held_from.add(first)
@@ -161,7 +190,7 @@ async def transact(
     if with_offsets:
         # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
         # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
-        offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, group))
+        offsets_sent = asyncio.ensure_future(road.send_offsets(producer, offsets, group))
         try:
             left_s = TRANSACTION_S - (monotonic() - began_s)
             if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
@@ -169,7 +198,7 @@ async def transact(
             await offsets_sent
         finally:
             offsets_sent.cancel()
-    await commit(producer)
+    await road.commit(producer)
     return with_offsets
 
 
@@ -208,13 +237,13 @@ async def check_leaders(producer: AIOKafkaProducer, answers: BrokerAnswers, plac
             raise Lost(f"{producer._txn_manager.transactional_id}: no broker answers")
 
 
-async def deliver_in_time(producer: AIOKafkaProducer, batches: Mapping[Place, Sequence[Batch]]) -> None:
-    """Send batches by :func:`deliver`, and wait for the answers. Raises as :func:`transact`."""
+async def deliver_in_time(producer: AIOKafkaProducer, batches: Mapping[Place, Sequence[Batch]], road: Road) -> None:
+    """Send batches, and wait for the answers. Raises as :func:`transact`."""
     began_s = monotonic()
     answered: set[tuple[str, int]] = set()
     outcomes = {place: asyncio.get_running_loop().create_future() for place in batches}
     sending = {outcome: place for place, outcome in outcomes.items()}
-    delivery = asyncio.create_task(deliver(producer, batches, outcomes, answered))
+    delivery = asyncio.create_task(road.deliver(producer, batches, outcomes, answered))
     try:
         late, is_updated = await wait_awake(sending, CHECK_S), False
         for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
@@ -294,7 +323,7 @@ async def deliver(
         outcomes: fail as :func:`send` does.
         answered: gets each partition of which a batch was answered.
     """
-    is_added = await _add_partitions(producer, batches)
+    is_added = await add_partitions(producer, batches)
     by_leader: dict[int | None, list[Place]] = {}
     for place, leader in leaders(producer, batches).items():
         by_leader.setdefault(leader if is_added and leader != NO_LEADER else None, []).append(place)
@@ -308,14 +337,14 @@ async def deliver(
         await asyncio.gather(*deliveries)
 
 
-async def _add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -> bool:
+async def add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -> bool:
     """Add partitions to the transaction. Returns whether the coordinator has added them all."""
     manager = producer._txn_manager
     request = AddPartitionsToTxnRequest(
         manager.transactional_id, manager.producer_id, manager.producer_epoch, by_topic(dict.fromkeys(places, ()))
     )
     for tries in count(1):
-        response = await _ask_coordinator(producer, request)
+        response = await ask_coordinator(producer, request)
         if response is None:
             return False
         codes = {code for _, partitions in response.errors for _, code in partitions}
@@ -345,7 +374,7 @@ async def _deliver_to(
             response = await producer.client.send(leader, _produce_request(producer, now))
         except KafkaError:
             break
-        _note_answer(producer._sender, response)
+        note_answer(producer._sender, response)
         waiting = []
         for topic, partitions in response.topics:
             for partition, code, *_ in partitions:
@@ -378,11 +407,7 @@ async def _settle(outcome: asyncio.Future[None], sending: Coroutine[Any, Any, No
 
 def _produce_request(producer: AIOKafkaProducer, batches: Mapping[Place, Batch]) -> ProduceRequest:
     manager, sending = producer._txn_manager, producer._sender
-    built = {}
-    for place, batch in batches.items():
-        first = manager.sequence_number(TopicPartition(*place))
-        batch._set_producer_state(manager.producer_id, manager.producer_epoch, first)
-        built[place] = (batch._build(),)
+    built = {place: (numbered(producer, place, batch),) for place, batch in batches.items()}
     return ProduceRequest(
         transactional_id=manager.transactional_id,
         required_acks=sending._acks,
@@ -391,31 +416,80 @@ def _produce_request(producer: AIOKafkaProducer, batches: Mapping[Place, Batch])
     )
 
 
-async def _ask_coordinator(producer: AIOKafkaProducer, request: Any) -> Any:
-    """Returns the answer of the coordinator of transactions; None if it does not answer."""
-    sending, name = producer._sender, producer._txn_manager.transactional_id
+def numbered(producer: AIOKafkaProducer, place: Place, batch: Batch) -> bytes | bytearray:
+    """The bytes of a batch, with the producer's id and epoch, and the next sequence number of the partition."""
+    manager = producer._txn_manager
+    first = manager.sequence_number(TopicPartition(*place))
+    batch._set_producer_state(manager.producer_id, manager.producer_epoch, first)
+    built: bytes | bytearray = batch._build()
+    return built
+
+
+async def ask_coordinator(
+    producer: AIOKafkaProducer, request: Any, kind: int = CoordinationType.TRANSACTION, key: str = ""
+) -> Any:
+    """Returns the answer of the coordinator, of transactions without ``kind`` and ``key``; None without an answer."""
     try:
-        node = await sending._find_coordinator(CoordinationType.TRANSACTION, name)
+        node = await producer._sender._find_coordinator(kind, key or producer._txn_manager.transactional_id)
         return await producer.client.send(node, request, group=ConnectionGroup.COORDINATION)
     except KafkaError:
         return None
 
 
-async def commit(producer: AIOKafkaProducer) -> None:
-    """Commit the transaction. aiokafka's sender does it only if the coordinator did not do it at once.
+async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repeats: bool) -> Any:
+    """Let the coordinator end the transaction. Returns its answer.
+
+    Args:
+        request: to end it.
+        committed: whether the request commits it.
+        repeats: whether a request without an answer is sent again. In version 1 it must not be: if a network holds the
+            first one back until the next transaction is open, it ends that one, which has the same epoch [I5]. In
+            version 2 the epoch is another one then.
 
     Raises:
         KafkaError: the outcome is not known, or another producer has fenced this one.
     """
+    manager, is_unsure = producer._txn_manager, False
+    if (failed := transaction_error(producer)) is not None:
+        raise failed
+    async with asyncio.timeout(END_S):
+        for tries in count(1):
+            answer = await ask_coordinator(producer, request)
+            does = Does.LOOK if answer is None else effect_of(answer.error_code)
+            if does is Does.DONE:
+                break
+            if answer is None:
+                is_unsure = True
+                if not repeats:
+                    raise errors.RequestTimedOutError("the coordinator did not answer the end of a transaction")
+            elif does not in (Does.AGAIN, Does.LOOK):
+                # After a request without an answer, a later owner may have fenced this producer after its commit.
+                raise errors.InvalidTxnState() if is_unsure else error_of(answer.error_code)
+            if does is Does.LOOK:
+                producer._sender._coordinator_dead(CoordinationType.TRANSACTION)
+            await asyncio.sleep(ENDING.after(tries))
+    manager._transition_to(
+        TransactionState.COMMITTING_TRANSACTION if committed else TransactionState.ABORTING_TRANSACTION
+    )
+    manager.complete_transaction()
+    return answer
+
+
+async def commit(producer: AIOKafkaProducer) -> None:
+    """Commit the transaction, of version 1. Raises as :func:`end`."""
     manager = producer._txn_manager
-    if manager.state == TransactionState.IN_TRANSACTION:
-        request = EndTxnRequest(manager.transactional_id, manager.producer_id, manager.producer_epoch, True)
-        response = await _ask_coordinator(producer, request)
-        if response is not None and not response.error_code:
-            manager._transition_to(TransactionState.COMMITTING_TRANSACTION)
-            manager.complete_transaction()
-            return
-    await producer.commit_transaction()
+    request = EndTxnRequest(manager.transactional_id, manager.producer_id, manager.producer_epoch, True)
+    await end(producer, request, committed=True, repeats=False)
+
+
+def _send_offsets(
+    producer: AIOKafkaProducer, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str
+) -> Coroutine[Any, Any, None]:
+    sending: Coroutine[Any, Any, None] = producer.send_offsets_to_transaction(offsets, group)
+    return sending
+
+
+VERSION_ONE = Road(1, deliver, _send_offsets, commit, abort=None)
 
 
 async def send(
@@ -514,10 +588,23 @@ def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
     return outcome.exception() if outcome.done() and not outcome.cancelled() else None
 
 
+def coordinator_of(producer: AIOKafkaProducer) -> int:
+    """The coordinator of a started producer's transactions."""
+    node: int = producer._sender._coordinators[CoordinationType.TRANSACTION]
+    return node
+
+
 def opening(producer: AIOKafkaProducer) -> tuple[int, int]:
     """Id and epoch of a started producer. Each opening of a transactional id has the next epoch, or another id."""
     id, epoch = producer._txn_manager._pid_and_epoch
     return id, epoch
+
+
+def set_opening(producer: AIOKafkaProducer, id: int, epoch: int) -> None:
+    """Go on with this id and epoch. The numbers of batches begin at 0."""
+    manager = producer._txn_manager
+    manager._pid_and_epoch = PidAndEpoch(id, epoch)
+    manager._sequence_numbers.clear()
 
 
 async def open_again(producer: AIOKafkaProducer) -> None:
@@ -537,8 +624,7 @@ async def open_again(producer: AIOKafkaProducer) -> None:
         await asyncio.sleep(ENDING.after(tries))
     if response.error_code:
         raise errors.for_code(response.error_code)(manager.transactional_id)
-    manager._pid_and_epoch = PidAndEpoch(response.producer_id, response.producer_epoch)
-    manager._sequence_numbers.clear()
+    set_opening(producer, response.producer_id, response.producer_epoch)
 
 
 def install() -> None:

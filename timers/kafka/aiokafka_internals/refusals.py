@@ -68,14 +68,14 @@ class RecordsRefused(KafkaError):
 def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
     """The refused batches in an answer to a produce request of any version."""
     found: dict[TopicPartition, RecordsRefused] = {}
-    for topic, partitions in response.topics:
+    for topic, partitions, *_ in response.topics:
         for partition, code, *rest in partitions:
             if code not in _NAMES:
                 continue
             listed: Iterable[tuple[int, str | None]] = ()
             why: str | None = None
             if response.API_VERSION >= ProduceResponse_v8.API_VERSION:
-                *_, listed, why = rest
-            records = tuple(RefusedRecord(place, said or "") for place, said in listed or ())
+                listed, why = rest[3:5]
+            records = tuple(RefusedRecord(place, said or "") for place, said, *_ in listed or ())
             found[TopicPartition(topic, partition)] = RecordsRefused(topic, partition, code, why or "", records)
     return found

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
-from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, LeaveGroupRequest
-from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    String,
+    TaggedFields,
+)
 
 _TEXT = String("utf-8")
 
@@ -85,3 +98,161 @@ class EpochRequest(
     answer=Schema(("throttle_time_ms", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _EPOCH_ENDS)))),
 ):
     """Kafka's ``OffsetForLeaderEpoch``."""
+
+
+_COMPACT = CompactString("utf-8")
+_TAGS = ("tags", TaggedFields)
+"""The last field of each structure of a flexible version (KIP-482)."""
+
+NO_TAGS: dict[int, bytes] = {}
+
+PRODUCE_KEY, END_KEY, OFFSETS_KEY = 0, 26, 28
+
+
+class ProduceInTransaction(
+    OneVersion,
+    key=PRODUCE_KEY,
+    version=12,
+    is_flexible=True,
+    fields=Schema(
+        ("transactional_id", _COMPACT),
+        ("acks", Int16),
+        ("timeout_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _COMPACT),
+                ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+    answer=Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic", _COMPACT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("offset", Int64),
+                        ("append_time_ms", Int64),
+                        ("log_start", Int64),
+                        ("record_errors", CompactArray(("index", Int32), ("why", _COMPACT), _TAGS)),
+                        ("why", _COMPACT),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        ("throttle_time_ms", Int32),
+        _TAGS,
+    ),
+):
+    """Appends batches, and adds their partitions to the transaction (version 2 of transactions, KIP-890)."""
+
+
+class EndTransaction(
+    OneVersion,
+    key=END_KEY,
+    version=5,
+    is_flexible=True,
+    fields=Schema(
+        ("transactional_id", _COMPACT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("committed", Boolean),
+        _TAGS,
+    ),
+    answer=Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        _TAGS,
+    ),
+):
+    """Ends a transaction of version 2. The answer has the id and the epoch of the next one."""
+
+
+class OffsetsInTransaction(
+    OneVersion,
+    key=OFFSETS_KEY,
+    version=5,
+    is_flexible=True,
+    fields=Schema(
+        ("transactional_id", _COMPACT),
+        ("group", _COMPACT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("generation_id", Int32),
+        ("member_id", _COMPACT),
+        ("group_instance_id", _COMPACT),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _COMPACT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", _COMPACT),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+    answer=Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _COMPACT),
+                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+):
+    """Commits offsets of a group, and adds the group to the transaction (version 2 of transactions)."""
+
+
+class FeaturesRequest(
+    OneVersion,
+    key=18,
+    version=3,
+    is_flexible=True,
+    fields=Schema(("software", _COMPACT), ("software_version", _COMPACT), _TAGS),
+    answer=Schema(
+        ("error_code", Int16),
+        ("keys", CompactArray(("key", Int16), ("lowest", Int16), ("highest", Int16), _TAGS)),
+        ("throttle_time_ms", Int32),
+        _TAGS,
+    ),
+):
+    """Kafka's ``ApiVersions``: the tagged fields of the answer have the features of the cluster (KIP-584)."""
+
+
+FeaturesRequest._CLASSES[0].parse_response_header = lambda _, data: ResponseHeader_v0.decode(data)
+"""Its answer has the old header, so that a broker can answer any version of it."""
+
+FINALIZED = CompactArray(("name", _COMPACT), ("highest", Int16), ("lowest", Int16), _TAGS)
+EPOCH_TAG, FINALIZED_TAG = 1, 2
+
+
+def finalized_features(answer: Any) -> tuple[int, dict[str, int]]:
+    """Epoch of the features that the cluster has finalized, and name -> level, of an answer to a FeaturesRequest."""
+    tags = answer.tags
+    epoch = Int64.decode(BytesIO(tags[EPOCH_TAG])) if EPOCH_TAG in tags else -1
+    levels = FINALIZED.decode(BytesIO(tags[FINALIZED_TAG])) if FINALIZED_TAG in tags else []
+    return epoch, {name: highest for name, highest, *_ in levels or ()}

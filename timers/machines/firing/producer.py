@@ -38,7 +38,7 @@ from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
 from timers.kafka import aiokafka_clients, connection
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import produce, version_two
 from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, CallbackBatch, write_callbacks
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, close_at_once
@@ -46,6 +46,7 @@ from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.error_codes import limit_of
 from timers.process.config.settings import Settings
+from timers.process.config.variables import AUTO
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import topics
 
@@ -96,6 +97,7 @@ class TransactionalProducer:
         self._metrics = metrics
         self._quota_logged_s = -QUOTA_LOG_S
         self._producer: AIOKafkaProducer | None = None
+        self._road = produce.VERSION_ONE
         self.held_from: set[int] = set()
 
     batch = CallbackBatch if IS_COMPILED else RecordBatch
@@ -128,12 +130,31 @@ class TransactionalProducer:
         except TimeoutError:
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
-                f"the coordinator of {self._transactional_id!r} did not let it begin within {OPEN_TIMEOUT_S:.0f} s"
+                f"the coordinator of {self._transactional_id!r} did not let it begin within {OPEN_TIMEOUT_S:.0f} s: "
+                f"`kafka-transactions.sh describe --transactional-id {self._transactional_id}` shows the transaction "
+                "that it waits for (docs/operations.md#a-hanging-transaction)"
             ) from None
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
+        await self._choose_road(producer)
         self._producer = producer
+
+    async def _choose_road(self, producer: AIOKafkaProducer) -> None:
+        """Choose the version of transactions, after an opening: the markers of all former transactions are written.
+        Without an opening, a marker of the last transaction of version 1 could be written into the first one of version
+        2, which has the same epoch (KAFKA-18227)."""
+        if self._settings.transaction_version == AUTO:
+            with contextlib.suppress(KafkaError):
+                await self._loop.answers.ask_version(producer, produce.coordinator_of(producer))
+        self._road = self._present_road
+        self._metrics.transaction_version = self._road.version
+
+    @property
+    def _present_road(self) -> produce.Road:
+        """For the version of transactions that the cluster has now."""
+        is_two = self._settings.transaction_version == AUTO and self._loop.answers.transaction_version == 2
+        return version_two.VERSION_TWO if is_two else produce.VERSION_ONE
 
     def renew(self) -> None:
         """Open it again, over its connections if they work. No transaction may be open. Raises as :meth:`open`."""
@@ -146,6 +167,7 @@ class TransactionalProducer:
             try:
                 async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
                     await produce.open_again(producer)
+                    await self._choose_road(producer)
                 self._producer = producer
                 return
             except BaseException as error:
@@ -156,7 +178,8 @@ class TransactionalProducer:
 
     @property
     def opening(self) -> tuple[int, int]:
-        """Id and epoch of the open producer: the next opening has the next epoch, or another id."""
+        """Id and epoch of the open producer, in version 2 after its last transaction: the next opening has the next
+        epoch, or another id."""
         assert self._producer is not None, "call open() first"
         return produce.opening(self._producer)
 
@@ -219,18 +242,25 @@ class TransactionalProducer:
     ) -> bool:
         producer, answers, group = self._producer, self._loop.answers, self._settings.app_id
         assert producer is not None, "call open() first"
+        road, held_from = self._road, self.held_from
+        if road is not self._present_road:
+            raise Lost(f"{self._transactional_id}: the brokers have changed transaction.version: it is opened anew")
         try:
-            return await produce.transact(producer, answers, batches, offsets, group, self._machine, self.held_from)
+            return await produce.transact(producer, answers, batches, offsets, group, self._machine, held_from, road)
         except BatchesRefused:
             await self._roll_back(producer)
             raise
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:
-        """End the open transaction, and open a producer whose sequence numbers match those of the brokers.
+        """End the open transaction, and open a producer whose sequence numbers match those of the brokers. In version 2
+        the end of a transaction is enough: the numbers begin at 0 in the next one.
 
         Opening would fence another owner. The abort comes first, because it fails if there is another owner.
         """
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
+            if self._road.abort is not None:
+                await self._road.abort(producer)
+                return
             await producer.abort_transaction()
             self._producer = None
             await close_at_once(producer, CLOSE_TIMEOUT_S)

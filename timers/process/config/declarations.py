@@ -210,6 +210,13 @@ class Declarations:
         default=0,
         example=3,
     )
+    transaction_version: str = setting(
+        variables.one_of("1", variables.AUTO),
+        "Version of Kafka's transactions that a worker uses. auto: 2 on clusters that have finalized "
+        "transaction.version 2 (Kafka 4.0 on), else 1. In version 2 callbacks need one request less, and a request "
+        "that a network holds back cannot land in a later transaction. It is new: see docs/limitations.md.",
+        default="1",
+    )
     request_topic: str = setting(
         variables.topic,
         "Topic of requests: records with a Future, or with the header timer-topic and the payload as value.",

@@ -92,7 +92,8 @@ LONGEST_S = 10.0
 
 
 class Producer(NamedTuple):
-    """Names one opening of a transactional producer. The next opening has the next epoch, or another id."""
+    """Names one opening of a transactional producer, in version 2 of transactions after its last one. The next opening
+    has the next epoch, or another id."""
 
     id: int
     epoch: int
@@ -169,6 +170,8 @@ class Opened(NamedTuple):
     answer: Callable[[float | None], None] = lambda _: None
     """Lets snapshots be taken and named, if the machine has nothing left to do. Gets the mean size of the requests that
     it got; None: it got none. Raises as a commit."""
+    follows: Callable[[], Producer] | None = None
+    """What the next opening follows now; None: ``producer``. Each transaction of version 2 raises the epoch."""
 
 
 class Failing(NamedTuple):
@@ -424,8 +427,10 @@ class Openings:
             outbox.transaction.release_compute_lock()  # a run that failed may have been filling its transaction
             close_store(store)
 
-        topic_id, answer = self.parts.cluster.topic_ids[tp[0]], partial(self.snapshots.answer, tp, made.machine, store)
-        return Opened(Loop(made.machine), outbox.transaction, topic_id, opening, metrics, close, answer)
+        producer, names = self._producers[tp], (self.parts.cluster.topic_ids[tp[0]], opening)
+        answer = partial(self.snapshots.answer, tp, made.machine, store)
+        opened = Opened(Loop(made.machine), outbox.transaction, *names, metrics, close, answer)
+        return opened._replace(follows=lambda: Producer(*producer.opening))
 
     def check_run(self) -> None:
         """Raise NameTakenError if another engine of the app was started."""
@@ -653,7 +658,7 @@ class MachineRun:
             machine.position,
             committed,
             opened.topic_id,
-            opened.producer,
+            opened.follows() if opened.follows is not None else opened.producer,
             machine.sweeper.swept,
             committed_s,
             machine.pending,

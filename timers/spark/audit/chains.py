@@ -25,7 +25,7 @@ PLACE = ["topic", "partition"]
 
 _LINK = schema(
     "request string, rule binary, nominal_s bigint, after_s bigint, due_s bigint, next_nominal_s bigint, "
-    "next_decided_s bigint, missed bigint, missed_last_s bigint"
+    "next_decided_s bigint, next_is_last boolean, missed bigint, missed_last_s bigint"
 )
 """A record and the one that follows it. ``after_s``: of a record that sends nothing, the nominal second up to which all
 is decided. ``missed``: number of occurrences that are not sent, from this one on."""
@@ -62,7 +62,7 @@ def linked(judged: DataFrame, missed: DataFrame) -> DataFrame:
     """
     is_follower = F.col("follows").isNotNull()
     following = judged.where(is_follower).groupBy(*PLACE, F.col("follows").alias("offset"))
-    nexts = [F.min_by(name, "offset").alias(f"next_{name}") for name in ("nominal_s", "decided_s")]
+    nexts = [F.min_by(name, "offset").alias(f"next_{name}") for name in ("nominal_s", "decided_s", "is_last")]
     known = judged.join(following.agg(*nexts, F.lit(True).alias("is_followed")), [*PLACE, "offset"], "left")
     known = known.join(missed, ["version", "timer_id", "nominal_s"], "left")
     known = known.fillna(False, ["is_followed"]).fillna(0, ["missed"])
@@ -103,6 +103,7 @@ def judge(
     after_s: int | None,
     next_nominal_s: int | None,
     next_decided_s: int | None,
+    next_is_last: bool,
     missed: int,
     missed_last_s: int | None,
 ) -> tuple[str | None, bool, int | None]:
@@ -117,6 +118,10 @@ def judge(
         first_s = nominal_s - 1 if nominal_s is not None else after_s
         through_s = next_nominal_s - 1 if next_nominal_s is not None else next_decided_s
         if first_s is None or through_s is None:
+            return CHAIN, sends, nominal_s
+        if next_is_last and (
+            repeat.until_s is None or repeat.next_nominal(next_nominal_s or through_s, repeat.until_s) is not None
+        ):
             return CHAIN, sends, nominal_s
         number = repeat.newest(first_s, through_s, 1)[1] - missed
         if nominal_s is None:

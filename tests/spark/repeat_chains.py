@@ -1,0 +1,227 @@
+"""Chains of timers that repeat, whole and broken ones, as an engine would write them: for the tests of the audit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from typing import Any
+
+from timers.core.ports import Follower
+from timers.core.timer import Headers, Origin, TopicPartition
+from timers.spark.audit.chains import CHAIN, ZONE
+from timers.wire import headers as h
+from timers.wire.formats import future_by_id
+from timers.wire.repeat import Repeat
+from timers.wire.topics import source
+
+
+class ChainLog(ABC):
+    """What senders, an engine and receivers see of the timers of one partition.
+
+    Args:
+        place: the partition of requests.
+        target: callback topic.
+        begin_s: second in which definitions are appended.
+        step_s: seconds between two occurrences.
+    """
+
+    def __init__(self, place: TopicPartition, target: str, begin_s: int, step_s: int) -> None:
+        self.place, self.target, self.begin_s, self.step_s = place, target, begin_s, step_s
+        self.every = b"every=%d; from=%d" % (step_s, begin_s)
+        self.first, self.second, self.third, self.fourth = (begin_s + step_s * number for number in range(1, 5))
+        self.far = begin_s + 10**6 * step_s
+        self.far_rule = b"every=%d; from=%d" % (10**6 * step_s, begin_s)
+
+    @abstractmethod
+    def add(self, id: str, value: bytes | None, headers: Headers, at_s: int) -> int:
+        """Write a request, or a cancel. Returns its offset. ``at_s`` has no effect where brokers set times."""
+
+    @abstractmethod
+    def tell(self, key: str, value: bytes, headers: list[h.Header]) -> None:
+        """Write to the topic of verdicts."""
+
+    @abstractmethod
+    def send(self, offset: int, id: str, due_s: int, at_s: int) -> None:
+        """Write the callback of an occurrence, by a tick of second ``at_s``."""
+
+    def source(self, offset: int) -> str:
+        return source(*self.place, offset)
+
+    def until(self, second: int) -> bytes:
+        """A rule that ends."""
+        return self.every + b"; until=%d" % second
+
+    def define(self, id: str, rule: bytes, at_s: int | None = None, verdict: str | None = "set") -> Chain:
+        at_s = self.begin_s if at_s is None else at_s
+        offset = self.add(id, b"value", [(h.TIMER_TOPIC, self.target.encode()), (h.TIMER_REPEAT, rule)], at_s)
+        if verdict:
+            self._answer(offset, id, verdict)
+        return Chain(self, id, rule, offset)
+
+    def cancel(self, id: str, at_s: int, verdict: str = "cancelled") -> None:
+        self._answer(self.add(id, None, [], at_s), id, verdict)
+
+    def tell_missed(self, chain: Chain, first_s: int, last_s: int, number: int) -> None:
+        value = b'{"id": "%s", "missed": %d, "first": %d, "last": %d, "reason": "late"}'
+        said = value % (chain.id.encode(), number, first_s, last_s)
+        self.tell(chain.id, said, [(h.TIMER_VERSION, self.source(chain.version).encode())])
+
+    def _answer(self, offset: int, id: str, verdict: str) -> None:
+        said = b'{"id": "%s", "verdict": "%s", "due": null}' % (id.encode(), verdict.encode())
+        self.tell(id, said, [(h.TIMER_SOURCE, self.source(offset).encode())])
+
+
+class Chain:
+    """A definition, and what follows it."""
+
+    def __init__(self, log: ChainLog, id: str, rule: bytes, version: int) -> None:
+        self.log, self.id, self.rule, self.version, self.latest = log, id, rule, version, version
+
+    def follow(self, nominal_s: int | None, at_s: int | None = None, *, decided_s: int = 0, **more: Any) -> Chain:
+        """Append an occurrence, or a waypoint."""
+        at_s = self.log.begin_s if at_s is None else at_s
+        due_s = more.get("due_s", at_s + self.log.step_s if nominal_s is None else nominal_s)
+        row = (0, self.log.target, None, b"value", None, Origin(self.id, due_s, 0))
+        rule, follows = more.get("rule", self.rule), more.get("follows", self.latest)
+        version = self.log.source(self.version).encode()
+        said = Follower(row, due_s, nominal_s, decided_s, None, rule, follows, version, more.get("is_last", False))
+        id, value, headers = future_by_id.encode_occurrence(said, lambda offset: "")
+        self.latest = self.log.add(id.decode(), value, headers, at_s)
+        return self
+
+    def fire(self, due_s: int, at_s: int | None = None, offset: int | None = None) -> Chain:
+        """Fire the latest occurrence."""
+        self.log.send(self.latest if offset is None else offset, self.id, due_s, due_s if at_s is None else at_s)
+        return self
+
+    def end(self, nominal_s: int) -> Chain:
+        """Append the last occurrence, and fire it."""
+        return self.follow(nominal_s, is_last=True).fire(nominal_s)
+
+
+Became = tuple[str, list[str]]
+"""Status and faults of a record."""
+
+FOLLOWED: Became = ("followed", [])
+FIRED: Became = ("fired", [])
+PENDING: Became = ("pending", [])
+
+
+def whole_chains(log: ChainLog) -> dict[str, list[Became]]:
+    """Id -> what becomes of its records, in their order: no faults."""
+    first, second, third, fourth, far = log.first, log.second, log.third, log.fourth, log.far
+    expected: dict[str, list[Became]] = {}
+    log.define("lives", log.far_rule).follow(far)
+    expected["lives"] = [FOLLOWED, PENDING]
+    log.define("ends", log.until(second)).follow(first).fire(first).end(second)
+    expected["ends"] = [FOLLOWED, FIRED, FIRED]
+    log.define("cancelled", log.every).follow(first).fire(first).follow(second)
+    log.cancel("cancelled", first + 1)
+    expected["cancelled"] = [FOLLOWED, FIRED, ("cancelled", [])]
+    # The cancel was appended while the transaction of the firing was open: the follower does not count.
+    overtaken = log.define("overtaken", log.every).follow(first).fire(first)
+    log.cancel("overtaken", first)
+    overtaken.follow(second)
+    expected["overtaken"] = [FOLLOWED, FIRED, ("replaced", [])]
+    # Catch-up: the newest of three, and none of three.
+    latest = log.define("latest", log.until(fourth)).follow(first).fire(third, third + 1)
+    log.tell_missed(latest, first, second, 2)
+    latest.end(fourth)
+    expected["latest"] = [FOLLOWED, FIRED, FIRED]
+    none = log.define("none", log.until(fourth)).follow(first)
+    log.tell_missed(none, first, third, 3)
+    none.end(fourth)
+    expected["none"] = [FOLLOWED, ("missed", []), FIRED]
+    log.define("waits", log.until(first)).follow(None, decided_s=log.begin_s).end(first)
+    expected["waits"] = [FOLLOWED, FOLLOWED, FIRED]
+    log.define("set-again", log.far_rule).follow(far)
+    log.define("set-again", log.far_rule, first, "unchanged")
+    expected["set-again"] = [FOLLOWED, PENDING, ("unchanged", [])]
+    # The verdict on the same request is not visible any more.
+    silent = log.define("no-verdict", log.until(second)).follow(first)
+    log.define("no-verdict", log.until(second), log.begin_s + 1, None)
+    silent.fire(first).end(second)
+    expected["no-verdict"] = [FOLLOWED, FIRED, ("undecided", []), FIRED]
+    log.define("changed", log.every).follow(first)
+    log.define("changed", log.far_rule, first - 1, "replaced").follow(far)
+    expected["changed"] = [FOLLOWED, ("replaced", []), FOLLOWED, PENDING]
+    share_s = Repeat.of_header(spread := log.until(second) + b"; spread=%d" % (log.step_s - 1)).share_s(b"spread")
+    late = log.define("spread", spread).follow(first, due_s=first + share_s).fire(first + share_s)
+    late.follow(second, due_s=second + share_s, is_last=True).fire(second + share_s)
+    expected["spread"] = [FOLLOWED, FIRED, FIRED]
+    return expected
+
+
+def broken_chains(log: ChainLog) -> dict[str, list[Became]]:
+    """The same, with twenty faults: what is skipped, doubled, late, at the second of another zone, or not followed."""
+    first, second, third, fourth, far = log.first, log.second, log.third, log.fourth, log.far
+    broken: Became = ("fired", [CHAIN])
+    begins: Became = ("followed", [CHAIN])
+    expected: dict[str, list[Became]] = {}
+    # Skipped.
+    log.define("begins-late", log.until(second)).end(second)
+    expected["begins-late"] = [begins, FIRED]
+    log.define("skips", log.until(third)).follow(first).fire(first).end(third)
+    expected["skips"] = [FOLLOWED, broken, FIRED]
+    not_sent = log.define("not-sent", log.until(third)).follow(first).follow(second).fire(second)
+    not_sent.end(third)
+    expected["not-sent"] = [FOLLOWED, ("lost", ["lost"]), FIRED, FIRED]
+    too_few = log.define("missed-too-few", log.until(fourth)).follow(first)
+    log.tell_missed(too_few, first, first, 1)
+    too_few.end(fourth)
+    expected["missed-too-few"] = [FOLLOWED, ("lost", ["lost"]), FIRED]
+    # Doubled.
+    twice = log.define("twice", log.until(second)).follow(first).fire(first).fire(first)
+    twice.end(second)
+    expected["twice"] = [FOLLOWED, ("fired", ["duplicate"]), FIRED]
+    doubled = log.define("followed-twice", log.until(second)).follow(first).fire(first).follow(second, is_last=True)
+    doubled.fire(second).follow(second, follows=doubled.latest - 1, is_last=True)
+    expected["followed-twice"] = [FOLLOWED, FIRED, FIRED, ("replaced", [CHAIN])]
+    again = log.define("sent-again", log.until(second)).follow(first).fire(first).follow(first).fire(first)
+    again.end(second)
+    expected["sent-again"] = [FOLLOWED, broken, FIRED, FIRED]
+    too_many = log.define("missed-and-sent", log.until(third)).follow(first).fire(first)
+    log.tell_missed(too_many, first, second, 2)
+    too_many.end(second)
+    expected["missed-and-sent"] = [FOLLOWED, broken, FIRED]
+    log.define("revoked", log.every).follow(first).fire(first).follow(second).fire(second)
+    log.cancel("revoked", first + 1)
+    expected["revoked"] = [FOLLOWED, FIRED, ("fired", ["revoked"])]
+    # Late, or early.
+    delayed = log.define("due-late", log.until(second)).follow(first).fire(first)
+    delayed.follow(second, due_s=second + 1, is_last=True).fire(second + 1)
+    rejected: Became = ("lost", ["lost"])  # a worker cannot read it, and there is no dead letter
+    expected["due-late"] = [FOLLOWED, broken, rejected]
+    log.define("no-share", log.until(first) + b"; spread=%d" % (log.step_s - 1)).end(first)
+    expected["no-share"] = [("lost", ["lost"]), rejected]
+    early = log.define("early", log.until(second)).follow(first).fire(first).follow(second, is_last=True)
+    early.fire(second, second - 1)
+    expected["early"] = [FOLLOWED, FIRED, ("fired", ["early"])]
+    off_beat = log.define("off-beat", log.until(second)).follow(first).fire(first)
+    off_beat.follow(second - 1, is_last=True).fire(second - 1)
+    expected["off-beat"] = [FOLLOWED, broken, FIRED]
+    # At the seconds of another zone, or on a date that is left out. They are due days later.
+    rule = b"cron=0 9 * * *; zone=Europe/Paris; from=%d" % (log.begin_s + 10 * 86_400)
+    nine_s = Repeat.of_header(rule).next_nominal(log.begin_s) or 0
+    begins_elsewhere: Became = ("followed", [ZONE])
+    log.define("utc", rule).follow(nine_s + 3600)
+    log.define("half-hour", rule).follow(nine_s + 1800)
+    log.define("left-out", rule + b"; except=%s" % f"{datetime.fromtimestamp(nine_s, UTC):%Y-%m-%d}".encode()).follow(
+        nine_s
+    )
+    expected |= {key: [begins_elsewhere, PENDING] for key in ("utc", "half-hour", "left-out")}
+    # Not followed, or not as the rule says.
+    log.define("never-begins", log.every)
+    expected["never-begins"] = [("lost", ["lost"])]
+    log.define("not-followed", log.every).follow(first).fire(first)
+    expected["not-followed"] = [FOLLOWED, broken]
+    log.define("waits-for-ever", log.every).follow(None, decided_s=log.begin_s)
+    expected["waits-for-ever"] = [FOLLOWED, ("lost", ["lost"])]
+    log.define("ends-early", log.every).end(first)
+    expected["ends-early"] = [begins, FIRED]
+    log.define("outlives", log.until(first)).follow(first).fire(first).end(second)
+    expected["outlives"] = [FOLLOWED, broken, FIRED]
+    changes = log.define("other-rule", log.every).follow(first).fire(first)
+    changes.follow(far, rule=log.far_rule)
+    expected["other-rule"] = [FOLLOWED, broken, PENDING]
+    return expected

@@ -504,6 +504,22 @@ def test_a_lost_pause_costs_no_timer() -> None:
     assert before.at_least(after.witness).fired_through == (100, MAX_OFFSET), "what was held fires, others again"
 
 
+def test_machines_do_not_release_the_same_target_at_the_same_time() -> None:
+    first = []
+    for others in (0, 1):
+        rig = Rig()
+        rig.at(10, pause(1, "mail"), pause(2, "sms"))
+        rig.set("other", *[11] * others)
+        rig.set("mail", 11)
+        rig.set("sms", 11)
+        rig.open()
+        held = rig.at(12, pause(1, "mail"), pause(2, "sms"))
+        released = rig.at(13, pause(1, "mail"), pause(2, "sms"), resume(3, "mail"), resume(4, "sms"))
+        assert (len(held), len(released)) == (others, 2)
+        first.append(released[0][1] - others)
+    assert sorted(first) == [0, 1]
+
+
 def test_a_burst_of_the_only_target_is_not_held() -> None:
     rig = Rig(limits=LIMITS)
     rig.at(10)

@@ -43,12 +43,14 @@ class HeldRows:
 
     Args:
         store: of the machine.
+        turn: number of the first turn. It differs between machines: if all of them released the same target at the
+            same time, the others would get nothing meanwhile.
 
     Attributes:
         others_s: second in which timers were last sent while others were held.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, turn: int) -> None:
         self._store = store
         self._counts: dict[tuple[str, Moment], int] = {}
         """(Target, begin of a hold) -> rows that it holds, once they were counted."""
@@ -58,7 +60,7 @@ class HeldRows:
         self._begins: dict[tuple[str, Moment], OrderKey] = {}
         """(Target, begin of a hold) -> key at or above which each group begins that has more of its rows. It is not
         above ``released``: a late request may still add a row behind that."""
-        self._turn = 0
+        self._turn = turn
 
     def known(self, hold: Hold) -> int | None:
         """Returns how many rows a hold holds, with versions that were replaced or cancelled; None: they were not yet
@@ -122,8 +124,10 @@ class HeldRows:
     def next_in_turn(self, progress: Progress, second: int) -> Hold | None:
         """Returns a hold of which rows may be released in a tick second: the holds take turns; None: there is none."""
         ready = self._ready(progress, second)
+        if not ready:
+            return None
         self._turn += 1
-        return ready[self._turn % len(ready)] if ready else None
+        return ready[self._turn % len(ready)]
 
     def may_release(self, progress: Progress, second: int) -> bool:
         """Whether :meth:`next_in_turn` returns a hold."""

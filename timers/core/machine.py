@@ -131,7 +131,7 @@ class Machine:
         self._repeats = repeats = variant.repeats
         self._still = None if repeats is None else StandingStill(store, self.sweeper, variant.reader, repeats)
         self.doubts = Doubts(store, progress)
-        self.held = HeldRows(store)
+        self.held = HeldRows(store, self.progress.next_offset)
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 

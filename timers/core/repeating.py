@@ -141,18 +141,22 @@ def occurrence_row(callback: Row, own: Mapping[str, bytes | None]) -> Row:
 def occurrence_of(row: Row) -> Occurrence:
     """Returns what the row of an occurrence says."""
     offset, topic, key, value, headers, origin = row
+    assert headers is not None
     own: dict[str, bytes | None] = {}
-    kept = []
-    for name, content in headers or ():
-        if name in _OWN and name not in own:
-            own[name] = content
-        else:
-            kept.append((name, content))
-    nominal_s, decided_s, owed_s = (int(own[name] or 0) if name in own else None for name in (NOMINAL, WAYPOINT, OWED))
-    topic = topic if decided_s is None else (own[TARGET] or b"").decode()
-    callback: Row = (offset, topic, key, value, kept or None, origin)
-    rule, version = own[REPEAT] or b"", own[VERSION] or b""
-    return Occurrence(rule, version, nominal_s, decided_s or 0, owed_s, LAST in own, callback)
+    for name, content in headers:  # its own ones are the first ones, and no other has such a name
+        if name not in _OWN:
+            break
+        own[name] = content
+    kept = headers[len(own) :] or None
+    nominal, decided, owed = own.get(NOMINAL), own.get(WAYPOINT), own.get(OWED)
+    nominal_s = None if NOMINAL not in own else int(nominal or 0)
+    owed_s = None if OWED not in own else int(owed or 0)
+    if WAYPOINT in own:
+        topic = (own[TARGET] or b"").decode()
+    callback: Row = (offset, topic, key, value, kept, origin)
+    return Occurrence(
+        own[REPEAT] or b"", own[VERSION] or b"", nominal_s, int(decided or 0), owed_s, LAST in own, callback
+    )
 
 
 _KEPT = REPEAT, VERSION, NOMINAL, WAYPOINT, OWED, LAST

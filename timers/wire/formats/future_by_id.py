@@ -257,15 +257,15 @@ def _decode_repeating(
         raise InvalidRequestError("level-too-low", _LEVEL_TOO_LOW)
     offset, timestamp_s = record.offset, record.timestamp // 1000
     rule = own[h.TIMER_REPEAT] or b""
-    id, repeat, condition = decode_id(record.key), repeat_of(rule), decode_condition(record)
+    id, repeat = decode_id(record.key), repeat_of(rule)
+    condition = decode_condition(record) if h.TIMER_IF in own else None
     is_definition = h.TIMER_FOLLOWS not in own
     # What was accepted as a definition is accepted as an occurrence too: the limit may be lower now.
     most = max_request_bytes if is_definition else max(max_request_bytes, MAX_VALUE_BYTES)
     topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
-    due_s = timestamp_s if is_definition else decode_due(record.headers)
-    callback_headers = (
-        future.callback_headers(h.without_timer_headers(record.headers), own, drops_schema_ids=True) or None
-    )
+    due_s = timestamp_s if is_definition else checks.decode_due(own.get(h.TIMER_DUE), f"header {h.TIMER_DUE}")
+    others = h.without_timer_headers(record.headers) if len(own) < len(record.headers) else []
+    callback_headers = future.callback_headers(others, own, drops_schema_ids=True) or None
     callback: Row = (offset, topic, key, payload, callback_headers, Origin(id, due_s, 0))
     if is_definition:
         _check_definition(record, own, repeat)
@@ -309,11 +309,10 @@ def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repe
 
 def _follows(own: Mapping[str, bytes | None], repeat: Repeat, due_s: int, id: bytes) -> Follows:
     """Return the place of an occurrence in its chain. Only the engine writes them, but any client can."""
-    seconds = {
-        name: checks.decode_due(own[name], f"header {name}") if name in own else None
+    nominal_s, decided_s, _ = (
+        None if name not in own else checks.decode_due(own[name], f"header {name}")
         for name in (h.TIMER_NOMINAL, h.TIMER_WAYPOINT, h.TIMER_OWED)
-    }
-    nominal_s, decided_s = seconds[h.TIMER_NOMINAL], seconds[h.TIMER_WAYPOINT]
+    )
     follows = h.number(own[h.TIMER_FOLLOWS])
     version = topics.parse_source((own.get(h.TIMER_VERSION) or b"").decode("ascii", "replace"))
     is_whole = follows is not None and version is not None and (nominal_s is None) != (decided_s is None)

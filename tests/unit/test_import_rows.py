@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from timers.cli import spark_import as bulk_import
 from timers.core.limits import Limits
+from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.process.config.settings import Settings
 from timers.spark import rows
 from timers.spark.columns import record_batch
@@ -149,6 +150,15 @@ def test_texts_are_decoded_and_values_are_sent_in_utf_8() -> None:
 def test_values_may_be_base64() -> None:
     assert entry(True, value=b"Ym9keQ==")[2] == entry(value=b"body")[2] == future.encode("orders", "key", b"body")
     assert entry(True, value=b"body!")[4].startswith("value-not-base64: ")
+
+
+def test_ids_of_schemas_of_a_row_reach_its_callback() -> None:
+    """Those of a ``Future`` do not."""
+    _, due_s, value, headers, *_ = entry(headers='{"__value_schema_id": "7", "a": "1"}')
+    (by_id,) = (each.request_format for each in REQUEST_FORMATS if each.request_format.has_conditions)
+    request = RequestRecord(3, b"id", value, headers, 0, timestamp_type=1)
+    [found] = by_id.newest([request], LIMIT).rows[due_s]
+    assert found[1:5] == ("orders", b"key", b"body", [("__value_schema_id", b"7"), ("a", b"1")])
 
 
 def test_the_content_hash_covers_all_fields_of_a_row() -> None:

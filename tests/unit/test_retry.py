@@ -131,6 +131,15 @@ def test_wrong_backoffs_are_refused(wrong: dict[str, Any]) -> None:
         Backoff(**wrong)
 
 
+def test_a_dead_letter_keeps_the_ids_of_schemas_when_it_is_sent_again() -> None:
+    schema: Header = ("__value_schema_id", b"\x017")
+    headers = [("a", b"1"), schema, ("timer-id", b"x")]
+    _, due, value, sent = dead_letter_of(plan(Record(headers=headers), 3, Backoff(retries=2), None, DLQ))
+    request = RequestRecord(7, due, value, [each for each in sent if not each[0].startswith("timer-error")], 0)
+    ((row,),) = NATIVE.newest([request], 1000).rows.values()
+    assert row[1:5] == ("orders", b"k", b"v", [("a", b"1"), schema])
+
+
 def test_an_attempt_header_that_is_no_number_is_ignored() -> None:
     for text in (b"", b"x", None, b"1" * 20, "²".encode()):
         planned = retry_of(plan(Record(headers=[("retry-attempt", text)]), None, Backoff(), None, DLQ))

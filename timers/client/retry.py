@@ -169,13 +169,12 @@ def _dead_letter(
     is_known = fired_ms.isdigit() and len(fired_ms) <= _MS_DIGITS
     due_s = int(fired_ms) // 1000 if is_known else due_second(time.time(), None)
     key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
-        TimerRequest(target, received.key, received.value or b"", due_s)
+        TimerRequest(target, received.key, received.value or b"", due_s, headers=other_headers)
     )
     fired = source_of(received.headers) or ""
     position = topics.source(received.topic, received.partition, received.offset)
     source = fired if topics.parse_source(fired) else position
     reason = f"the receiver of {received.topic!r} gave up after {backoff.retries} retries of the message at {position}"
-    all_headers = [*other_headers, *(headers or ())]
-    rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
+    rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, headers or [])
     letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)
     return dead_letter_topic, letter.key, letter.value or b"", [*letter.headers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.harness.disk import may_mount, small_disk
 from tests.harness.logins import PASSWORD, USER, login, refused_login
 from tests.harness.oauth import CLIENT, UNSECURED, OAuthBroker, claims_of, jwt, oauth_server
 from tests.harness.secure import SecureBroker, secure_broker
-from tests.harness.system import System
+from tests.harness.system import System, soon
 from tests.harness.worker import Worker
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import free_port
@@ -80,6 +81,23 @@ def test_without_a_worker_it_says_so_and_sets_no_timer(system: System, doctor: D
     system.create_own_topics()
     doctor.finds("workers", "No worker runs", system)
     doctor.finds("topics", "these do not exist", system, state=WARNING, TIMERS_RETRY="", TIMERS_ID_TOPIC="not-yet")
+
+
+@pytest.mark.long
+def test_another_app_on_the_same_requests_is_named(system: System, tmp_path: Path, doctor: Doctor) -> None:
+    worker = system.worker().start().ready()
+    other = System(system.address, tmp_path / "other", TIMERS_REQUEST_TOPIC=system.request_topic)
+    try:
+        second = other.worker().start().ready()
+        target = system.target()
+        system.send(*soon(target, 5))
+        system.reader(target).take(10)  # each of them twice
+        says = f"another app, {system.app_id!r}, has progress on {system.request_topic}"
+        second.wait_for(re.escape(f"{says}: while its workers run"))
+        doctor.finds("other apps", says, other, second)
+        worker.stop()
+    finally:
+        other.close()
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from tests.harness.machines import NativeRig
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
 from timers.process import logs
+from timers.wire.topics import partition_name
 from timers.worker import logs as worker_logs
 from timers.worker.machines import recoveries
 
@@ -100,6 +101,7 @@ def test_a_json_line_has_all_fields() -> None:
     assert "\n" not in line
     assert json.loads(line) == {
         "time": "2023-11-14T22:13:20.250Z",
+        "severity": "ERROR",
         "level": "ERROR",
         "logger": "timers.worker",
         "message": "text\nand a line, \u00fc",
@@ -109,6 +111,19 @@ def test_a_json_line_has_all_fields() -> None:
     except ValueError:
         line = json.loads(logs.JsonFormatter().format(record("x", "y", error=True)))
     assert line["exception"].startswith("Traceback") and line["exception"].endswith("ValueError: broken")
+
+
+def test_a_json_line_about_a_partition_has_its_topic_and_number() -> None:
+    formatter = logs.JsonFormatter(app="timers", worker="w1")
+
+    def fields(*args: object) -> dict[str, object]:
+        line: dict[str, object] = json.loads(formatter.format(record("timers", " ".join(["%s"] * len(args)), *args)))
+        return {name: line[name] for name in ("app", "worker", "topic", "partition") if name in line}
+
+    of_worker = {"app": "timers", "worker": "w1"}
+    one, other = partition_name("a/b", 7), partition_name("orders", 0)
+    assert fields(one, "why") == fields(one, one) == {**of_worker, "topic": "a/b", "partition": 7}
+    assert fields("orders/0") == fields(one, other) == of_worker, "no name of ours, or of two partitions"
 
 
 UNSAFE = "a\x1b[2J\u202eb\nc\x9b\u200f"

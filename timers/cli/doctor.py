@@ -37,6 +37,9 @@ CALLBACK_S = 15.0
 SKEW_S, LATE_MS = 2.0, 2_000
 """A line warns above this difference of clocks, and above this lag. A tick is up to a second old."""
 
+RECENT_S = 3600.0
+"""An app whose progress is younger probably runs."""
+
 _POLL_S = 0.1
 _TICK_S = 3.0
 """A worker that runs writes a tick each second."""
@@ -89,7 +92,7 @@ class Doctor:
             return
         checks: list[tuple[str, Callable[[], Iterator[Line]]]] = [("version", self._version)]
         if self._is_worker:
-            checks += [("topics", self._topics), ("transactions", self._transactions)]
+            checks += [("topics", self._topics), ("other apps", self._other_apps), ("transactions", self._transactions)]
         checks += [
             ("callback topics", self._targets),
             ("clocks", self._clocks),
@@ -182,6 +185,17 @@ class Doctor:
             yield Line("topics", WARNING, f"these do not exist: {', '.join(found.missing)}", remedy)
         elif not any(wrong.severity in (RED, WEAK) for wrong in found.wrong):
             yield Line("topics", OK, "all that a worker needs, with the right settings")
+
+    def _other_apps(self) -> Iterator[Line]:
+        from timers.kafka.other_apps import other_apps, sentence_about
+
+        settings = self._settings
+        topics = {settings.request_topic, settings.id_topic, settings.countdown_topic, settings.marker_topic} - {""}
+        for app, (shared, newest_ms) in other_apps(settings, topics | set(settings.schedule_topics)).items():
+            ago_s = time.time() - newest_ms / 1000
+            state = FAILED if ago_s < RECENT_S else WARNING
+            says, _, remedy = sentence_about(app, shared).rpartition(". ")
+            yield Line("other apps", state, f"{says} (it wrote that {span(max(0.0, ago_s))} ago)", remedy)
 
     def _transactions(self) -> Iterator[Line]:
         from confluent_kafka import KafkaException

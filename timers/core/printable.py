@@ -21,6 +21,12 @@ _FIRST_BYTE, _LAST_BYTE = "\udc80", "\udcff"
 """How Python reads the bytes 80 to ff of a command line or a header, if they are not UTF-8."""
 
 
+class PartitionName(str):
+    """The name of a partition. An argument of a log's line that is one gives the line its topic and its partition."""
+
+    __slots__ = ()
+
+
 def printable(text: str) -> str:
     """Return text on one line which cannot control a terminal, and cannot change the direction of other text.
 

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from timers.core.printable import printable, printable_json
+from timers.core.printable import PartitionName, printable, printable_json
 
 REPEAT_S = 10.0
 """A library's message that was written less than this ago is counted, not written."""
@@ -51,18 +52,32 @@ def _lines(text: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message`` and, with an error, ``exception``
-    (its traceback)."""
+    """One object a line: ``time`` (UTC, ISO 8601), ``severity``, the same as ``level``, ``logger``, ``message``; if the
+    line is about one partition, ``topic`` and ``partition``; with an error, ``exception`` (its traceback).
+
+    Args:
+        fields: the same in each line, such as ``worker``.
+    """
+
+    def __init__(self, **fields: str) -> None:
+        super().__init__()
+        self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
         """The JSON object of ``record``."""
         at = datetime.fromtimestamp(record.created, UTC)
-        line = {
+        line: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "severity": record.levelname,
             "level": record.levelname,
+            **self._fields,
             "logger": record.name,
             "message": record.getMessage(),
         }
+        named = [each for each in record.args or () if isinstance(each, PartitionName)]
+        if named and len(set(named)) == 1:
+            topic, _, partition = named[0].rpartition("/")
+            line |= {"topic": topic, "partition": int(partition)}
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
         return printable_json(json.dumps(line, ensure_ascii=False))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from timers.core.printable import PartitionName
 from timers.core.progress import Cuts, cut_suffix
 
 LEGAL_TOPIC = re.compile(r"(?!\.{1,2}(?![a-zA-Z0-9._-]))[a-zA-Z0-9._-]{1,249}")
@@ -105,7 +106,7 @@ def queue_of_group(group: str) -> str | None:
 
 def partition_name(topic: str, partition: int) -> str:
     """Return the name of a partition, ``<topic>/<partition>``."""
-    return f"{topic}/{partition}"
+    return PartitionName(f"{topic}/{partition}")
 
 
 def source(topic: str, partition: int, offset: int, cuts: Cuts = ()) -> str:

@@ -24,6 +24,7 @@ from timers.machines.queries.pages import QueryCounts
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
+from timers.process.past_figures import PastFigures
 from timers.wire.topics import partition_name
 from timers.wire.zones import zone_data_version
 from timers.worker.canary import Canary
@@ -66,6 +67,8 @@ class WorkerStatus:
     target_watch: TargetWatch = field(init=False)
     lost_snapshots: Callable[[], Mapping[TopicPartition, str]] = dict
     """Returns partitions of this worker whose snapshots were deleted with their topic -> a sentence."""
+    past_figures: PastFigures | None = None
+    """None until the worker has its cluster."""
     canary: Canary | None = None
     """None if canary timers are off."""
     was_ready: bool = False

@@ -13,6 +13,7 @@ from functools import partial
 from aiokafka.errors import KafkaError
 
 from timers.errors import TimersError
+from timers.process.config.settings import Settings
 from timers.process.logs import JsonFormatter, make_safe
 
 JSON = "json"
@@ -64,12 +65,12 @@ def timers_error_in(error: BaseException | None) -> TimersError | None:
     return None
 
 
-def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
+def set_up(settings: Settings, fatal: Callable[[], TimersError | None]) -> None:
     """Set format and filters of the root logger's handlers."""
     for handler in logging.root.handlers:
         handler.addFilter(partial(is_news, fatal))
         make_safe([handler])
         handler.addFilter(shorten_kafka_error)
         handler.addFilter(is_not_of_a_part)
-        if log_format == JSON:
-            handler.setFormatter(JsonFormatter())
+        if settings.log_format == JSON:
+            handler.setFormatter(JsonFormatter(app=settings.app_id, worker=settings.worker_id))

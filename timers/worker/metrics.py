@@ -13,8 +13,9 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
 from itertools import product
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -27,6 +28,7 @@ from timers.core.counters import (
     Counters,
     Histogram,
     TopicCounters,
+    added,
 )
 from timers.core.fired import PAUSE, Hold
 from timers.core.machine import Machine
@@ -79,6 +81,23 @@ def all_counters(status: WorkerStatus) -> Iterator[Counters]:
 def summed(value: Callable[[PartitionMetrics], float], status: WorkerStatus) -> Samples:
     """Sum of a value."""
     return [((), sum(map(value, measured(status))))]
+
+
+def totals(status: WorkerStatus) -> dict[str, float]:
+    """What was counted since the start, for the figures of the last day."""
+    transactions = sum(sum(each.transactions.counts) for each in measured(status))
+    return reduce(added, (each.numbers() for each in all_counters(status)), {"transactions": float(transactions)})
+
+
+def present(status: WorkerStatus) -> dict[str, float]:
+    """What there is now, for the figures of the last day."""
+    runners = dict(status.pool.runners)
+    late_s = max((overdue(status, *each) or 0.0 for each in runners.items()), default=0.0)
+    memory = 0
+    with suppress(OSError, ValueError):  # only Linux says it
+        memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    pending = sum(runner.machine.pending for runner in runners.values())
+    return {"pending": pending, "overdue_s": round(late_s, 1), "memory_bytes": memory}
 
 
 def merged(histogram: Callable[[PartitionMetrics], Histogram], status: WorkerStatus) -> Samples:

@@ -27,6 +27,7 @@ from timers.errors import SettingsError, TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
+from timers.kafka.other_apps import other_apps, sentence_about
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machines.machine_parts import IS_COMPILED
@@ -38,10 +39,11 @@ from timers.machines.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.past_figures import STEP_S, PastFigures
 from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.topics import engine_id
-from timers.worker import faust_internals, health, logs, ticks, web
+from timers.worker import faust_internals, health, logs, metrics, ticks, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
@@ -121,6 +123,9 @@ NOT_COMPILED = (
     "compiler, Python's headers or Cython (docs/install.md)"
 )
 
+OTHER_APPS_S = 20.0
+"""So long after its start a worker looks for other apps: the start itself, and a restart, must not wait for this."""
+
 TRIM_S = 2.0
 """Seconds after which freed memory is given back to the system: glibc keeps the write buffers that RocksDB has flushed,
 60 MB in a burst of 2,000,000 timers."""
@@ -144,7 +149,7 @@ class TimersWorker(faust_internals.Worker):
     def on_setup_root_logger(self, logger: logging.Logger, level: int) -> None:
         """Set format and filters of the log, after Faust has set up its handlers."""
         super().on_setup_root_logger(logger, level)
-        logs.set_up(self.app.settings.log_format, lambda: self.app.fatal)
+        logs.set_up(self.app.settings, lambda: self.app.fatal)
 
     def on_worker_shutdown(self) -> None:
         """Ignore further SIGTERMs, so that the exit code says why the worker ended."""
@@ -240,6 +245,12 @@ class TimersApp(faust_internals.App):
         await _first_call(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         _tune_interpreter()
         self._make_parts(cluster)
+        self.status.past_figures = figures = PastFigures(self.conf.datadir.parent / "figures.jsonl", self._now_s)
+        call_in_thread("timers-past-figures", figures.load)
+
+    def _now_s(self) -> float:
+        """The brokers' time; while it is not known, that of this machine."""
+        return self._tick_scheduler.broker_now_s() or self.status.clock.now_s()
 
     def _wait_for_engine(self) -> None:
         """Wait until an engine on Spark of this app has ended. It would be fenced, and might hold the same stores.
@@ -330,6 +341,30 @@ class TimersApp(faust_internals.App):
         while not (self.should_stop or self.status.was_ready):
             self.status.was_ready = not health.unready(self.status)  # also without a caller of the page
             await self.sleep(HEALTH_S)
+
+    @Service.task
+    async def _keep_figures(self) -> None:
+        async for _ in every(STEP_S, self):
+            if self.status.past_figures is not None:
+                try:
+                    self.status.past_figures.note(metrics.totals(self.status), metrics.present(self.status))
+                except Exception:  # timers fire without them
+                    logger.exception("the figures of the last %d s are not kept", STEP_S)
+
+    @Service.task
+    async def _name_other_apps(self) -> None:
+        """Warn of other apps on the same request topics, when this one has started."""
+        await self.sleep(OTHER_APPS_S)
+        if self.should_stop:
+            return
+        topics = [topic for topic in self.status.pool.partitions if topic != self.settings.retry_topic]
+        try:
+            found = await asyncio.wrap_future(call_in_thread("timers-other-apps", other_apps, self.settings, topics))
+        except TimersError as error:
+            logger.info("it is not known whether another app reads the request topics: %s", error)
+            return
+        for app, (shared, _) in found.items():
+            logger.warning("%s", sentence_about(app, shared))
 
     @Service.task
     async def _take_snapshots(self) -> None:

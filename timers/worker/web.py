@@ -16,10 +16,12 @@ from timers.worker.health import WorkerStatus
 from timers.worker.metrics import METRICS
 
 UNAVAILABLE = 503
+_DIGITS = 12
 
 
 def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
-    """Add the pages ``/health/live``, ``ready`` and ``partitions`` (200, or 503 with reasons) and ``/metrics``."""
+    """Add the pages ``/health/live``, ``ready`` and ``partitions`` (200, or 503 with reasons), ``/figures`` of
+    the last day, and ``/metrics``."""
     metrics = registry(METRICS, lambda: status)
 
     @page("/health/live")
@@ -66,6 +68,16 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "request_partitions": pool.partitions,
         }
         return web.json(body, status=UNAVAILABLE if red else 200)
+
+    @page("/figures")
+    async def figures(web: Any, request: Any) -> Any:
+        since = request.query.get("since", "")
+        since_s = int(since) if since.isdecimal() and len(since) < _DIGITS else 0
+        origin = {"app": status.settings.app_id, "cluster": status.cluster_id}
+        kept = status.past_figures
+        if kept is None:
+            return web.json({"error": "the worker is starting"}, status=UNAVAILABLE)
+        return web.bytes(kept.page(since_s, origin), headers={"Content-Type": "application/json"})
 
     @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:

@@ -1,0 +1,138 @@
+"""What a worker keeps of its own figures of the last day, in memory and in its file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.waiting import wait_until
+from timers.core.counters import WAITED, Counters, lag_of
+from timers.process import past_figures
+from timers.process.past_figures import DAY_S, MOST_BYTES, STEP_S, PastFigures
+
+STATE = {"pending": 7, "overdue_s": 0.0, "memory_bytes": 1}
+
+
+class Worker:
+    """A worker that fires 10 timers in each step, 20 ms late."""
+
+    def __init__(self, path: Path, now_s: float = 1_900_000_000) -> None:
+        self.now_s = now_s
+        self.counters = Counters()
+        self.figures = PastFigures(path, lambda: self.now_s)
+        self.figures.note(self.counters.numbers(), STATE)
+
+    def step(self, count: int = 1, **state: float) -> None:
+        for _ in range(count):
+            self.now_s += STEP_S
+            self.counters.fired += 10
+            self.counters.lag[WAITED].observe(0.02, 10)
+            self.figures.note(self.counters.numbers(), {**STATE, **state})
+
+    def points(self, since_s: float = 0) -> list[dict[str, Any]]:
+        said = json.loads(self.figures.page(since_s, {"app": "a"}))
+        assert said["app"] == "a" and said["bounds_s"][0] == 0.005
+        points: list[dict[str, Any]] = said["points"]
+        return points
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "figures.jsonl"
+
+
+def lines_of(path: Path) -> Callable[[], int]:
+    return lambda: len(path.read_bytes().split(b"\n")) - 1 if path.exists() else 0
+
+
+def test_a_point_has_what_was_counted_in_its_time(path: Path) -> None:
+    worker = Worker(path)
+    worker.step(2, pending=9)
+    first, second = worker.points()
+    assert first["at"] + STEP_S == second["at"] == worker.now_s
+    assert first["counts"]["fired"] == second["counts"]["fired"] == 10 and second["pending"] == 9
+    assert sum(lag_of(second["counts"], WAITED).counts) == 10
+    assert worker.points(first["at"]) == [second]
+
+
+def test_the_last_hour_has_steps_and_the_day_before_it_minutes(path: Path) -> None:
+    worker = Worker(path)
+    worker.step(2 * 3600 // STEP_S)
+    points = worker.points()
+    assert {each["s"] for each in points[:59]} == {60} and {each["s"] for each in points[60:]} == {5}
+    assert 7130 <= sum(each["s"] for each in points) <= 7200, "no gap, and nothing twice"
+    assert points[0]["counts"]["fired"] == 120
+
+
+def test_a_restart_goes_on_with_the_minutes_of_the_file(path: Path) -> None:
+    worker = Worker(path)
+    worker.step(24, overdue_s=3.0)
+    wait_until(lambda: lines_of(path)() == 2, "both minutes are written")
+    again = Worker(path, worker.now_s + 30)
+    again.figures.load()
+    again.step()
+    minute, _, last = again.points()
+    assert (minute["s"], minute["counts"]["fired"], minute["overdue_s"]) == (60, 120, 3.0)
+    assert (last["s"], last["counts"]["fired"]) == (5, 10)
+    later = Worker(path, worker.now_s + DAY_S + 1)
+    later.figures.load()
+    assert later.points() == [], "older than a day"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00\n{", b"[]\n", b'{"at": "x"}\n', b'{"at": 1900000000, "s": 5}\n', b"[" * 100_000, b"1\n"]
+)
+def test_a_damaged_file_is_as_an_empty_one(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    worker = Worker(path)
+    worker.figures.load()
+    assert worker.points() == []
+    worker.step(12)
+    assert len(worker.points()) == 12
+
+
+def test_a_file_that_cannot_be_read_or_written_is_no_trouble(path: Path) -> None:
+    path.mkdir()
+    worker = Worker(path)
+    worker.figures.load()
+    worker.step(24)
+    assert len(worker.points()) == 24
+
+
+def test_a_disk_that_stalls_holds_one_thread_and_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, goes_on = Worker(path), threading.Event()
+    append, written = worker.figures._append, list[int]()
+
+    def slow(lines: Any, kept: Any) -> None:
+        assert goes_on.wait(30)
+        written.append(len(lines))
+        append(lines, kept)
+
+    monkeypatch.setattr(worker.figures, "_append", slow)
+    before = threading.active_count()
+    worker.step(12 * 5)
+    assert threading.active_count() == before + 1
+    goes_on.set()
+    wait_until(lambda: written == [1], "the first line is written")
+    wait_until(lambda: worker.figures._writing is not None and worker.figures._writing.done(), "the thread ends")
+    worker.step(12)
+    wait_until(lambda: lines_of(path)() == 6, "the others follow")
+
+
+def test_memory_and_file_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(b"x" * (MOST_BYTES + 1))
+    worker = Worker(path)
+    for way in worker.counters.lag.values():
+        way.observe_all([(bound, 1_000_000) for bound in way.bounds])
+    monkeypatch.setattr(past_figures, "call_in_thread", lambda _name, call, *args: call(*args))
+    monkeypatch.setattr(worker.figures, "_writing", None)
+    monkeypatch.setattr(PastFigures, "_write", lambda self, line: self._append([line], [*self._coarse]))
+    worker.step(DAY_S // STEP_S + 100)
+    kept = sum(len(line) for of in (worker.figures._fine, worker.figures._coarse) for _, line in of)
+    assert kept < 2 * MOST_BYTES and len(worker.figures.page(0, {})) < 2 * MOST_BYTES
+    assert path.stat().st_size <= MOST_BYTES

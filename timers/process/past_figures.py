@@ -1,0 +1,132 @@
+"""The last day of a worker's own figures: a point each 5 s for an hour, and one each minute for 24 hours.
+
+Each point has what was counted in its time, and not totals: so a restart leaves no gap in them, and the points of
+several workers can be added up. Its lags are a histogram, from which quantiles of all workers follow.
+
+The points of minutes are also in a file of the data directory, which the next start of the worker reads. A thread of
+its own appends a line each minute: if the disk stalls, this thread alone waits (ADR 26). A worker that is killed loses
+the figures of a minute, and one whose disk takes none those that it has not written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from timers.core.counters import LAG_BOUNDS_S, added, subtracted
+from timers.process.threads import call_in_thread
+
+logger = logging.getLogger(__name__)
+
+STEP_S, MINUTE_S, DAY_S = 5, 60, 86_400
+_FINE, _COARSE = 3600 // STEP_S, DAY_S // MINUTE_S
+
+MOST_BYTES = 1024 * 1024
+"""A file that is longer is written anew, with the last day only: 1440 lines of up to 600 bytes."""
+
+_LONGEST_LINE = 8192
+
+
+class PastFigures:
+    """Keeps the points. Its owner calls :meth:`note` each :data:`STEP_S`, in one thread.
+
+    Args:
+        path: of the file; it need not exist.
+        now_s: returns epoch seconds.
+    """
+
+    def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
+        self._path = path
+        self._now_s = now_s
+        self._totals: Mapping[str, float] | None = None
+        self._fine: deque[tuple[int, bytes]] = deque(maxlen=_FINE)
+        self._coarse: deque[tuple[int, bytes]] = deque(maxlen=_COARSE)
+        self._minute: dict[str, Any] | None = None
+        self._unwritten: list[bytes] = []
+        self._writing: Future[None] | None = None
+
+    def load(self) -> None:
+        """Read what an earlier process of this worker has written. A file that cannot be read, or that another program
+        has written, is as an empty one. Blocks: call it in a thread."""
+        since_s, lines = self._now_s() - DAY_S, list[bytes]()
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(max(0, self._path.stat().st_size - MOST_BYTES))
+            lines = file.read(MOST_BYTES).split(b"\n")
+        found = {at_s: line for line in lines if (at_s := _time_of(line)) is not None and at_s > since_s}
+        self._coarse.extendleft(sorted(found.items(), reverse=True)[: _COARSE - len(self._coarse)])
+
+    def note(self, totals: Mapping[str, float], state: Mapping[str, float]) -> None:
+        """Keep what was counted since the last call, and what there is now.
+
+        Args:
+            totals: since the start of the worker, by names of its own: see :meth:`Counters.numbers`.
+            state: such as ``pending``.
+        """
+        before, self._totals = self._totals, totals
+        if before is None:
+            return
+        now_s = int(self._now_s())
+        point: dict[str, Any] = {"at": now_s, "s": STEP_S, "counts": subtracted(totals, before), **state}
+        self._fine.append((now_s, _line(point)))
+        self._minute = minute = point if self._minute is None else _one(self._minute, point)
+        if minute["s"] >= MINUTE_S:
+            self._minute = None
+            self._coarse.append((now_s, _line(minute)))
+            self._write(self._coarse[-1][1])
+
+    def page(self, since_s: float, head: Mapping[str, Any]) -> bytes:
+        """The points after a time as JSON, the oldest first: minutes, and then steps of 5 s.
+
+        Args:
+            head: further members of the object.
+        """
+        fine_from_s = self._fine[0][0] if self._fine else float("inf")
+        kept = [line for at_s, line in self._coarse if since_s < at_s < fine_from_s]
+        kept += [line for at_s, line in self._fine if at_s > since_s]
+        begin = json.dumps({**head, "bounds_s": LAG_BOUNDS_S})[:-1].encode()
+        return begin + b', "points": [' + b",".join(kept) + b"]}\n"
+
+    def _write(self, line: bytes) -> None:
+        """Append a line, in a thread, unless earlier ones are still being written."""
+        self._unwritten = [*self._unwritten, line][-_COARSE:]
+        if self._writing is None or self._writing.done():
+            lines, self._unwritten = self._unwritten, []
+            self._writing = call_in_thread("timers-past-figures", self._append, lines, [*self._coarse])
+
+    def _append(self, lines: Sequence[bytes], kept: Sequence[tuple[int, bytes]]) -> None:
+        try:
+            if self._path.exists() and self._path.stat().st_size > MOST_BYTES:
+                anew = self._path.with_suffix(".new")
+                anew.write_bytes(b"".join(line + b"\n" for _, line in kept))
+                anew.replace(self._path)
+                return
+            with self._path.open("ab") as file:
+                file.write(b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            logger.debug("the figures of the last minutes are not written: %s", error)
+
+
+def _line(point: Mapping[str, Any]) -> bytes:
+    return json.dumps(point, separators=(",", ":")).encode()
+
+
+def _time_of(line: bytes) -> int | None:
+    """The time of a point; None if the line is none: the disk may have been full, or the process killed."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        if len(line) <= _LONGEST_LINE:
+            point = json.loads(line)
+            if type(point["at"]) is type(point["s"]) is int and type(point["counts"]) is dict:
+                return int(point["at"])
+    return None
+
+
+def _one(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """One point for the time of two."""
+    counts, overdue_s = added(first["counts"], second["counts"]), max(first["overdue_s"], second["overdue_s"])
+    return {**second, "s": first["s"] + second["s"], "counts": counts, "overdue_s": overdue_s}

@@ -240,7 +240,7 @@ class SimCluster(KafkaCluster):
         ]
         return FoundGroup(workers, self.taken)
 
-    async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+    async def worker_page(self, url: str, path: str, **query: str) -> tuple[int, bytes]:
         assert url == "http://127.0.0.1:1", "only trusted addresses are asked"
         if self.worker_fails:
             raise QueryError("no worker answers")

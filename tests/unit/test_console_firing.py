@@ -10,7 +10,7 @@ import pytest
 from tests.harness.console_pages import ANSWERS, LOST
 from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
 from timers.console.problems import Problem
-from timers.console.web.board import Board
+from timers.console.web.board import KEPT_S, Board, findings, lag_s
 
 OTHER: dict[str, Any] = {**ANSWERS, "id": "w2", "firing": ["t/1"]}
 BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing": ["t/1"], "assigned": {"t": [1]}}
@@ -48,13 +48,19 @@ class Workers:
 
     def __init__(self) -> None:
         self.now_s, self.fails, self.hangs = 1000.0, False, False
+        self.answers: list[dict[str, Any]] = [ANSWERS, OTHER]
+        self.past: list[dict[str, Any]] = []
+        self.since: list[int] = []
 
-    async def ask(self) -> Any:
+    async def ask(self, name: str, **parameters: Any) -> Any:
+        if name == "figures":
+            self.since.append(parameters["since"])
+            return {"workers": self.past, "missing": []}
         if self.hangs:
             await asyncio.Event().wait()
         if self.fails:
             raise Problem("brokers-unreachable", "no broker answers")
-        return {"workers": [ANSWERS, OTHER]}
+        return {"workers": self.answers}
 
 
 async def test_what_the_workers_said_is_known_for_two_seconds() -> None:
@@ -88,3 +94,62 @@ async def test_figures_of_an_hour_ago_are_not_shown_as_those_of_now() -> None:
     assert (await board.look(workers.ask, lambda: workers.now_s, 0.01)).is_known  # type: ignore[union-attr]
     workers.now_s, workers.hangs = 4600.0, True
     assert await board.look(workers.ask, lambda: workers.now_s, 0.01) is None, "as at the first look"
+
+
+async def test_a_worker_that_does_not_answer_keeps_what_it_said_last() -> None:
+    workers, board = Workers(), Board()
+
+    async def look() -> Any:
+        workers.now_s += 2
+        found = await board.look(workers.ask, lambda: workers.now_s, 1.0)
+        assert found is not None
+        return found
+
+    seen = {**OTHER, "pending": 5, "dead_lettered": 2}
+    workers.answers = [{**ANSWERS, "pending": 3, "dead_lettered": 0}, seen]
+    assert (await look()).pending == 8
+    workers.answers = [{**ANSWERS, "pending": 4, "dead_lettered": 0}, {**LOST, "why": "it has not answered for 1.5 s"}]
+    silent = await look()
+    assert (silent.pending, silent.dead_lettered, silent.is_known) == (9, 2, False)
+    assert (silent.workers[1]["seen_at_s"], silent.workers[1]["ready"]) == (1002.0, None)
+    assert [(each.level, each.where) for each in findings(silent)] == [("unknown", "w2")], "and no broker is blamed"
+    workers.answers = [ANSWERS]
+    gone = await look()
+    assert [(each["id"], each["pending"]) for each in gone.lost] == [("w2", 5)]
+    workers.now_s += KEPT_S
+    assert (await look()).lost == []
+
+
+def past(id: str, *at: int, fired: int = 50) -> dict[str, Any]:
+    """What the route of past figures says of a worker: steps of 5 s."""
+    counts = {"fired": fired, "lag/waited/0": fired // 2, "lag/waited/1": fired // 2, "dead-lettered/topic-unknown": 1}
+    points = [{"at": each, "s": 5, "counts": counts, "pending": 1, "overdue_s": 0, "memory_bytes": 0} for each in at]
+    return {"id": id, "bounds_s": [0.01, 0.02], "points": points}
+
+
+async def test_the_figures_of_the_last_half_hour_are_those_that_the_workers_kept() -> None:
+    workers, board = Workers(), Board()
+
+    async def look() -> None:
+        workers.now_s += 10
+        await board.look(workers.ask, lambda: workers.now_s, 1.0)
+        while board._past is not None and not board._past.done():
+            await asyncio.sleep(0)
+
+    workers.now_s = 10_000.0
+    workers.past = [past("w1", *range(8_300, 10_001, 5)), past("w2", *range(8_302, 10_003, 5), fired=100)]
+    await look()
+    assert workers.since == [8_210], "all of it, at the first look"
+    line = board.line()
+    assert [each.per_s for each in line[1:-1]] == [30.0] * (len(line) - 2) and len(line) > 110
+    recent = board.recent()
+    assert recent is not None and (recent.seconds, recent.per_s) == (60, 30.0)
+    assert lag_s(recent.ways, 0.5) == 0.01
+    assert board.new_letters() == 2 * 341
+    await look()
+    assert workers.since[-1] == 10_000, "then what is new"
+    workers.past = [past("w1", 10_005), past("w3", 10_010)]
+    await look()
+    await look()
+    assert workers.since[-1] == int(workers.now_s) - 1800, "what the new worker counted before is asked for"
+    assert max(each.at_s for each in board.line()) >= 10_010 and len(board.line()) > 110, "the lost one's stay"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import unused_port
+from yarl import URL
 
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import call
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.server import Server
 from timers.process.config.settings import Settings
 from timers.process.logs import make_safe
@@ -222,3 +225,42 @@ async def test_a_console_answers_to_its_url_and_to_further_names() -> None:
         for own in ("timers.example.com", "build-7:6067", "Timers.Local"):
             assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": own}))[0] == 200
         assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": "build-8"}))[0] == 421
+
+
+async def test_the_type_of_a_problem_is_an_address_that_the_console_serves() -> None:
+    async with console(SimCluster(), TIMERS_CONSOLE_URL="http://127.0.0.1/ops/timers") as client:
+        asked = await client.get("/ops/timers/v1/timer?id=none", headers={"Request-Id": "my-1"})
+        problem = await asked.json()
+        assert asked.headers["Request-Id"] == problem["request_id"] == "my-1"
+        assert (problem["code"], problem["urn"]) == ("not-found", "urn:timers:problem:not-found")
+        assert problem["type"] == "/ops/timers/v1/problem?code=not-found"
+        served = await (await client.get(problem["type"])).json()
+        assert served == {name: problem[name] for name in ("type", "title", "status", "code", "urn")}
+        assert "no such path" in served["title"]
+        assert (await client.get("/ops/timers/v1/problem?code=strange")).status == 404
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 65, "\u00fc", "<b>"])
+async def test_a_request_without_a_legal_id_gets_one(given: str) -> None:
+    async with console(SimCluster()) as client:
+        made = [(await client.get("/v1/timers", headers={"Request-Id": given})).headers["Request-Id"] for _ in range(2)]
+        assert len(set(made)) == 2 and all(re.fullmatch("[0-9a-f]{16}", each) for each in made)
+
+
+async def test_options_says_which_methods_a_path_has() -> None:
+    async with console(SimCluster()) as client:
+        asked = await client.options("/v1/timer")
+        assert (asked.status, asked.headers["Allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")
+        assert (await client.options("/v1/nowhere")).status == 404
+
+
+async def test_a_page_of_a_list_links_to_the_next_one() -> None:
+    cluster = SimCluster()
+    cluster.answer = WorkerAnswer(200, {"timers": [], "missing": [], "next": "1896091200/t/0/7"})
+    async with console(cluster) as client:
+        first = await client.get("/v1/timers?limit=7&topic=orders")
+        link, body = URL(str(first.links["next"]["url"])), await first.json()
+        asked = {"limit": "7", "topic": "orders", "cursor": body["next"]}
+        assert (link.path, dict(link.query)) == ("/v1/timers", asked)
+        cluster.answer = WorkerAnswer(200, {"timers": [], "missing": [], "next": None})
+        assert "Link" not in (await client.get(str(link))).headers

@@ -341,7 +341,7 @@ async def test_unknown_paths_methods_and_errors_are_problems(caplog: pytest.LogC
     async with console(cluster, TIMERS_CONSOLE_URL="http://localhost:1/base/path") as client:
         assert (await answer_of(client, "GET", "/v1/timers"))[1]["code"] == "not-found"
         async with client.request("PATCH", "/base/path/v1/timers") as response:
-            assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, POST")
+            assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, OPTIONS, POST")
         assert (await answer_of(client, "GET", "/base/path/v1/openapi.json"))[1]["servers"] == [{"url": "/base/path"}]
         cluster.failure = RuntimeError("secret")  # type: ignore[assignment]
         status, answer = await answer_of(client, "POST", "/base/path/v1/timers", json=TIMER)

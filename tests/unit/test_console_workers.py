@@ -223,3 +223,20 @@ async def test_while_another_program_has_the_group_it_is_not_known_whether_all_t
     async with console(cluster) as client:
         _, answer = await answer_of(client, "GET", "/v1/workers")
     assert answer["state"] == {"timers": "not-known", "why": cluster.taken}
+
+
+async def test_what_workers_counted_in_the_last_day_is_passed_on() -> None:
+    cluster, point = SimCluster(), {"at": 5, "s": 5, "counts": {"fired": 2, "lag/waited/0": 2}, "pending": 0}
+    kept = {"app": "a", "cluster": "c", "bounds_s": [0.1], "points": [{**point, "overdue_s": 0, "memory_bytes": 0}]}
+    cluster.pages = {"/figures": (200, json.dumps(kept).encode())}
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "GET", "/v1/figures?since=1")
+        assert status == 200
+        assert answer["workers"] == [{"id": "w1", "bounds_s": [0.1], "points": kept["points"]}]
+        assert [each["worker"] for each in answer["missing"]] == ["w2"]
+        for strange in (b"<html>", b"{}", b'{"bounds_s": [], "points": [{"at": "x"}]}', b"[" * 10**5, b'{"points": 1}'):
+            cluster.pages = {"/figures": (200, strange)}
+            _, answer = await answer_of(client, "GET", "/v1/figures")
+            assert answer["workers"] == [] and "cannot be read" in answer["missing"][0]["reason"], strange
+        cluster.pages = {"/figures": (503, b"{}")}
+        assert (await answer_of(client, "GET", "/v1/figures"))[1]["workers"] == []

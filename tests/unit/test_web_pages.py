@@ -238,8 +238,8 @@ async def test_overview_and_lag_have_the_line_of_the_last_half_hour(monkeypatch:
     ways = {"waited": Counter({0.1: 5, float("inf"): 5})}
     async with console(cluster_with("order-1"), **IDS) as client:
         for path in ("/", "/lag"):
-            assert "Measuring." in await text_of(client, path)
-        monkeypatch.setattr(Board, "line", lambda _: [Recent(at_s, 4.0, 2.5, ways) for at_s in (100.0, 104.0)])
+            assert "No worker has counted for 15 s yet." in await text_of(client, path)
+        monkeypatch.setattr(Board, "line", lambda _: [Recent(at_s, 4, 2.5, ways) for at_s in (100.0, 104.0)])
         for path in ("/", "/lag"):
             text = await text_of(client, path)
             assert '"columns": [[100, 104], [50.0, 50.0], [99.0, 99.0], [2.5, 2.5]]' in text, path

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from timers.console.figures import Point
 from timers.console.problems import Problem
 from timers.console.web import timer_screens
-from timers.console.web.board import Figures, Finding, Look, Recent, findings, headline, lag_s, level
+from timers.console.web.board import Figures, Finding, Recent, findings, headline, lag_s, level
 from timers.console.web.page import ago, data, link, moment, ranges, runbooks
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
@@ -196,12 +197,11 @@ def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:
 
 def test_rates_and_quantiles_of_a_stretch_of_time() -> None:
     inf = float("inf")
-    before = Look(100.0, {"waited": Counter({0.1: 10, 1.0: 10, inf: 10})})
-    after = Look(110.0, {"waited": Counter({0.1: 20, 1.0: 110, inf: 110})})
-    seen = Recent.between(before, after)
-    assert (seen.seconds, seen.per_s) == (10.0, 10.0)
+    ways = {"waited": Counter({0.1: 10, 1.0: 100, inf: 100})}
+    steps = [("w1", Point(100, 5.0, 60, 0, ways)), ("w1", Point(105, 5.0, 40, 0, {}))]
+    seen = Recent.of([*steps, ("w2", Point(103, 60.0, 120, 0, {}))], 105)
+    assert (seen.at_s, seen.seconds, seen.per_s) == (105, 60, 12.0), "10 a second of the one, and 2 of the other"
     assert lag_s(seen.ways, 0.1) == 0.1 and lag_s(seen.ways, 0.99) == 0.99
-    assert Recent.between(after, before._replace(at_s=120.0)).per_s is None, "a worker has started again"
     assert [(bar.label, bar.callbacks, bar.percent) for bar in bars(seen.ways["waited"])] == [
         ("to 100 ms", 10, 11.11),
         ("to 1.0 s", 90, 100.0),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -85,6 +85,34 @@ def partitions_of(workers: Iterable[Mapping[str, Any]]) -> set[str]:
 def assigned(worker: Mapping[str, Any]) -> set[str]:
     """The partitions that the group has given to a worker."""
     return {partition_name(topic, each) for topic, numbers in worker.get("assigned", {}).items() for each in numbers}
+
+
+class Point(NamedTuple):
+    """What a worker, or several, counted in a step of time.
+
+    Attributes:
+        at_s: the end of the step.
+        ways: the lags of what fired in it.
+    """
+
+    at_s: int
+    seconds: float
+    fired: int
+    dead_lettered: int
+    ways: Ways
+
+
+def points(said: Mapping[str, Any]) -> Iterator[Point]:
+    """The steps of a worker, as ``/v1/figures`` has them."""
+    bounds = [*said["bounds_s"], math.inf]
+    for point in said["points"]:
+        numbers = {str(name): int(number) for name, number in point["counts"].items()}
+        dead = sum(number for name, number in numbers.items() if name.startswith("dead-lettered/"))
+        ways: Ways = {}
+        for way in {name.split("/")[1] for name in numbers if name.startswith("lag/")}:
+            steps = accumulate(numbers.get(f"lag/{way}/{place}", 0) for place in range(len(bounds)))
+            ways[way] = Counter(dict(zip(bounds, steps, strict=True)))
+        yield Point(int(point["at"]), float(point["s"]), numbers.get("fired", 0), dead, ways)
 
 
 LAG = "timers_lag_seconds"

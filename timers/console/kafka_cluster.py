@@ -452,14 +452,14 @@ class KafkaCluster:
     async def group(self) -> FoundGroup:
         return await self._finding.run(find_group, self._settings)
 
-    async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+    async def worker_page(self, url: str, path: str, **query: str) -> tuple[int, bytes]:
         """Status and body of a page of the worker at ``url``."""
         try:
             page = URL(url) / path.removeprefix("/")
             page.origin()  # raises for an address without a scheme
         except ValueError as error:
             raise QueryError(f"{quoted(url)} is no address of a worker: {error}") from None
-        return await self._get(page, {})
+        return await self._get(page.with_query(query), {})
 
     async def check_worker(self, url: str) -> None:
         """Check that a worker of this app and of the brokers' cluster answers at ``url``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
 from timers.wire import dead_letter
@@ -65,6 +64,18 @@ class Problem(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The members of the JSON object."""
-        title = HTTPStatus(self.status).phrase
-        about = {"type": f"urn:timers:problem:{self.code}", "title": title, "status": self.status}
-        return {**about, "code": self.code, "detail": str(self), **self.more}
+        return {**kind(self.code), "detail": str(self), **self.more}
+
+
+PATH = "/v1/problem"
+"""The path at which the console says what a type of problem is."""
+
+
+def kind(code: str, base_path: str = "") -> dict[str, Any]:
+    """What all problems with a code have in common, as RFC 9457 names it.
+
+    ``urn`` is the ``type`` of the version before, for programs that compare it (UPGRADING.md).
+    """
+    status, meaning = CODES[code]
+    named = {"type": f"{base_path}{PATH}?code={code}", "title": meaning, "status": status}
+    return {**named, "code": code, "urn": f"urn:timers:problem:{code}"}

@@ -420,6 +420,15 @@ ROUTES: tuple[Route, ...] = (
         problems=("brokers-unreachable", "busy"),
     ),
     Route(
+        "/v1/figures",
+        "figures",
+        "What workers counted in the last 24 hours, step by step: each 5 s for an hour, and each minute before. Steps "
+        "of several workers may be added up. `missing` names the workers that did not answer.",
+        (Answer(200, "the steps of each worker, the oldest first", "Figures"),),
+        parameters=(Parameter("since", s.SECOND, "steps that end after this epoch second"),),
+        problems=("brokers-unreachable", "busy"),
+    ),
+    Route(
         "/v1/queues",
         "listQueues",
         "List queues (consumer groups `queue.NAME`) with the messages that are not done. `missing` names the queues "
@@ -442,7 +451,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/fired",
         "listFired",
         "What has fired in the last time, on one callback topic or all that the user may see: the newest first, and no "
-        "values. It reads the topics for at most ten seconds, those with few records first, and says what it left out.",
+        "values. It reads up to 20,000 records for at most ten seconds, the newest first, and says what it left out.",
         (Answer(200, "the newest firings, and what was left out", "PastFirings"),),
         (
             Parameter("topic", s.TOPIC, "only this callback topic"),
@@ -457,6 +466,15 @@ ROUTES: tuple[Route, ...] = (
         "ready",
         "Whether a broker and a worker answer the console.",
         (Answer(200, "both do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one of them does not", "Ready")),
+        role=PUBLIC,
+    ),
+    Route(
+        problems.PATH,
+        "problem",
+        "What a type of problem is: the address in the `type` of each problem.",
+        (Answer(200, "what all problems with this code have in common", "ProblemKind"),),
+        parameters=(Parameter("code", s.string("a code", maxLength=100), "the code of a problem", required=True),),
+        problems=("not-found",),
         role=PUBLIC,
     ),
     Route(

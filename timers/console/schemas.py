@@ -129,17 +129,40 @@ _OWN_CHECKS = {"x-timers-own-checks": True}
 
 _ACCEPTED = {"id": string(), "due": SECOND, "due_at": string("RFC 3339")}
 
+_POINT = object_of(
+    {
+        "at": {**SECOND, "description": "the end of the step"},
+        "s": number("its length in seconds"),
+        "counts": {
+            "type": "object",
+            "additionalProperties": {"type": "number"},
+            "description": "`fired`, `transactions`, `dead-lettered/CODE`, and `lag/WAY/N`: callbacks whose lag is at "
+            "most bound N, and above the one before; names that are 0 are left out",
+        },
+        "pending": number("timers that wait at its end"),
+        "overdue_s": {"type": "number", "description": "longest time for which a stored timer was due"},
+        "memory_bytes": number("resident memory of the worker; 0: not known"),
+    }
+)
+
+_PROBLEM = {
+    "type": string("address of what the code means", format="uri-reference"),
+    "title": string("what the code means"),
+    "status": number(),
+    "code": string("for programs"),
+    "urn": string("the `type` of version 0.1, kept for one version"),
+}
+
 SCHEMAS: dict[str, dict[str, Any]] = {
+    "ProblemKind": object_of(_PROBLEM),
     "Problem": {
         "type": "object",
         "properties": {
-            "type": string(),
-            "title": string(),
-            "status": number(),
-            "code": string("for programs"),
+            **_PROBLEM,
             "detail": string("one sentence for a person"),
+            "request_id": string("of the header `Request-Id` of the request, or a new one; the answer has it, too"),
         },
-        "required": ["type", "title", "status", "code", "detail"],
+        "required": [*_PROBLEM, "detail", "request_id"],
     },
     "NewTimer": _OWN_CHECKS
     | object_of(
@@ -402,6 +425,22 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "ways": anything("way of firing -> since the workers' starts: number, p50, p99, buckets"),
             "missing": list_of(anything(), "workers that did not answer, and why"),
+        }
+    ),
+    "Figures": object_of(
+        {
+            "workers": list_of(
+                object_of(
+                    {
+                        "id": string(),
+                        "bounds_s": list_of({"type": "number"}, "upper bounds of lags; the last counts have none"),
+                        "points": list_of(_POINT),
+                    }
+                )
+            ),
+            "missing": list_of(
+                object_of({"worker": string(), "reason": string()}), "workers that did not answer, and why"
+            ),
         }
     ),
     "Queue": {

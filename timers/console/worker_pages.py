@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
-from timers.console.figures import NOT_KNOWN, SILENCE_S, FiringState, judged
+from timers.console.figures import NOT_KNOWN, FiringState, judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
@@ -24,6 +24,12 @@ _OF_PARTITIONS: dict[str, type[dict[str, Any] | list[str]]] = {
 }
 """What is shown of a worker's page of partitions, and its form."""
 _OK = 200
+
+ANSWER_S = 1.5
+"""What a worker has not said after this time is not known now: a page says so within 3 s, and it asks each second."""
+
+PAST_S = 5.0
+"""How long a worker may take to send the figures of a day, about 600 kB."""
 
 QUICK_S = 0.1
 MAX_COUNTING_S = 2.0
@@ -67,12 +73,12 @@ async def _ask(cluster: KafkaCluster, worker: FoundWorker) -> tuple[_Said, str]:
         return {}, why if worker.url else "the group does not tell its address"
     try:
         asking = asyncio.gather(*(cluster.worker_page(worker.url, path) for path in _PAGES))
-        async with asyncio.timeout(SILENCE_S):
+        async with asyncio.timeout(ANSWER_S):
             _, pages = await asyncio.gather(cluster.check_worker(worker.url), asking)
     except TimersError as error:
         return {}, str(error)
     except TimeoutError:
-        return {}, f"it has not answered for {SILENCE_S:.0f} s"
+        return {}, f"it has not answered for {ANSWER_S:g} s"
     return dict(zip(_PAGES, pages, strict=True)), ""
 
 
@@ -121,6 +127,45 @@ async def lateness(call: Call) -> Reply:
     ways = figures.added(figures.parsed(each["lags"]) for each in found if each["ready"] is not None)
     missing = [{"worker": each["id"], "reason": each["why"]} for each in found if each["ready"] is None]
     return Reply({"ways": figures.shown(ways), "missing": missing})
+
+
+# ---- what was before ------------------------------------------------------------------------------------------------
+
+
+@handles("figures")
+async def past_figures(call: Call) -> Reply:
+    cluster, since_s = call.console.cluster, str(call.parameters.get("since", 0))
+    group = await cluster.group()
+    said = await asyncio.gather(*(_past(cluster, worker, since_s) for worker in group.workers))
+    each = list(zip(group.workers, said, strict=True))
+    found = [{"id": worker.id, **kept} for worker, kept in each if isinstance(kept, dict)]
+    return Reply(
+        {
+            "workers": found,
+            "missing": [{"worker": worker.id, "reason": why} for worker, why in each if isinstance(why, str)],
+        }
+    )
+
+
+async def _past(cluster: KafkaCluster, worker: FoundWorker, since_s: str) -> dict[str, Any] | str:
+    """What a worker has kept since a time, or why that is not known."""
+    if not worker.may_be_asked:
+        return f"its address {worker.url} is not among TIMERS_CONSOLE_WORKERS"
+    try:
+        async with asyncio.timeout(PAST_S):
+            asked = cluster.check_worker(worker.url), cluster.worker_page(worker.url, "/figures", since=since_s)
+            _, (status, body) = await asyncio.gather(*asked)
+    except TimersError as error:
+        return str(error)
+    except TimeoutError:
+        return f"it has not answered for {PAST_S:g} s"
+    kept = _object({"/figures": (status, body)}, "/figures") if status == _OK else None
+    try:
+        found = {"bounds_s": list(kept["bounds_s"]), "points": list(kept["points"])} if kept is not None else {}
+        list(figures.points(found))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return "its figures cannot be read: it is starting, or of another version"
+    return found
 
 
 LOOK_BACK_S = 3600

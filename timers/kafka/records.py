@@ -141,7 +141,8 @@ def read_all(
             called_at = monotonic()
             while_waiting()
             deadline += monotonic() - called_at  # it may take long, too
-            messages = consumer.consume(_BATCH, timeout=_ALL_POLL_S)
+            first = consumer.poll(_ALL_POLL_S)  # to consume so many would wait until they have come
+            messages = [] if first is None else [first, *consumer.consume(_BATCH, timeout=0)]
             if not messages and monotonic() > deadline:
                 return
             ended = []

@@ -1,4 +1,5 @@
-"""The newest figures of the workers. They are read while a page shows them, and at no other time.
+"""The newest figures of the workers. They are read while a page shows them, and at no other time; what was before, the
+workers have kept themselves.
 
 All users of a console see the same figures, so the workers are asked once for all of them. :func:`findings` says in
 words what is wrong, and what to do about it.
@@ -8,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.console.figures import (
@@ -18,11 +18,13 @@ from timers.console.figures import (
     NOT_KNOWN,
     SILENCE_S,
     FiringState,
+    Point,
     Ways,
     added,
     is_silent,
     judged,
     parsed,
+    points,
     quantile,
     silence,
 )
@@ -35,20 +37,23 @@ FRESH_S = 1.0
 """Younger figures are shown again."""
 
 SPAN_S = 60.0
-"""Rates and quantiles are those of the last minute, or of the time since the first look if that is shorter."""
+"""Rates and quantiles are those of the last minute."""
 
-KEPT_S, STEP_S = 1800.0, 4.0
-"""Older figures are kept for this time, one for each step."""
+KEPT_S = 1800.0
+"""Older figures of workers are not shown. The workers have those of a day."""
 
-GAP_S = 30.0
-"""A longer time between two looks, when no page was open, is left out of the line of time."""
+STEP_S, BIN_S = 5.0, 15.0
+"""Workers count in steps of the first length; the line of time has points of the second, since their steps differ."""
 
 WAITED = "waited"
 """The way of timers that waited for their second. Others are late because of their sender, or of their target."""
 
 
-Ask: TypeAlias = Callable[[], Awaitable[Any]]
-"""Asks the route ``workers`` of the API."""
+Ask: TypeAlias = Callable[..., Awaitable[Any]]
+"""Asks a route of the API, by its name and with its parameters."""
+
+Worker: TypeAlias = dict[str, Any]
+"""A worker as ``/v1/workers`` shows it. If it does not answer, it has what it said last, at ``seen_at_s``."""
 
 
 class Figures(NamedTuple):
@@ -59,14 +64,16 @@ class Figures(NamedTuple):
         problem: why they could not be asked since then; without an earlier answer there are no workers.
         is_old: whether the answer of a question that was asked later does not come.
         fired_at_s: when all timers were last known to fire; None: never.
+        lost: workers that left the group in the last half hour, and what they said last.
     """
 
     at_s: float
-    workers: list[dict[str, Any]]
+    workers: list[Worker]
     ways: Ways
     problem: Problem | None = None
     is_old: bool = False
     fired_at_s: float | None = None
+    lost: Sequence[Worker] = ()
 
     @property
     def state(self) -> FiringState:
@@ -85,16 +92,16 @@ class Figures(NamedTuple):
 
     @property
     def dead_lettered(self) -> int | None:
-        """Dead letters since the starts of the workers that answered; None if none answered."""
+        """Dead letters since the starts of the workers, as each said last; None if none has answered."""
         return self._sum("dead_lettered")
 
     @property
     def pending(self) -> int | None:
-        """Timers that wait on the workers that answered; None if none answered."""
+        """Timers that wait, as each worker said last; None if none has answered."""
         return self._sum("pending")
 
     def _sum(self, figure: str) -> int | None:
-        counts = [int(worker.get(figure) or 0) for worker in self.workers if worker["ready"] is not None]
+        counts = [int(worker[figure]) for worker in self.workers if worker.get(figure) is not None]
         return sum(counts) if counts else None
 
 
@@ -103,56 +110,47 @@ def lag_s(ways: Ways, share: float) -> float | None:
     return quantile(ways.get(WAITED, Counter()), share)
 
 
-class Look(NamedTuple):
-    """What is kept of older figures."""
-
-    at_s: float
-    ways: Ways
-    dead_lettered: int = 0
-
-    @property
-    def fired(self) -> int:
-        """Callbacks since the workers' starts."""
-        return sum(max(counts.values(), default=0) for counts in self.ways.values())
-
-
 class Recent(NamedTuple):
     """Firings of a stretch of time.
 
     Attributes:
         at_s: its end.
-        seconds: its length; 0: only one look was taken.
-        per_s: callbacks a second; None if it is not known yet.
+        seconds: its length.
+        per_s: callbacks a second.
         ways: the lags.
     """
 
     at_s: float
     seconds: float
-    per_s: float | None
+    per_s: float
     ways: Ways
 
     @classmethod
-    def between(cls, since: Look, until: Look) -> Recent:
-        """What fired between two looks."""
-        seconds, fired = until.at_s - since.at_s, until.fired - since.fired
-        if seconds < 1 or fired < 0:  # fewer than before: a worker has started again
-            return cls(until.at_s, 0.0, None, {})
-        ways = {}
-        for way, counts in until.ways.items():
-            ways[way] = Counter(counts)
-            ways[way].subtract(since.ways.get(way, {}))
-        return cls(until.at_s, seconds, fired / seconds, ways)
+    def of(cls, steps: Iterable[tuple[str, Point]], at_s: float) -> Recent:
+        """What all workers fired in steps; the first of each pair is the worker. Their steps may end at other times."""
+        fired, seconds = Counter[str](), Counter[str]()
+        ways = []
+        for worker, step in steps:
+            fired[worker] += step.fired
+            seconds[worker] += round(step.seconds)
+            ways.append(step.ways)
+        per_s = sum(fired[worker] / length for worker, length in seconds.items() if length)
+        return cls(at_s, max(seconds.values(), default=0), per_s, added(ways))
 
 
 class Board:
-    """Keeps the newest figures, and something of those of the last half hour."""
+    """Keeps the newest figures, those of the last half hour, and the last ones of a worker that does not answer."""
 
     def __init__(self) -> None:
         self._newest: Figures | None = None
-        self._kept: deque[Look] = deque()
         self._reading: asyncio.Task[None] | None = None
         self._asked_at_s = float("-inf")
         self._fired_at_s: float | None = None
+        self._seen: dict[str, Worker] = {}
+        self._steps: dict[str, dict[int, Point]] = {}
+        self._past: asyncio.Task[None] | None = None
+        self._past_at_s = float("-inf")
+        self._read_until: dict[str, int] = {}
 
     async def look(self, ask: Ask, clock: Callable[[], float], wait_s: float) -> Figures | None:
         """The newest figures; None if there are none yet. They are read in the background if they are old.
@@ -176,47 +174,73 @@ class Board:
 
     async def _read(self, ask: Ask, clock: Callable[[], float]) -> None:
         try:
-            self._keep((await ask())["workers"], clock())
+            self._keep((await ask("workers"))["workers"], clock())
         except Exception as error:
-            if not isinstance(error, Problem):
-                logger.exception("the workers' figures cannot be read")
-                error = Problem("failed", "the workers' figures cannot be read: see the log of the console")
-            self._newest = (self._newest or Figures(clock(), [], {}))._replace(problem=error)
+            self._newest = (self._newest or Figures(clock(), [], {}))._replace(problem=_problem(error))
+            return
+        if (self._past is None or self._past.done()) and clock() - self._past_at_s >= STEP_S:
+            self._past_at_s = clock()
+            self._past = asyncio.create_task(self._read_past(ask, clock()))
 
-    def _keep(self, workers: list[dict[str, Any]], now_s: float) -> None:
-        ways = added(parsed(worker.get("lags", {})) for worker in workers)
-        newest = Figures(now_s, workers, ways)
+    def _keep(self, workers: list[Worker], now_s: float) -> None:
+        answered = {worker["id"]: worker for worker in workers if worker["ready"] is not None}
+        here = {worker["id"] for worker in workers}
+        self._seen |= {id: {**worker, "seen_at_s": now_s} for id, worker in answered.items()}
+        self._seen = {id: last for id, last in self._seen.items() if id in here or now_s - last["seen_at_s"] < KEPT_S}
+        # What a worker said last stays, also that it does not answer now.
+        shown = [{**self._seen.get(worker["id"], {}), **worker} for worker in workers]
+        lost = [last for id, last in self._seen.items() if id not in here]
+        ways = added(parsed(worker.get("lags", {})) for worker in shown)
+        newest = Figures(now_s, shown, ways, lost=lost)
         if newest.state.timers == FIRE:
             self._fired_at_s = now_s
-        self._newest = newest = newest._replace(fired_at_s=self._fired_at_s)
-        if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
-            self._kept.append(Look(newest.at_s, ways, newest.dead_lettered or 0))
-        while self._kept[0].at_s < newest.at_s - KEPT_S:
-            self._kept.popleft()
+        self._newest = newest._replace(fired_at_s=self._fired_at_s)
+
+    async def _read_past(self, ask: Ask, now_s: float) -> None:
+        """Read the steps that are new, and of a worker that was not read the last time all of the last half hour."""
+        oldest_s = int(now_s - KEPT_S)
+        try:
+            said = await ask("figures", since=max(oldest_s, min(self._read_until.values(), default=0)))
+        except Exception as error:
+            logger.info("the figures of the last minutes cannot be read: %s", _problem(error))
+            return
+        for worker in said["workers"]:
+            self._steps.setdefault(worker["id"], {}).update({each.at_s: each for each in points(worker)})
+        kept = {id: {at_s: each for at_s, each in of.items() if at_s > oldest_s} for id, of in self._steps.items()}
+        self._steps = {id: of for id, of in kept.items() if of}
+        until = {worker["id"]: max(self._steps.get(worker["id"], [oldest_s])) for worker in said["workers"]}
+        is_whole = not self._read_until or until.keys() <= self._read_until.keys()
+        self._read_until = until if is_whole else {}  # the next question asks for what a new one counted before
+
+    def _all(self) -> list[tuple[str, Point]]:
+        return [(id, step) for id, of in self._steps.items() for step in of.values()]
 
     def recent(self) -> Recent | None:
-        """The last minute, or the time since the first look; None without figures."""
-        newest = self._newest
-        if newest is None or not self._kept:
+        """The last minute of which something is known; None without figures."""
+        steps = self._all()
+        if not steps:
             return None
-        since = next(each for each in self._kept if each.at_s >= newest.at_s - SPAN_S)
-        return Recent.between(since, Look(newest.at_s, newest.ways))
+        until_s = max(step.at_s for _, step in steps)
+        return Recent.of([each for each in steps if each[1].at_s > until_s - SPAN_S], until_s)
 
     def new_letters(self) -> int:
-        """Dead letters of the last half hour, as far as pages were open."""
-        counts = [look.dead_lettered for look in self._kept]
-        # A count that falls: a worker has started again, or does not answer.
-        return sum(max(0, later - earlier) for earlier, later in pairwise(counts))
+        """Dead letters of the last half hour."""
+        return sum(step.dead_lettered for _, step in self._all())
 
     def line(self) -> list[Recent]:
-        """The last half hour in steps, as far as pages were open."""
-        return [
-            Recent.between(since, until) for since, until in pairwise(self._kept) if until.at_s - since.at_s < GAP_S
-        ]
+        """The last half hour in stretches of :data:`BIN_S`."""
+        bins: dict[int, list[tuple[str, Point]]] = {}
+        for id, step in self._all():
+            bins.setdefault(int(step.at_s // BIN_S), []).append((id, step))
+        return [Recent.of(steps, (number + 1) * BIN_S) for number, steps in sorted(bins.items())]
 
 
-Worker: TypeAlias = dict[str, Any]
-"""A worker as ``/v1/workers`` shows it."""
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    logger.error("the workers' figures cannot be read", exc_info=error)
+    return Problem("failed", "the workers' figures cannot be read: see the log of the console")
+
 
 RED, UNKNOWN, AMBER, GREEN = LEVELS = "red", "unknown", "amber", "green"
 
@@ -257,7 +281,9 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
     """What is wrong, the worst first; ``new_letters``: dead letters since the figures are read."""
     if figures.problem is not None or figures.is_old:
         way_out = "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them."
-        why = str(figures.problem or "The question for the workers is not answered.")
+        why = str(figures.problem or "They do not say which workers there are.")
+        if figures.problem is not None and figures.problem.code != "brokers-unreachable":
+            return [Finding(UNKNOWN, "console", why)]
         return [Finding(UNKNOWN, "brokers", why, way_out, "TimersNoTick")]
     if not figures.workers:
         return [

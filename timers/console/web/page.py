@@ -7,7 +7,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -306,13 +306,16 @@ class Page:
     async def figures(self) -> Figures | None:
         """The newest figures of the workers; None if there are none yet."""
         wait_s = min(self.patience_s, SILENCE_S)
-        return await self.board.look(partial(self.api, "workers"), self.call.console.now_s, wait_s)
+        return await self.board.look(self.api, self.call.console.now_s, wait_s)
 
-    async def soon(self, answer: Awaitable[_T], most_s: float = PART_S) -> _T | None:
+    async def soon(
+        self, answer: Awaitable[_T], most_s: float = PART_S, silent: str = "brokers-unreachable"
+    ) -> _T | None:
         """The answer of workers or brokers; None if it does not come before the page must be shown.
 
         Args:
             most_s: how long a part of a page waits for it.
+            silent: the code of the problem if it does not come: who has not answered.
 
         Raises:
             Problem: the part of the page that waits for it has waited long enough.
@@ -322,7 +325,7 @@ class Page:
                 return await answer
         except TimeoutError:
             if self.patience_s == PART_S:
-                raise Problem("brokers-unreachable", f"no answer came within {most_s:.0f} s") from None
+                raise Problem(silent, f"no answer came within {most_s:.0f} s") from None
             return None
 
     async def form(self) -> dict[str, str]:

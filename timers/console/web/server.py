@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -29,7 +31,7 @@ from timers.console import (
 from timers.console.access import Access, Principal, Rates, too_many
 from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, Signer, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
-from timers.console.problems import CONTENT_TYPE, Problem
+from timers.console.problems import CODES, CONTENT_TYPE, Problem, kind
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
@@ -76,7 +78,12 @@ _CLIENT_GONE = 499
 READY_S = 2.0
 """How long the result of a check of brokers and worker is shown."""
 
-_UNAVAILABLE = 503
+_UNAVAILABLE, _NO_CONTENT = 503, 204
+
+REQUEST_ID, ID = "Request-Id", "timers-request-id"
+"""A header of each request that has one, and of each answer; and the name under which a request keeps it."""
+
+_LEGAL_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -108,6 +115,7 @@ class Server:
             "live": self._live,
             "ready": self._ready,
             "openApi": self._open_api,
+            "problem": self._problem_kind,
             "metrics": self._show_metrics,
         }
         self._site = Site(settings, self._base_path, self.perform)
@@ -170,7 +178,14 @@ class Server:
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
         reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
-        return _response(reply) if isinstance(reply, Reply) else reply
+        if not isinstance(reply, Reply):
+            return reply
+        response = _response(reply)
+        following = reply.body.get("next") if isinstance(reply.body, Mapping) else None
+        if isinstance(following, str) and route.method == "GET":
+            query = request.rel_url.update_query(cursor=following).raw_query_string
+            response.headers["Link"] = f'<?{query}>; rel="next"'
+        return response
 
     async def perform(
         self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
@@ -200,6 +215,12 @@ class Server:
     async def _open_api(self, call: Call) -> Reply:
         return Reply(routes.document(self._base_path))
 
+    async def _problem_kind(self, call: Call) -> Reply:
+        code = call.parameters["code"]
+        if code not in CODES:
+            raise Problem("not-found", f"no problem has the code {quoted(code)}")
+        return Reply(kind(code, self._base_path))
+
     async def _show_metrics(self, call: Call) -> Reply:
         return Reply(generate_latest(self.metrics), headers={"Content-Type": _METRICS_TYPE})
 
@@ -216,6 +237,8 @@ class Server:
 
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:
+        given = request.headers.get(REQUEST_ID, "")
+        request[ID] = given if _LEGAL_ID.fullmatch(given) else secrets.token_hex(8)
         try:
             if len(request.raw_path) > _ADDRESS_BYTES:
                 raise Problem("address-too-long", f"path and query have more than {_ADDRESS_BYTES} bytes")
@@ -227,7 +250,10 @@ class Server:
                 request, Problem("body-too-large", "the body is larger than TIMERS_MAX_REQUEST_BYTES allows")
             )
         except web.HTTPMethodNotAllowed as error:
-            methods = ", ".join(sorted(error.allowed_methods))
+            methods = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
+            if request.method == "OPTIONS":
+                response = web.Response(status=_NO_CONTENT, headers={"Allow": methods})
+                return self._finished(request, response)
             why = f"{request.method} is not a method of this path: there is {methods}"
             response = self._problem(request, Problem("method-not-allowed", why, {"Allow": methods}))
         except web.HTTPNotFound:
@@ -235,10 +261,15 @@ class Server:
         except (web.HTTPException, asyncio.CancelledError):
             raise
         except Exception:
-            logger.exception("%s %s failed", request.method, request.path)
+            logger.exception("%s %s failed (request %s)", request.method, request.path, request[ID])
             response = self._problem(request, Problem("failed", "the console could not answer; its log has the reason"))
+        return self._finished(request, response)
+
+    @staticmethod
+    def _finished(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        """The answer with the headers of all answers."""
         if not response.prepared:
-            for name, value in _HEADERS.items():
+            for name, value in {**_HEADERS, REQUEST_ID: request[ID]}.items():
                 response.headers.setdefault(name, value)
         return response
 
@@ -246,7 +277,7 @@ class Server:
         if self._site.is_for_people(request):
             return _response(self._site.problem(request, problem))
         return web.Response(
-            text=f"{json.dumps(problem.body)}\n",
+            text=f"{json.dumps({**problem.body, **kind(problem.code, self._base_path), 'request_id': request[ID]})}\n",
             status=problem.status,
             headers=problem.headers,
             content_type=CONTENT_TYPE,

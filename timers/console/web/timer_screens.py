@@ -123,7 +123,7 @@ VALUE_FORMS = ("text", "json", "hex")
 @screen("/timers")
 async def timers(page: Page) -> Reply:
     selection = _selected(page.given, page.now_s)
-    listed = await page.soon(_listed(page, selection))
+    listed = await page.soon(_listed(page, selection), silent="worker-unreachable")
     following = link("/timers", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
     return page.show("timers.html", listed=listed, selection=selection, following=following)
 
@@ -156,7 +156,7 @@ def _selected(given: Mapping[str, str], now_s: float) -> dict[str, Any]:
 async def timer(page: Page) -> Reply:
     id = _id(page)
     try:
-        found = await page.soon(page.api("getTimer", id=id))
+        found = await page.soon(page.api("getTimer", id=id), silent="worker-unreachable")
         return page.show(
             "timer.html",
             id=id,

@@ -51,7 +51,8 @@ async def _coming(page: Page) -> dict[str, Any]:
     """The next timers."""
     try:
         # The page waits for it, and must say within this time that it does not know more.
-        return await page.soon(page.api("listTimers", limit=NEXT_TIMERS), SILENCE_S) or {}
+        asked = page.api("listTimers", limit=NEXT_TIMERS)
+        return await page.soon(asked, SILENCE_S, "worker-unreachable") or {}
     except Problem as problem:
         return {"problem": problem.body}
 
@@ -102,7 +103,7 @@ async def lag(page: Page) -> Reply:
         except Problem as error:
             problem = error.body
     recent = page.board.recent()
-    spans = [("the last minute", recent.ways)] if recent and recent.seconds else []
+    spans = [("the last minute", recent.ways)] if recent else []
     spans += [("since the workers started", figures.ways)] if figures and not figures.problem else []
     return page.show(
         "lag.html",
@@ -148,12 +149,11 @@ def bars(counts: Counter[float]) -> list[Bar]:
 
 def _line(steps: Sequence[Recent]) -> dict[str, Any]:
     """The time line of lags and of the rate, as columns for a chart."""
-    known = [step for step in steps if step.per_s is not None]
     return {
-        "at": [round(step.at_s) for step in known],
-        "p50": [_ms(lag_s(step.ways, 0.5)) for step in known],
-        "p99": [_ms(lag_s(step.ways, 0.99)) for step in known],
-        "rate": [round(step.per_s or 0, 2) for step in known],
+        "at": [round(step.at_s) for step in steps],
+        "p50": [_ms(lag_s(step.ways, 0.5)) for step in steps],
+        "p99": [_ms(lag_s(step.ways, 0.99)) for step in steps],
+        "rate": [round(step.per_s, 2) for step in steps],
     }
 
 

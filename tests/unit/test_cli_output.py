@@ -386,6 +386,29 @@ def test_without_a_setting_a_command_takes_only_the_broker_of_its_project(
     assert "because TIMERS_BROKERS" not in capsys.readouterr().err
 
 
+def test_the_brokers_may_be_named_by_an_option_of_each_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    constants(reach, WAIT_S=0.1)
+    for former in ("127.0.0.1:1", None):
+        monkeypatch.delenv("TIMERS_BROKERS", raising=False) if former is None else monkeypatch.setenv(
+            "TIMERS_BROKERS", former
+        )
+        for command in (["list"], ["queue", "list"], ["topics", "create", "orders"], ["targets", "list"]):
+            assert main([*command, "--bootstrap-server", "127.0.0.1:2,127.0.0.1:3"]) == 1
+            assert "no broker answers at 127.0.0.1:2,127.0.0.1:3" in capsys.readouterr().err
+            assert os.environ.get("TIMERS_BROKERS") == former, "only for this command"
+    assert main(["list", "--bootstrap-server", "nonsense"]) == 2
+    assert "TIMERS_BROKERS='nonsense'" in capsys.readouterr().err
+
+
+def test_each_command_is_below_one_heading_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    shown = [line.split()[0] for line in said.splitlines() if re.match(r"  [a-z-]+  ", line)]
+    assert sorted(shown) == sorted(cli.list_commands(click.Context(cli)))
+
+
 class QuietReader:
     """A reader of a topic to which one callback came, and then none."""
 

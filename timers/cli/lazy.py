@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -16,9 +17,40 @@ from click.shell_completion import CompletionItem
 from timers.core.printable import quoted
 from timers.errors import MissingExtraError
 
+BROKERS = "TIMERS_BROKERS"
+"""The variable that ``--bootstrap-server`` takes the place of."""
+
+
+def _use_brokers(ctx: click.Context, _param: click.Parameter, addresses: str | None) -> None:
+    """Use these brokers until the command has ended; processes that it starts use them, too."""
+    if addresses is not None:
+        former = os.environ.get(BROKERS)
+        os.environ[BROKERS] = addresses
+        ctx.call_on_close(lambda: os.environ.pop(BROKERS) if former is None else os.environ.update({BROKERS: former}))
+
+
+def with_brokers(command: click.Command | None) -> click.Command | None:
+    """The command, with the option ``--bootstrap-server`` of Kafka's own tools, unless it is a group."""
+    if command is None or isinstance(command, click.Group) or any(each.name == "brokers" for each in command.params):
+        return command
+    option = click.Option(
+        ["--bootstrap-server", "brokers"],
+        metavar="HOST:PORT,...",
+        is_eager=True,
+        expose_value=False,
+        callback=_use_brokers,
+        help=f"Addresses of the brokers, in place of {BROKERS}.",
+    )
+    command.params.append(option)
+    return command
+
 
 class NamedGroup(click.Group):
-    """A group that tells a wrong name of a command the nearest one."""
+    """A group that tells a wrong name of a command the nearest one, and whose commands take ``--bootstrap-server``."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        return with_brokers(super().get_command(ctx, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -38,12 +70,20 @@ class LazyGroup(NamedGroup):
         lazy: each command, in order: ``module:object``, where the module is beside this one, and its line in
             ``--help``.
         heading: heading of these lines.
+        headings: heading -> the commands below it, in place of one heading for all.
     """
 
-    def __init__(self, *, lazy: Mapping[str, tuple[str, str]], heading: str = "Commands", **attributes: Any) -> None:
+    def __init__(
+        self,
+        *,
+        lazy: Mapping[str, tuple[str, str]],
+        heading: str = "Commands",
+        headings: Mapping[str, Sequence[str]] | None = None,
+        **attributes: Any,
+    ) -> None:
         super().__init__(**attributes)
         self._lazy = lazy
-        self._heading = heading
+        self._headings = headings or {heading: list(lazy)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._lazy)
@@ -52,8 +92,7 @@ class LazyGroup(NamedGroup):
         if cmd_name not in self._lazy:
             return None
         module, _, name = self._lazy[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        return command
+        return with_brokers(getattr(importlib.import_module(f"{__package__}.{module}"), name))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands and options that begin with ``incomplete``, without an import of the commands."""
@@ -62,8 +101,9 @@ class LazyGroup(NamedGroup):
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section(self._heading):
-            formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
+        for heading, names in self._headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self._lazy[name][1]) for name in names])
 
 
 MODULES = {

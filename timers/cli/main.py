@@ -60,13 +60,24 @@ _COMMANDS = {
 }
 """Each command, where it is, and its line in ``--help``."""
 
+_HEADINGS = {
+    "Begin": ("run", "doctor", "broker"),
+    "Timers": ("schedule", "next", "apply", "list", "get", "cancel", "watch"),
+    "Queues": ("queue",),
+    "When something is wrong": ("status", "dead-letters", "targets", "clock", "log"),
+    "Run workers": ("worker", "console", "spark", "settings", "formats"),
+    "Set up and move": ("topics", "acls", "levels", "snapshots", "export", "import-pending"),
+}
+
 
 @click.group(
     cls=LazyGroup,
     lazy=_COMMANDS,
+    headings=_HEADINGS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "
-    "uses this project's running broker (`timers broker start`), else 127.0.0.1:9092. "
+    epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS, or the option "
+    "--bootstrap-server of each command, a command uses this folder's broker (`timers run`, `timers broker start`), "
+    "and if it never had one, 127.0.0.1:9092. "
     "Exit codes: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C.",
 )
 @click.version_option(__version__, "-V", "--version", message="timers %(version)s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -170,7 +171,7 @@ def read_past_firings(
     look = _Look(spans, left_out)
     with closing(reader(librdkafka(settings), enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer:
         budget = BUDGET
-        while places := look.next_round(min(MOST, budget)):
+        while places := look.next_round(budget):
             budget -= sum(map(len, places.values()))
             with closing(read_all(consumer, places, timeout_s=SILENT_S, while_waiting=check)) as messages:
                 is_in_time = look.take(messages, end_s)
@@ -190,21 +191,29 @@ class _Look:
         self._left = dict.fromkeys(spans, MOST)
         self._newest: list[tuple[int, int, CallbackRecord]] = []
         self._numbers = count()
-        self._with_callbacks = set(spans)  # the first round looks at all
+        self._begins: dict[str, float] = dict.fromkeys(spans, math.inf)
+        """Topic -> the oldest callback that was read of it; at first each topic, later those with callbacks."""
 
-    def next_round(self, most: int) -> dict[tuple[str, int], range]:
-        """The newest records that were not read: of each topic as many, and of each of its partitions."""
-        counts = {topic: sum(map(len, of.values())) for topic, of in self._unread.items()}
-        counts = {topic: min(counts[topic], self._left[topic]) for topic in self._with_callbacks}
-        self._with_callbacks = set()
+    def next_round(self, budget: int) -> dict[tuple[str, int], range]:
+        """The newest records that were not read: of each topic as many, and of each of its partitions.
+
+        The first round looks at all topics. Then it is the turn of that half of them whose oldest callback is newest:
+        what they have before it is newer than what others have.
+        """
+        is_first = not self._newest
+        sizes = {topic: min(sum(map(len, self._unread[topic].values())), self._left[topic]) for topic in self._begins}
+        turn = sorted((topic for topic, records in sizes.items() if records), key=self._begins.__getitem__)
+        turn = turn if is_first else turn[len(turn) // 2 :]
         places = {}
-        for topic, share in _shares(counts, most).items():
+        for topic, share in _shares({topic: sizes[topic] for topic in turn}, min(budget, MOST)).items():
             of = self._unread[topic]
             self._left[topic] -= share
             for partition, records in _shares({each: len(span) for each, span in of.items()}, share).items():
                 stop = of[partition].stop
                 places[topic, partition] = range(stop - records, stop)
                 of[partition] = range(of[partition].start, stop - records)
+        if is_first:
+            self._begins = {}
         return places
 
     def take(self, messages: Iterable[Message], end_s: float) -> bool:
@@ -219,7 +228,7 @@ class _Look:
             record = CallbackRecord.of(message)
             if record.due_s is None or h.last(record.headers, h.TIMER_FIRED) is None:
                 continue  # no callback; a request of a timer with an id has a due second, too
-            self._with_callbacks.add(topic)
+            self._begins[topic] = min(self._begins.get(topic, math.inf), record.timestamp_ms)
             heapq.heappush(self._newest, (record.timestamp_ms, next(self._numbers), record.cut(KEPT_BYTES)))
             if len(self._newest) > MOST:
                 oldest = heapq.heappop(self._newest)[2]

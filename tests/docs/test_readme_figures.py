@@ -16,6 +16,11 @@ def test_the_readme_has_the_figures_of_the_published_run() -> None:
     assert README.read_text() == with_figures(README.read_text(), RESULTS), "run `python -m bench.readme`"
 
 
+def test_the_readme_is_read_in_some_minutes() -> None:
+    before, _, rest = README.read_text().partition(BEGIN)
+    assert len((before + rest.partition(END)[2]).split()) <= 900, "without its figures; say it on another page"
+
+
 def test_another_run_replaces_all_figures() -> None:
     ours = [dict(row, lag_p99_ms=4321.0, lost=7) for row in RESULTS["storm"] if row["subject"] == "timers"]
     machine = {**RESULTS["machine"], "commit": "0123456789"}

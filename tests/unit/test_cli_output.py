@@ -27,13 +27,15 @@ from timers.cli import topics as topic_commands
 from timers.cli.broker.embedded import free_port
 from timers.cli.main import cli, main
 from timers.cli.output import Output
+from timers.client import TimersClient
 from timers.core.fired import NOISY, PAUSE, Hold, Moment
 from timers.core.keys import NEVER
 from timers.core.operation import CANCELLED, TOO_LATE, Verdict
 from timers.core.printable import printable
-from timers.errors import TimersError
+from timers.errors import SettingsError, TimersError
 from timers.kafka import topic_admin
-from timers.offline.fired import CallbackRecord
+from timers.offline import fired
+from timers.offline.fired import CallbackRecord, PastFirings
 from timers.process.config.settings import Settings
 from timers.wire import query
 from timers.wire import verdict as verdict_record
@@ -373,11 +375,16 @@ def test_without_a_setting_a_command_takes_only_the_broker_of_its_project(
         port = broker.getsockname()[1]
         address = f"127.0.0.1:{port}"
         (tmp_path / ".timers" / "broker" / "port").write_text(f"{port}\n")
-        for command in (["list"], ["worker"]):  # the project's broker has ended: who listens there is a stranger
-            assert main(command) == 1
+        for command in (["list"], ["worker"], ["doctor"], ["console"]):
+            assert main(command) == 2  # the project's broker has ended: who listens there is a stranger
             said = capsys.readouterr().err
             assert f"the broker of the project in {tmp_path}, which was at {address}, does not run" in said
-        assert Settings.load({}).brokers == address, "programs do not go to a stranger at 9092 either"
+        with pytest.raises(SettingsError, match="does not run"):
+            TimersClient()
+        with pytest.raises(SettingsError, match="does not run"):
+            Settings.load()  # as faust -A timers.app does
+        TimersClient(brokers=address).close()
+        assert main(["settings"]) == main(["formats"]) == main(["doctor", "--plan", "1/s"]) == 0, "they ask no broker"
         (tmp_path / ".timers" / "broker" / "address").write_text(address)
         reach.check_brokers(Settings.load({}))
         assert capsys.readouterr().err == ""
@@ -407,6 +414,37 @@ def test_each_command_is_below_one_heading_of_the_help(capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     shown = [line.split()[0] for line in said.splitlines() if re.match(r"  [a-z-]+  ", line)]
     assert sorted(shown) == sorted(cli.list_commands(click.Context(cli)))
+
+
+class BusyReader:
+    """A reader of a topic on which there is always one more record."""
+
+    def assign_partitions(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield "a callback"
+
+
+@pytest.mark.parametrize(("count", "code"), [(None, 0), (10**9, 1)])
+def test_a_watch_of_a_busy_topic_ends_after_its_timeout(
+    count: int | None, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CallbackRecord, "of", lambda message: CallbackRecord("orders", 0, 1, 5, b"k", b"v", []))
+    reader: Any = BusyReader()
+    assert topic_commands._follow(reader, "orders", "b:9092", count, 0.01, Output()) == code
+    assert "came in time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "code"), [(None, 0), (1, 0), (2, 1)])
+def test_a_look_back_that_finds_fewer_says_so_by_its_exit_code(
+    count: int | None, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = PastFirings([CallbackRecord("orders", 0, 1, 5, b"k", b"v", [])], {})
+    monkeypatch.setattr(fired, "read_past_firings", lambda *_, **__: found)
+    assert topic_commands._look_back(Settings(), 0, count, 1.0, Output()) == code
+    assert capsys.readouterr().out.count("\n") == 1
 
 
 class QuietReader:

@@ -74,7 +74,7 @@ def test_a_rate(text: str, per_s: float) -> None:
     assert _rate(text) == per_s
 
 
-@pytest.mark.parametrize("text", ["", "x", "0/s", "-1/s", "5/x", "inf/s", "nan/s"])
+@pytest.mark.parametrize("text", ["", "x", "0/s", "-1/s", "5/x", "inf/s", "nan/s", "1e308/s"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="write 2000/s"):
         _rate(text)

@@ -40,10 +40,16 @@ def test_a_call_that_receives_first_waits_for_the_group(queue: Opened) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(queue.driver.wait_to_join, 60.0, lambda: False)
         queue.driver.wait_to_join(60.0, lambda: True)  # a run that is stopped does not wait
-        queue.driver.wait_to_join(0.0, lambda: False)
         assert not waiting.done()
         queue.call(queue.transport.assigned, [JOBS])
         waiting.result(30)
+
+
+def test_without_brokers_only_the_first_calls_wait_for_the_group(queue: Opened) -> None:
+    queue.driver.member.joined = False
+    queue.driver.wait_to_join(0.0, lambda: False)
+    for _ in range(3):
+        queue.driver.wait_to_join(60.0, lambda: False)  # the time has begun with the first call
 
 
 def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -> None:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from timers.cli.broker import EmbeddedBroker
+from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, confirm, output_option, say
 from timers.process.signals import END_SIGNALS, on_signals, raise_interrupt
 
@@ -14,7 +15,7 @@ NOT_RUNNING = 3
 """Exit code of ``status`` if no broker answers, as service managers expect it."""
 
 
-@click.group()
+@click.group(cls=NamedGroup)
 def broker() -> None:
     """A Kafka broker for this project, on 127.0.0.1 only.
 

@@ -1,7 +1,8 @@
 """``timers doctor``: whether timers can be set here and fire, what is wrong, and what to do about it.
 
-It changes nothing, and sets one timer, whose callback it waits for. Each check is one line or more; one that cannot be
-made, because an earlier one failed, says so. What workers say of themselves is read as the console reads it.
+It sets one timer, whose callback it waits for, and changes little else: see :func:`doctor`. Each check is one line or
+more; one that cannot be made, because an earlier one failed, says so. What workers say of themselves is read as the
+console reads it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ SKEW_S, LATE_MS = 2.0, 2_000
 
 RECENT_S = 3600.0
 """An app whose progress is younger probably runs."""
+
+_MOST_PER_S = 1e12
 
 _POLL_S = 0.1
 _TICK_S = 3.0
@@ -205,7 +208,7 @@ class Doctor:
         from timers.kafka.records import TransactionalWriter
 
         settings = self._settings
-        properties, name = connection.librdkafka(settings), f"{settings.app_id}-doctor"
+        properties, name = connection.librdkafka(settings), f"{settings.app_id}-doctor-{secrets.token_hex(4)}"
         try:
             TransactionalWriter(properties, name, max_message_bytes(settings))
         except KafkaException as error:
@@ -250,7 +253,7 @@ class Doctor:
             yield Line("clocks", OK, "this machine and the brokers agree")
             return
         side = "ahead of" if ahead_s > 0 else "behind"
-        says = f"the clock of this machine is {span(abs(ahead_s))} {side} the brokers': its delays begin then"
+        says = f"the clock of this machine is {span(abs(ahead_s))} {side} the brokers': delays count from its clock"
         yield Line("clocks", FAILED, says, "Correct the one that is wrong, with NTP (docs/operations.md#clocks).")
 
     def _worker(self) -> Iterator[Line]:
@@ -393,8 +396,9 @@ def doctor(
     """Check that timers can be set here and fire: each line says what is wrong, and what to do.
 
     It looks at brokers, login, rights, topics, transactions, clocks, workers and levels, and sets one timer, whose
-    callback it waits for. It changes nothing else. Run it with the settings of a worker, or with --for client with
-    those of a program that sets timers.
+    callback it waits for. For that it creates the topic of canary timers if it is missing, and it begins transactions
+    as TIMERS_APP_ID-doctor-..., which write nothing. It changes nothing else. Run it with the settings of a worker, or
+    with --for client with those of a program that sets timers.
 
     Exit codes: 0 nothing has failed, 3 a line says FAILED.
 
@@ -424,7 +428,7 @@ def _rate(text: str) -> float:
     number, _, unit = text.partition("/")
     with suppress(ValueError, InvalidTimerError):
         per_s = float(number.replace(",", "")) / parse_duration(f"1{ {'min': 'm', '': 's'}.get(unit, unit) }")
-        if 0 < per_s < float("inf"):
+        if 0 < per_s <= _MOST_PER_S:
             return per_s
     raise click.BadParameter(f"{text!r} is no rate: write 2000/s, 50/m or 1000000/d", param_hint="--plan")
 
@@ -432,5 +436,5 @@ def _rate(text: str) -> float:
 def _show_plan(per_s: float, wait_s: int, payload: int, workers: int, output: Output) -> None:
     from timers.offline.plan import Load, lines
 
-    for name, value, words in lines(Load(per_s, wait_s, payload, workers), Settings.load()):
+    for name, value, words in lines(Load(per_s, wait_s, payload, workers), Settings.load(needs_brokers=False)):
         output.show({"figure": name, "value": value, "says": words}, f"{name.replace('_', ' '):<28}{words}")

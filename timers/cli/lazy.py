@@ -49,8 +49,9 @@ class NamedGroup(click.Group):
     """A group that tells a wrong name of a command the nearest one, and whose commands take ``--bootstrap-server``."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
-        return with_brokers(super().get_command(ctx, cmd_name))
+        """The command of this name. Those of ``timers broker`` are about a broker of their own."""
+        command = super().get_command(ctx, cmd_name)
+        return command if self.name == "broker" else with_brokers(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -18,7 +18,7 @@ import click
 from timers.cli.output import say
 from timers.errors import TimersError
 from timers.process.config import variables
-from timers.process.config.project import last_broker, project_broker, project_dir
+from timers.process.config.project import project_broker, project_dir
 from timers.process.config.settings import Settings, describe
 from timers.process.http.asking import ask
 from timers.process.threads import call_in_thread
@@ -45,21 +45,10 @@ def names_brokers(settings: Settings) -> bool:
 
 
 def say_brokers(settings: Settings) -> None:
-    """Say which brokers a command uses, and why, if neither the environment nor a project names them.
-
-    Raises:
-        TimersError: the broker of this project does not run. What answers at its address now is a stranger's.
-    """
-    if names_brokers(settings) or settings.security_protocol != "PLAINTEXT":
+    """Say which brokers a command uses, and why, if neither the environment nor a project names them."""
+    if names_brokers(settings) or settings.security_protocol != "PLAINTEXT" or project_broker() is not None:
         return
     project = project_dir()
-    if project_broker() is not None:
-        return
-    if last_broker() is not None:
-        raise TimersError(
-            f"the broker of the project in {project.parent}, which was at {last_broker()}, does not run: "
-            "`timers broker start` starts it, and `timers run` all of it; for other brokers set TIMERS_BROKERS"
-        )
     kind = f"the project in {project.parent}" if project.is_dir() else "this folder, and each one above it,"
     say(f"brokers: {settings.brokers}, because TIMERS_BROKERS is not set, and {kind} has no broker")
 
@@ -78,7 +67,7 @@ class WorkerToAsk:
     def __init__(self, named: str | None) -> None:
         self._cluster_id: str | None = None
         self._says_cluster = bool(named)
-        self._settings = Settings.load() if named else load_settings()
+        self._settings = Settings.load(needs_brokers=False) if named else load_settings()
         if named:
             self._settings = replace(self._settings, worker_url=variables.url("--worker", named))
             return

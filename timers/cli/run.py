@@ -278,7 +278,7 @@ def _only_one() -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        check_port(Settings.load())
+        check_port(Settings.load(needs_brokers=False))
         yield
 
 
@@ -304,7 +304,7 @@ def _say_exports(settings: Settings) -> None:
 @contextmanager
 def _broker() -> Iterator[Settings]:
     """Settings that name a running broker. It is started, and stopped at the end, if there is none."""
-    settings = Settings.load()
+    settings = Settings.load(needs_brokers=False)
     if names_brokers(settings) or project_broker() is not None:
         if names_brokers(settings):
             say(f"using the broker at {settings.brokers}")

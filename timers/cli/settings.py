@@ -15,7 +15,7 @@ from timers.process.config.settings import Settings, describe
 @output_option()
 def settings(output: Output) -> None:
     """Show every setting: environment variable, value, source and reason. Secrets are masked."""
-    for setting, value, given in describe(Settings.load()):
+    for setting, value, given in describe(Settings.load(needs_brokers=False)):
         source = "environment" if given else "default"
         unit = f"; {setting.unit}" if setting.unit else ""
         why = textwrap.wrap(setting.why, 100, initial_indent="    ", subsequent_indent="    ")
@@ -31,7 +31,7 @@ def formats(output: Output) -> None:
     A request format is how producers write their requests. The command shows its own settings: run it with those of
     the workers.
     """
-    settings = Settings.load()
+    settings = Settings.load(needs_brokers=False)
     values = {setting.env: value for setting, value, _ in describe(settings)}
     are_on = set()
     for entry in REQUEST_FORMATS:

@@ -111,7 +111,7 @@ def acls(
       timers acls --principal User:timers --callback-topic orders
       timers acls --principal User:timers --for worker --for console --callback-topic orders --create
     """
-    settings = load_settings() if create else Settings.load()
+    settings = load_settings() if create else Settings.load(needs_brokers=False)
     if principal is None and not settings.sasl_username:
         raise click.UsageError("say whose they are: --principal User:NAME (TIMERS_SASL_USERNAME is not set)")
     principal = principal or f"User:{settings.sasl_username}"
@@ -147,7 +147,7 @@ _POLL_S = 1.0
 )
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
 @click.option(
-    "--timeout", metavar="DURATION", help="End after this time; exit code 1 if it ends before COUNT records came."
+    "--timeout", metavar="DURATION", help="End after this time; exit code 1 if fewer than COUNT records came."
 )
 @output_option()
 def watch(
@@ -160,7 +160,8 @@ def watch(
     with -o json the value is whole.
 
     With --since and without TOPIC: print what has fired since then, on all topics that this login may read, and end.
-    These are the newest 10,000, the oldest of them first; K and V have at most 200 bytes. What was left out is said.
+    These are the newest 10,000, the oldest of them first; K and V have at most 200 bytes. It reads for 30 seconds at
+    most, or for a shorter --timeout. What was left out is said.
 
     \b
       timers watch orders --since 1h
@@ -203,7 +204,7 @@ def _follow(reader: TopicReader, topic: str, brokers: str, count: int | None, wi
             seen += 1
             if seen == count:
                 return 0
-        elif time.monotonic() > end_s:
+        if time.monotonic() > end_s:
             break
     say(f"{counted(seen, 'record')} came in time")
     return 0 if count is None else 1
@@ -218,4 +219,4 @@ def _look_back(settings: Settings, since_ms: int, count: int | None, within_s: f
     say(f"{counted(len(found.records), 'timer')} fired")
     for topic, why in sorted(found.left_out.items()):
         say(f"left out: {topic}: {why}")
-    return 0
+    return 1 if count is not None and len(found.records) < count else 0

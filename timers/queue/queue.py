@@ -35,11 +35,11 @@ _log = logging.getLogger("timers.queue")
 _MEMBER_CHARACTERS = 200
 
 _WAIT_S = 0.5
+"""Longest time until a thread without a message notices that it must end."""
 
 JOIN_S = 10.0
-"""How long a call that receives waits for the group, before it waits for messages: so that the first one, after which a
-program of a few lines may end, does not find the queue empty."""
-"""Longest time until a thread without a message notices that it must end."""
+"""How long after the first call that receives calls wait for the group, before they wait for messages: so that the
+first one, after which a program of a few lines may end, does not find the queue empty."""
 
 
 class Queue:
@@ -180,7 +180,8 @@ class Queue:
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
 
-        The first call waits at most 10 s more, until this process has joined the group, unless ``wait_s`` is 0.
+        Until this process has joined the group, a call waits for that first, unless ``wait_s`` is 0; not longer than
+        10 s from the first call on.
 
         Raises:
             QueueError: the queue cannot be read, or messages of it were lost.

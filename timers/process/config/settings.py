@@ -126,12 +126,15 @@ class Settings(Declarations):
         *,
         request_topic: str | None = None,
         given: Mapping[str, str] = MappingProxyType({}),
+        needs_brokers: bool = True,
     ) -> Settings:
         """Read all settings from ``environ``, or from the environment of this process if it is None.
 
         Args:
             request_topic: replaces that of the environment.
             given: variables that replace those of the environment.
+            needs_brokers: whether it is an error that the embedded broker of this folder has ended and the environment
+                of this process names no other one.
 
         Raises:
             SettingsError: a variable is wrong, some contradict each other, or two topics have the same name.
@@ -150,9 +153,15 @@ class Settings(Declarations):
                 file_env = SETTINGS[f"{name}_file"].env
                 values[name] = SETTINGS[name].parse(file_env, variables.read_secret(file_env, path).reveal())
         if "brokers" not in values:
-            # In a folder whose broker has ended, another one at the fallback's address would be a stranger's.
-            embedded = project_broker() or last_broker() if protocol == "PLAINTEXT" else None
-            values["brokers"] = embedded or FALLBACK_BROKERS
+            embedded = project_broker() if protocol == "PLAINTEXT" else None
+            ended = last_broker() if protocol == "PLAINTEXT" and embedded is None else None
+            if ended and needs_brokers and environ is None:
+                raise SettingsError(
+                    f"the broker of the project in {project_dir().parent}, which was at {ended}, does not run: what "
+                    "answers there now is another one. `timers broker start` starts it, and `timers run` all of it; "
+                    "for other brokers set TIMERS_BROKERS"
+                )
+            values["brokers"] = embedded or ended or FALLBACK_BROKERS
         if request_topic:
             values["request_topic"] = request_topic
         if "id_topic" not in values:

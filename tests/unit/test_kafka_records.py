@@ -8,7 +8,7 @@ import sys
 import threading
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiokafka.producer.message_accumulator
 import aiokafka.producer.producer
@@ -150,3 +150,67 @@ def test_threads_that_decode_meanwhile_see_wrong_bytes_refused() -> None:
         for thread in threads:
             thread.join()
     assert seen == []
+
+
+class SimReading:
+    """A consumer that reads planned events, then the last one again and again: (partition, offset, error or None)."""
+
+    def __init__(self, *events: tuple[int, int, int | None] | None) -> None:
+        self.events, self.ended, self.assigned = list(events), list[int](), list[int]()
+
+    def assign(self, places: list[Any]) -> None:
+        self.assigned = [each.partition for each in places]
+
+    def incremental_unassign(self, places: list[Any]) -> None:
+        self.ended += [each.partition for each in places]
+
+    def unassign(self) -> None:
+        self.assigned = []
+
+    def poll(self, timeout: float) -> Any:
+        event = self.events.pop(0) if len(self.events) > 1 else self.events[0]
+        if event is None:
+            return None
+        partition, offset, code = event
+        error = None if code is None else KafkaError(code)
+        calls = {"topic": "t", "partition": partition, "offset": offset, "error": error}
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in calls.items()})
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        return []
+
+
+def read_of(consumer: SimReading, left: dict[tuple[str, int], range], timeout_s: float = 60.0) -> list[tuple[int, int]]:
+    found = records.read_all(cast(Any, consumer), left, timeout_s=timeout_s, while_waiting=lambda: None)
+    return [(message.partition() or 0, message.offset() or 0) for message in found]
+
+
+GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_partitions_are_read_at_once_and_each_to_its_end() -> None:
+    left = {("t", 0): range(5, 7), ("t", 1): range(3), ("t", 2): range(9)}
+    events = [(1, 0, None), (0, 5, None), (2, 8, None), (0, 6, None), (0, 7, None), (1, 1, None), (1, 3, END)]
+    consumer = SimReading(*events)
+    assert read_of(consumer, left) == [(1, 0), (0, 5), (2, 8), (0, 6), (1, 1)], "and no record after an end"
+    assert left == {} and consumer.assigned == []
+
+
+def test_a_partition_that_cannot_be_read_is_told_once_and_does_not_hold_the_others() -> None:
+    left = {("t", 0): range(2), ("t", 1): range(1)}
+    consumer = SimReading((0, 0, GONE), (0, 0, GONE), (1, 0, KafkaError._TRANSPORT), (1, 0, None))
+    assert read_of(consumer, left) == [(0, 0), (1, 0)]
+    assert set(left) == {("t", 0)}
+
+
+def test_a_silent_partition_is_given_up_also_while_another_one_that_has_ended_goes_on() -> None:
+    left = {("t", 0): range(1), ("t", 1): range(1)}
+    assert read_of(SimReading((0, 0, None), (0, 1, None)), left, 0.01) == [(0, 0)]
+    assert set(left) == {("t", 1)}
+    assert read_of(SimReading(None), {("t", 1): range(1)}, 0.01) == []
+
+
+def test_partitions_that_have_ended_are_left_in_groups() -> None:
+    left = {("t", number): range(1) for number in range(30)}
+    consumer = SimReading(*((number, 0, None) for number in range(30)))
+    assert len(read_of(consumer, left)) == 30 and len(consumer.ended) == 25

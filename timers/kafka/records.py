@@ -28,6 +28,8 @@ from timers.wire.headers import Header
 
 _POLL_S = 0.2
 _ALL_POLL_S = 0.05
+_UNASSIGNED_AT_ONCE = 25
+"""Partitions that have ended, since each call takes some milliseconds."""
 _BATCH = 1000
 
 
@@ -135,6 +137,7 @@ def read_all(
     """
     consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
     failed: set[tuple[str, int]] = set()
+    ended: list[TopicPartition] = []
     try:
         deadline = monotonic() + timeout_s
         while left.keys() - failed:
@@ -143,14 +146,13 @@ def read_all(
             deadline += monotonic() - called_at  # it may take long, too
             first = consumer.poll(_ALL_POLL_S)  # to consume so many would wait until they have come
             messages = [] if first is None else [first, *consumer.consume(_BATCH, timeout=0)]
-            if not messages and monotonic() > deadline:
-                return
-            ended = []
+            is_read = False
             for message in messages:
                 place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
                 error, span = message.error(), left.get(place)
                 if span is None or place in failed:
                     continue
+                is_read = True
                 if error is None and offset < span.stop:
                     yield message
                 elif error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -162,10 +164,13 @@ def read_all(
                 if offset >= span.stop - (error is None):
                     del left[place]
                     ended.append(TopicPartition(*place))
-            if ended:
-                consumer.incremental_unassign(ended)  # else its later records would come, too
-            if messages:
+            if len(ended) >= _UNASSIGNED_AT_ONCE:
+                consumer.incremental_unassign(ended)  # else their later records would come, too
+                ended = []
+            if is_read:  # and not a record of a partition that has ended
                 deadline = monotonic() + timeout_s
+            elif monotonic() > deadline:
+                return
     finally:
         consumer.unassign()
 

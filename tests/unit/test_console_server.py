@@ -263,4 +263,4 @@ async def test_a_page_of_a_list_links_to_the_next_one() -> None:
         asked = {"limit": "7", "topic": "orders", "cursor": body["next"]}
         assert (link.path, dict(link.query)) == ("/v1/timers", asked)
         cluster.answer = WorkerAnswer(200, {"timers": [], "missing": [], "next": None})
-        assert "Link" not in (await client.get(str(link))).headers
+        assert "Link" not in (await client.get(link.relative())).headers

@@ -80,8 +80,8 @@ READY_S = 2.0
 
 _UNAVAILABLE, _NO_CONTENT = 503, 204
 
-REQUEST_ID, ID = "Request-Id", "timers-request-id"
-"""A header of each request that has one, and of each answer; and the name under which a request keeps it."""
+REQUEST_ID = "Request-Id"
+"""A header of each answer, and of each request that has an id of its own."""
 
 _LEGAL_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
@@ -238,46 +238,47 @@ class Server:
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:
         given = request.headers.get(REQUEST_ID, "")
-        request[ID] = given if _LEGAL_ID.fullmatch(given) else secrets.token_hex(8)
+        id = given if _LEGAL_ID.fullmatch(given) else secrets.token_hex(8)
         try:
             if len(request.raw_path) > _ADDRESS_BYTES:
                 raise Problem("address-too-long", f"path and query have more than {_ADDRESS_BYTES} bytes")
             response = await handler(request)
         except Problem as problem:
-            response = self._problem(request, problem)
+            response = self._problem(request, problem, id)
         except web.HTTPRequestEntityTooLarge:
-            response = self._problem(
-                request, Problem("body-too-large", "the body is larger than TIMERS_MAX_REQUEST_BYTES allows")
-            )
+            why = "the body is larger than TIMERS_MAX_REQUEST_BYTES allows"
+            response = self._problem(request, Problem("body-too-large", why), id)
         except web.HTTPMethodNotAllowed as error:
             methods = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
             if request.method == "OPTIONS":
                 response = web.Response(status=_NO_CONTENT, headers={"Allow": methods})
-                return self._finished(request, response)
+                return self._finished(response, id)
             why = f"{request.method} is not a method of this path: there is {methods}"
-            response = self._problem(request, Problem("method-not-allowed", why, {"Allow": methods}))
+            response = self._problem(request, Problem("method-not-allowed", why, {"Allow": methods}), id)
         except web.HTTPNotFound:
-            response = self._problem(request, Problem("not-found", f"there is no path {quoted(request.path)}"))
+            response = self._problem(request, Problem("not-found", f"there is no path {quoted(request.path)}"), id)
         except (web.HTTPException, asyncio.CancelledError):
             raise
         except Exception:
-            logger.exception("%s %s failed (request %s)", request.method, request.path, request[ID])
-            response = self._problem(request, Problem("failed", "the console could not answer; its log has the reason"))
-        return self._finished(request, response)
+            logger.exception("%s %s failed (request %s)", request.method, request.path, id)
+            response = self._problem(
+                request, Problem("failed", "the console could not answer; its log has the reason"), id
+            )
+        return self._finished(response, id)
 
     @staticmethod
-    def _finished(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    def _finished(response: web.StreamResponse, id: str) -> web.StreamResponse:
         """The answer with the headers of all answers."""
         if not response.prepared:
-            for name, value in {**_HEADERS, REQUEST_ID: request[ID]}.items():
+            for name, value in {**_HEADERS, REQUEST_ID: id}.items():
                 response.headers.setdefault(name, value)
         return response
 
-    def _problem(self, request: web.Request, problem: Problem) -> web.Response:
+    def _problem(self, request: web.Request, problem: Problem, id: str) -> web.Response:
         if self._site.is_for_people(request):
             return _response(self._site.problem(request, problem))
         return web.Response(
-            text=f"{json.dumps({**problem.body, **kind(problem.code, self._base_path), 'request_id': request[ID]})}\n",
+            text=f"{json.dumps({**problem.body, **kind(problem.code, self._base_path), 'request_id': id})}\n",
             status=problem.status,
             headers=problem.headers,
             content_type=CONTENT_TYPE,

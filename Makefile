@@ -87,10 +87,10 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; p
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
-test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the tests that take minutes, make test-kafka with each version, and make test-newer-spark
+test-all: test chaos ## make test, one round of chaos with 1,000,000 timers, the tests that take minutes, make test-kafka with each version, and make test-other-spark
 	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 	@for version in $(OTHER_KAFKAS); do $(MAKE) --no-print-directory test-kafka VERSION=$$version || exit; done
-	@$(MAKE) --no-print-directory test-newer-spark LENGTH='(long or not long)'
+	@$(MAKE) --no-print-directory test-other-spark LENGTH='(long or not long)'
 
 test-kafka: $(VENV)/.dev ## The tests with a broker, on VERSION=3.9.1, 4.2.1 or 4.4.0 of Kafka; so do chaos and bench
 	@$(BIN)/python -m tests.harness.class_archive $(KAFKA)
@@ -108,20 +108,23 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 	@$(LOWEST)/bin/python -m pytest --numprocesses $(JOBS) -m "not broker and not spark" tests/unit
 	@$(LOWEST)/bin/python -m pytest tests/broker/test_fires.py
 
-NEWER_SPARK = build/newer-spark
-NEWER_SPARK_PACKAGES = pyspark==4.1.3 delta-spark==4.4.0
+OTHER_SPARK = build/other-spark
+# Versions of pyspark, and of delta-spark for it.
+OTHER_SPARKS = 4.0.5+4.0.1 4.1.3+4.4.0
 
-# delta-spark 4.4 wants an older importlib-metadata than the lock has.
-test-newer-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.1 (test-all: the long ones too); the other tests use pyspark 4.0
+test-other-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.0 and 4.1 (test-all: the long ones too); the other tests use pyspark 4.2
 	@mkdir -p build
-	@grep -oE '^[a-z0-9._-]+==[^ ]+' requirements-dev.txt | grep -vE '^(pyspark|py4j|delta-spark|importlib-metadata)==' > $(NEWER_SPARK).txt
-	@$(PYTHON) -m venv --clear $(NEWER_SPARK)
-	@echo "setting up $(NEWER_SPARK) ($(NEWER_SPARK_PACKAGES)) ..."
-	@$(NEWER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(NEWER_SPARK).txt \
-		$(NEWER_SPARK_PACKAGES) '.[worker,broker,console,spark,test]'
-	@if $(NEWER_SPARK)/bin/python -m timers.process.java; then \
-		$(NEWER_SPARK)/bin/python -m pytest --durations 20 --durations-min 5 -m "spark and $(LENGTH)" tests/conformance tests/spark; \
-	else echo "NOT TESTED: pyspark 4.1, since it has no Java to run on"; test "$$CI" != true; fi
+	@grep -oE '^[a-z0-9._-]+==[^ ]+' requirements-dev.txt | grep -vE '^(pyspark|py4j|delta-spark|importlib-metadata)==' > $(OTHER_SPARK).txt
+	@for versions in $(OTHER_SPARKS); do \
+		packages="pyspark==$${versions%+*} delta-spark==$${versions#*+}"; \
+		$(PYTHON) -m venv --clear $(OTHER_SPARK); \
+		echo "setting up $(OTHER_SPARK) ($$packages) ..."; \
+		$(OTHER_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OTHER_SPARK).txt \
+			$$packages '.[worker,broker,console,spark,test]' || exit; \
+		if $(OTHER_SPARK)/bin/python -m timers.process.java; then \
+			$(OTHER_SPARK)/bin/python -m pytest --durations 20 --durations-min 5 -m "spark and $(LENGTH)" tests/conformance tests/spark || exit; \
+		else echo "NOT TESTED: pyspark $$versions, since it has no Java to run on"; test "$$CI" != true || exit; fi; \
+	done
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
 # process. Many tests wait, so all parts run at the same time. The longest parts begin first; the output of each is shown
@@ -268,4 +271,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	rm -f $(COMPILED:.py=.*.so) $(COMPILED:.py=.c)
 
 .PHONY: $(addprefix test-,$(PARTS))
-.PHONY: help setup run dist dist-source dist-compiled dist-matrix dist-check chart test test-kafka test-pure-long test-waiting test-all test-lowest test-newer-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean
+.PHONY: help setup run dist dist-source dist-compiled dist-matrix dist-check chart test test-kafka test-pure-long test-waiting test-all test-lowest test-other-spark check mutations-search chaos damage fuzz lint format protos docs pictures bench bench-spark lock clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from timers.wire.formats import RequestRecord, future_by_id
 pytestmark = pytest.mark.spark
 
 DUE = 1_893_456_000
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 
 
 def write(rows: DataFrame, system: System, **options: str) -> None:
-    rows.write.format("timers").options(**system.environment, **options).mode("append").save()
+    rows.write.format("timers").options(**{**system.environment, **options}).mode("append").save()
 
 
 def written(system: System) -> list[Record]:
@@ -150,3 +152,22 @@ def test_what_is_pending_is_a_frame(spark: SparkSession, system: System) -> None
     assert all(row.due == datetime.fromtimestamp(row.due_s, UTC).replace(tzinfo=None) for row in rows)
     with pytest.raises(PySparkException, match="option 'nmae' has no effect"):
         spark.read.format("timers").options(**system.environment, nmae="x").load().count()
+
+
+def test_the_notebook_does_what_it_says(spark: SparkSession, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**system.environment, "MPLBACKEND": "Agg"}.items():
+        monkeypatch.setenv(name, value)
+    system.worker().start().ready()
+    cells = json.loads((ROOT / "examples" / "dataframes.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    for cell in code[:-2]:
+        exec(cell, names)
+    exec(code[-3], names)  # a second time, as its text says
+    pending = spark.read.format("timers").options(**system.environment).load()
+    wait_until(lambda: pending.count() == 100, "all are accepted", 120)
+    for cell in code[-2:]:
+        exec(cell, names)
+    hours = names["hours"]
+    assert hours["count"].sum() == 100 and set(hours["topic"]) == {"reminders"} and len(hours) == 5
+    assert {row.due.astimezone(UTC).hour for row in pending.select("due").distinct().collect()} <= {7, 8}

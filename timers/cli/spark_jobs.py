@@ -249,8 +249,9 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
     """Show how many timers are due in each hour, and write what is pending to a table.
 
     It reads the newest snapshots and the logs after them, so it does not matter whether workers or the engine on Spark
-    fire the timers, and neither notices it. The table is replaced when all is read. A row has topic, due, hour, due_s,
-    id, key, attempts and source. Timers in the cold tier are not read: `timers spark hold` has a table of them.
+    fire the timers, and neither notices it. The table is replaced when all is read. A row has topic, due, due_s, id,
+    key, attempts, source, as_of and hour. Timers in the cold tier are not read: `timers spark hold` has a table of
+    them.
 
     \b
       timers spark pending

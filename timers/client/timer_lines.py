@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from timers.client.request import TimerRequest, due_second, parse_due, parse_duration, tell
-from timers.core.printable import quoted
+from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError
 from timers.process.counted import counted
 from timers.wire.repeat import Repeat
@@ -173,17 +173,29 @@ def _csv_fields(columns: list[str], cells: list[str]) -> dict[str, Any]:
         )
     fields: dict[str, Any] = {}
     for column, cell in zip(columns, cells, strict=True):
-        if any("\udc80" <= character <= "\udcff" for character in cell):
+        if not cell.isascii() and not is_utf8(cell):
             raise InvalidTimerError(f"{column} {quoted(cell):.100} is not UTF-8: save the file as UTF-8")
-        if column == "headers" and cell:
-            fields |= {column: parse_object(b'{"headers":%b}' % cell.encode())["headers"]}
-        elif column == "delay" and _SECONDS.fullmatch(cell.strip()):
-            fields[column] = float(cell)
-        elif column in ("at", "delay") and cell:
-            fields[column] = cell.strip()  # spreadsheets and people write a space after the comma
+        if cell and column in _READ:
+            fields[column] = _READ[column](cell)
         elif cell or column == "value":
             fields[column] = cell
     return fields
+
+
+def _delay(cell: str) -> str | float | None:
+    return float(cell) if _SECONDS.fullmatch(cell.strip()) else _at(cell)
+
+
+def _at(cell: str) -> str | None:
+    return cell.strip() or None  # spreadsheets and people write a space after the comma
+
+
+def _headers_cell(cell: str) -> Any:
+    return parse_object(b'{"headers":%b}' % cell.encode())["headers"]
+
+
+_READ: dict[str, Callable[[str], Any]] = {"headers": _headers_cell, "delay": _delay, "at": _at}
+"""Column -> how a cell of it is read. All other ones are text."""
 
 
 def parse_object(text: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ If an expression repeats a rule of ``timers.wire``, a test compares both on the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from timers.wire import headers as h
@@ -150,9 +151,22 @@ def batchwise(call: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Callable[[Bat
     return mapped
 
 
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+"""From Spark 4.2 on the zone of instants must be given."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of batches of Arrow.
+
+    Raises:
+        Exception: of several classes: Arrow has no such type.
+    """
+    return pa.schema([pa.field(each.name, to_arrow_type(each.dataType, **_IN_UTC)) for each in schema.fields])
+
+
 def record_batch(rows: Iterable[Sequence[Any]], schema: StructType) -> pa.RecordBatch:
     """Rows as one Arrow batch. Headers may be (name, value) pairs; a batch without rows is allowed."""
-    arrow, columns = to_arrow_schema(schema), list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrow, columns = arrow_schema(schema), list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 

@@ -1,7 +1,7 @@
 """The private parts of PySpark, and the classes of Spark and Hadoop in its JVM, that the jobs use.
 
 No other module uses them (a house test). A new version of Spark may change them: each function says what does not work
-without it. ``make test-newer-spark`` runs the tests of all of them with a newer Spark.
+without it. ``make test-other-spark`` runs the tests of all of them with other versions of Spark.
 """
 
 from __future__ import annotations
@@ -85,6 +85,45 @@ def on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:
     jvm: Any = spark.sparkContext._jvm
     path = jvm.org.apache.hadoop.fs.Path(directory)
     return path, path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+
+def exists(spark: SparkSession, url: str) -> bool:
+    """Whether there is a file or a directory. Without it, an import reads a ledger that does not exist yet."""
+    path, files = on_storage(spark, url)
+    return bool(files.exists(path))
+
+
+def delete(spark: SparkSession, url: str) -> None:
+    """Delete a file or a directory, if it exists. Without it, rows that an earlier import has rejected stay."""
+    path, files = on_storage(spark, url)
+    files.delete(path, True)
+
+
+def write_text(spark: SparkSession, url: str, text: str) -> None:
+    """Write a small file. Without it, the mark of a run of an import would be a table, which costs seconds."""
+    path, files = on_storage(spark, url)
+    stream = files.create(path)
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()
+
+
+def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str]]:
+    """The name and the text of each file in a directory; none if it does not exist."""
+    path, files = on_storage(spark, directory)
+    if not files.exists(path):
+        return []
+    found = [status.getPath() for status in files.listStatus(path)]
+    jvm: Any = spark.sparkContext._jvm
+    texts = []
+    for each in found:
+        stream = files.open(each)
+        try:
+            texts.append((str(each.getName()), jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+        finally:
+            stream.close()
+    return texts
 
 
 # ---- streaming queries ----------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ _CSV_FILE = "CSV file:"
 
 _ADVICE = {
     r"S3A?FileSystem not found|No FileSystem for scheme \"s3": "Spark has no connector for s3a://. docs/spark.md, "
-    '"Checkpoints and tables on S3", has the option that brings it: --conf spark.jars.packages=...',
+    '"S3, EMR, Databricks", has the option that brings it: --conf spark.jars.packages=...',
     r"Permission denied|Mkdirs failed|AccessControlException|Read-only file system|[nN]ot a directory|"
     "ParentNotDirectoryException": "let this user write there, or name another directory",
     r"Java heap space|OutOfMemoryError|GC overhead limit": "Java has too little memory, by default 1 GB: "

@@ -63,9 +63,8 @@ def seal(secret: int, source: str, key: bytes | None, value: bytes | None, heade
 
 def framed(pieces: Iterable[bytes | None]) -> bytes:
     """Return pieces as one, each after its length, so that different lists of pieces give different bytes."""
-    return b"".join(
-        struct.pack(">i", -1) if piece is None else struct.pack(">i", len(piece)) + piece for piece in pieces
-    )
+    pack = struct.pack
+    return b"".join([pack(">i", -1) if piece is None else pack(">i", len(piece)) + piece for piece in pieces])
 
 
 def encode_cold(record: Any, source: str, due_s: int, secret: int) -> list[h.Header]:

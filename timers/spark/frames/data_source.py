@@ -25,7 +25,6 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType, VariantType
 
 from timers.client.config import Connection
@@ -118,12 +117,26 @@ def _writer(options: Mapping[str, str], schema: StructType, overwrite: bool, *, 
         raise SettingsError(f"there is no option {quoted(name)}: the options are {known}")
     if overwrite:
         raise SettingsError('timers cannot be overwritten: use mode("append")')
-    row_options = RowOptions(**rest)
+    texts: dict[str, Any] = rest
+    row_options = RowOptions(**texts)
     TimerColumns(_arrow_schema(schema), row_options)
-    publisher = Publisher(Connection.of(settings).for_ids(), thread="timers-spark")
-    publisher.open()
-    publisher.close()
+    _check_topic(settings)
     return TimersWriter(settings, row_options, None if is_stream else _now_ns())
+
+
+@lru_cache(maxsize=4)
+def _check_topic(settings: Settings) -> None:
+    """Check once in a process that the brokers answer, and that the topic of timers with ids exists. A stream makes a
+    writer for each micro-batch.
+
+    Raises:
+        TimersError: they do not, or it does not.
+    """
+    publisher = Publisher(Connection.of(settings).for_ids(), thread="timers-spark")
+    try:
+        publisher.open()
+    finally:
+        publisher.close()
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -134,12 +147,14 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     """
     import pyarrow as pa
 
+    from timers.spark.columns import arrow_schema
+
     fields = []
     for field in schema.fields:
         kind = None
         if not isinstance(field.dataType, VariantType):  # which Python gets as two columns of bytes
             with suppress(Exception):  # PySpark's errors for types that Arrow does not have are of several classes
-                kind = to_arrow_type(field.dataType)
+                kind = arrow_schema(StructType([field])).field(0).type
         if kind is None:
             shown = field.dataType.simpleString()
             raise SettingsError(f"column {quoted(field.name)} is of type {shown}: cast it, such as to string")

@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,8 @@ class RowOptions:
     """Key of callbacks of rows that name none; None: they have no key."""
     name: str | None = None
     """Begin of the ids of rows that have none. Equal rows have the same id then."""
+    gives_ids: bool = True
+    """Whether a request has an id of its hash. An import gives ids when it knows which rows are equal."""
     zone: str | None = None
     """Of times without an offset."""
     past: str = "refuse"
@@ -151,7 +154,7 @@ class TimerColumns:
                         raise InvalidTimerError("id is null: give each row an id, or the option name, for ids of rows")
                     when = due_s if delay is None else f"+{delay}"
                     digits = row_hash(when, topic, key, _checked(value) or b"", pairs)
-                    id = f"{name}-{digits}"
+                    id = f"{name}-{digits}" if self._options.gives_ids else None
                 yield TimerRow(
                     TimerRequest(topic, key, _checked(value) or b"", due_s, None, pairs, None, _checked(id)),
                     digits,
@@ -209,7 +212,7 @@ def _check_names(names: Sequence[str], options: RowOptions) -> None:
             index = " (pandas writes its index so: index=False leaves it out)" if not name else ""
             raise SettingsError(
                 f"column {quoted(name):.100} is no field of a timer{index}: {meant}{expected}. Rename it, or leave it "
-                "out"
+                "out (an import does so with --ignore-column NAME)"
             )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -239,6 +242,8 @@ def _reader(name: str, kind: pa.DataType, zone: str | None) -> _Read:
     plain = _plain_type(kind)
     if pa.types.is_null(plain):
         return lambda array: [None] * len(array)
+    if name == "id" and isinstance(kind, pa.UuidType):
+        return lambda array: [None if each is None else str(UUID(bytes=each)) for each in _bytes(_plain(array))]
     read, expected = _READERS[name](plain, zone)
     if read is None:
         raise SettingsError(f"column {name} is of type {kind}: expected is {expected}")

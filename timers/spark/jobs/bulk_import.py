@@ -1,39 +1,42 @@
 """``timers spark import``: imports timers from files, each once, even if the same files are imported again.
 
-The id of a timer is computed from its row, so it is the same in each run. A ledger of Delta tables contains the ids
-that were sent: such an id is not sent again, whether its timer has fired or not. A run records its begin in the ledger,
-with the end of the topic at that time, and its end once its ids are in the ledger. If a run was interrupted, the next
-run first reads from the topic which ids it had sent. If Spark repeats a task within a run, as after the loss of an
-executor, it sends ids again: their requests have a condition, so that workers ignore the second ones.
+The id of a timer is computed from its row, or is that of its row, so it is the same in each run. A ledger contains the
+ids that were sent: such an id is not sent again, whether its timer has fired or not. A run leaves a mark in the ledger,
+with the end of the topic at its begin, until its ids are in the ledger. If a run was interrupted, the next run first
+reads from the topic which ids it had sent. If Spark repeats a task within a run, as after the loss of an executor, it
+sends ids again: their requests have a condition, so that workers ignore the second ones.
 """
 
 from __future__ import annotations
 
+import fcntl
+import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from time import monotonic
 
-from delta.tables import DeltaTable
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
-from timers.errors import SettingsError
+from timers.core.printable import quoted
+from timers.errors import SettingsError, TimersError
 from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.spark import kafka, rows
-from timers.spark.columns import schema
-from timers.spark.rows import RowFiles
+from timers.spark import jvm, kafka
+from timers.spark.columns import header, schema
+from timers.spark.frames.rows import ENTRY, RowFiles, local_path, opened
 from timers.spark.session import described
-from timers.spark.storage import BEGUN, DONE, Kept, Steps, table_at
+from timers.spark.storage import Kept, table_at
+from timers.wire import headers as h
 
-LEDGER = schema("id string, due_s bigint, run string")
-"""A timer that was sent. ``due_s`` is null if an interrupted run sent it."""
-
-RUNS = schema("run string, state string, starts string")
-"""A run: a row for its begin and one for its end (:class:`timers.spark.storage.Steps`). ``starts``, in the row of the
-begin, is JSON: where the topic ended then."""
+_PROGRESS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -43,36 +46,45 @@ class Import:
     settings: Settings
     files: RowFiles
     name: str
-    """Part of each id."""
+    """Part of each id that is computed."""
     ledger: str
     """Path of the ledger, the same for all runs of an import."""
     rejects: str
     """Path for the rows that are not valid timers."""
-    as_base64: bool = False
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of a run: numbers of rows."""
+    """Result of a run: numbers of rows, and what is due."""
 
     rows: int
     rejected: int
     known: int
     """Sent by an earlier run."""
     sent: int
+    """Or in a dry run what would be sent; the further fields are those of a dry run."""
+    first_due_s: int | None = None
+    last_due_s: int | None = None
+    hours: tuple[tuple[int, int], ...] = ()
+    """(epoch second of an hour, timers that are due in it)"""
 
 
-def run(spark: SparkSession, job: Import, say: Callable[[str], None]) -> Imported:
+def run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], None]) -> Imported:
     """Import the rows that no earlier run has imported.
 
+    Args:
+        now_ns: epoch nanoseconds from which delays count, and before which a row is past.
+
     Raises:
-        SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column or have an unknown one.
+        SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column or have an unknown one, or
+            an id comes twice.
     """
-    with Kept() as kept, described(spark, f"timers import: {job.name}"):
-        return _run(spark, job, say, kept)
+    with Kept() as kept, described(spark, f"timers import: {job.name}"), _alone(job.ledger, say):
+        return _run(spark, job, now_ns, say, kept)
 
 
-def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kept) -> Imported:
+def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], None], kept: Kept) -> Imported:
     topic = job.settings.id_topic
     if not topic:
         raise SettingsError("TIMERS_ID_TOPIC is empty: imported timers have ids; unset it, so that they have a topic")
@@ -83,55 +95,114 @@ def _run(spark: SparkSession, job: Import, say: Callable[[str], None], kept: Kep
             "on Spark), which creates it"
         )
     ledger = ImportLedger(spark, job.ledger)
-    for interrupted, _, starts in ledger.runs.unfinished():
-        left = topics.remaining(kafka.from_json(starts))
-        found = ledger.add(interrupted, _in_topic(spark, job, left.starts, left.ends))
-        ledger.runs.add(interrupted, DONE, None)
-        say(f"an interrupted run had sent {counted(found, 'timer')}")
-        if left.deleted:
-            say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
-    limit_bytes, encoding = job.settings.max_request_bytes, job.files.encoding_read
-    read = rows.entries(job.files.read(spark), limit_bytes, as_base64=job.as_base64, encoding=encoding)
-    read = kept.on_disk(read)
-    total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
+    if not job.dry_run:
+        for interrupted, starts in ledger.unfinished():
+            left = topics.remaining(kafka.from_json(starts))
+            in_topic, known = _in_topic(spark, job, left.starts, left.ends), ledger.sent()
+            if known is not None:
+                in_topic = in_topic.join(known, "id", "left_anti")
+            in_topic = kept.on_disk(in_topic)
+            number = in_topic.count()
+            ledger.add(interrupted, in_topic)
+            ledger.end(interrupted)
+            say(f"an interrupted run had sent {counted(number, 'timer')}")
+            if left.deleted:
+                say(f"its topic has lost {counted(left.deleted, 'record')} since; timers in these are sent again")
+    with _told(spark, say, "reading"):
+        read = kept.on_disk(entries(spark, job.files, job.settings.max_request_bytes, now_ns))
+        found_rows = _looked_at(read)
+    total, rejected = found_rows.rows, found_rows.rejected
     say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
-    read.where("reason is not null").select("reason", "row", "file").write.mode("overwrite").json(job.rejects)
-    requests = numbered(read, job.name)
-    fresh = kept.on_disk(requests.join(ledger.sent(), "id", "left_anti"))
-    count = fresh.count()
+    if rejected:
+        read.where("row is not null").select("row").write.mode("overwrite").text(job.rejects)
+    else:
+        jvm.delete(spark, job.rejects)
+    requests = numbered(read, job.name, is_each_once=found_rows.is_each_once)
+    known = ledger.sent()
+    count = total - rejected
+    if known is not None:
+        requests = kept.on_disk(requests.join(known, "id", "left_anti"))
+        count = requests.count()
+    result = Imported(total, rejected, total - rejected - count, count)
+    if job.dry_run:
+        first_s, last_s = requests.agg(F.min("due_s"), F.max("due_s")).collect()[0]
+        hours = requests.groupBy((F.floor(F.col("due_s") / 3600) * 3600).alias("hour")).count().orderBy("hour")
+        by_hour = tuple((hour, number) for hour, number in hours.collect())
+        return replace(result, first_due_s=first_s, last_due_s=last_s, hours=by_hour)
     if count:
-        name = uuid.uuid4().hex
-        ledger.runs.add(name, BEGUN, kafka.as_json(topics.ends([topic])))
-        _send(fresh, job.settings, topic)
-        ledger.add(name, fresh)
-        ledger.runs.add(name, DONE, None)
-    say(f"{counted(count, 'timer')} sent, {total - rejected - count:,} were sent before")
-    return Imported(total, rejected, total - rejected - count, count)
+        name, begin = uuid.uuid4().hex, topics.ends([topic])
+        ledger.begin(name, kafka.as_json(begin))
+        with _told(spark, say, "sending", lambda: _sum(topics.ends([topic])) - _sum(begin)):
+            _send(requests, job.settings, topic)
+        ledger.add(name, requests)
+        ledger.end(name)
+    say(f"{counted(count, 'timer')} sent, {result.known:,} were sent before")
+    return result
 
 
-def numbered(entries: DataFrame, name: str) -> DataFrame:
-    """Valid rows (:data:`timers.spark.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers``. Equal
-    rows get different numbers, because each row is a timer."""
-    alike = (
-        entries.where("reason is null")
-        .groupBy("content")
-        .agg(F.count(F.lit(1)).alias("times"), *(F.first(each).alias(each) for each in ("due_s", "value", "headers")))
-    )
-    each = alike.withColumn("number", F.explode(F.sequence(F.lit(1), F.col("times"))))
-    id = F.concat_ws("-", F.lit(name), "content", F.col("number").cast("string"))
-    return each.select(id.alias("id"), "due_s", "value", "headers")
+@dataclass(frozen=True)
+class _Found:
+    rows: int
+    rejected: int
+    is_each_once: bool
+    """Whether no two rows are equal."""
+
+
+def _looked_at(read: DataFrame) -> _Found:
+    """Count the rows, and those that are equal.
+
+    Raises:
+        SettingsError: two rows have the same id.
+    """
+    alike = read.groupBy("content", "id").agg(F.count(F.lit(1)).alias("times"))
+    is_reject = F.col("content").isNull() & F.col("id").isNull()
+    twice = F.when(F.col("times") > 1, F.col("id"))
+    most = F.max(F.when(~is_reject, F.col("times")))
+    row = alike.agg(F.sum("times"), F.sum(F.when(is_reject, F.col("times"))), most, F.min(twice)).collect()[0]
+    total, rejected, times, id = row
+    if id is not None:
+        raise SettingsError(f"the id {quoted(id)} is there twice: give each row an id of its own; nothing was sent")
+    return _Found(total or 0, rejected or 0, (times or 0) <= 1)
+
+
+def numbered(entries: DataFrame, name: str, *, is_each_once: bool) -> DataFrame:
+    """Valid rows (:data:`timers.spark.frames.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers``.
+    Equal rows get different numbers, because each row is a timer."""
+    number = F.lit(1) if is_each_once else F.row_number().over(Window.partitionBy("content").orderBy("value"))
+    id = F.coalesce("id", F.concat_ws("-", F.lit(name), "content", number.cast("string")))
+    return entries.where("row is null").select(id.alias("id"), "due_s", "value", "headers")
 
 
 # ---- read ------------------------------------------------------------------------------------------------------------
 
 
+def entries(spark: SparkSession, files: RowFiles, most_bytes: int, now_ns: int) -> DataFrame:
+    """The rows of files in the shape of :data:`timers.spark.frames.rows.ENTRY`: a task reads whole files."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for url, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                with opened(url, content) as file:
+                    yield from files.entries(url, file, now_ns, most_bytes)
+
+    if files.urls is not None:
+        places = [(url, None) for url in files.urls]
+        found = spark.createDataFrame(places, schema("path string, content binary")).repartition(len(places))
+    else:
+        found = spark.read.format("binaryFile").load([*files.paths]).select("path", "content")
+    return found.mapInArrow(read, ENTRY)
+
+
 def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:
-    """Ids of imports in a range of the topic: ``id``, ``due_s`` (null). Also those of imports with another name: they
-    may share the ledger, and the interrupted run may be one of them."""
-    key = F.col("key").cast("string")
+    """Ids in a range of the topic: ``id``, ``due_s`` (null). Also those of other imports, which may share the ledger,
+    and of other programs that send with a condition: an id that is there would not be set again."""
     records = kafka.read(spark, job.settings, starts, ends)
-    ours = records.where(key.rlike(rf"^.+-[0-9a-f]{{{rows.HASH_DIGITS}}}-[0-9]+\z"))
-    return ours.select(key.alias("id"), F.lit(None).cast("long").alias("due_s")).distinct()
+    ids = F.col("key").cast("string")
+    return (
+        records.where(header(h.TIMER_IF).isNotNull())
+        .select(ids.alias("id"), F.lit(None).cast("long").alias("due_s"))
+        .distinct()
+    )
 
 
 # ---- write -----------------------------------------------------------------------------------------------------------
@@ -151,29 +222,89 @@ def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
 
 
 class ImportLedger:
-    """The timers that were sent and the runs that sent them, in two Delta tables below one path.
+    """The timers that were sent, as files of Parquet, and a file for each run that has begun and not ended.
 
-    Only one import may run at a time.
-
-    Attributes:
-        runs: in the shape of :data:`RUNS`. A run ends when the ledger contains all its ids.
+    The files have the columns ``id``, ``due_s`` (null if an interrupted run sent it) and ``run``. A run ends when they
+    have all its ids; so no table with transactions is needed, whose start costs seconds. Earlier versions had one.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._sent, runs = table_at(path, "sent"), table_at(path, "runs")
-        for table, columns in ((self._sent, LEDGER), (runs, RUNS)):
-            DeltaTable.createIfNotExists(spark).location(table).addColumns(columns).execute()
-        self.runs = Steps(spark, runs, RUNS)
+        self._ids, self._table, self._begun = (table_at(path, name) for name in ("ids", "sent", "begun"))
 
-    def sent(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self._sent).select("id")
+    def unfinished(self) -> list[tuple[str, str]]:
+        """The runs that have begun and not ended: name, and where the topic ended at its begin, as JSON."""
+        return jvm.read_texts(self._spark, self._begun)
 
-    def add(self, run: str, ids: DataFrame) -> int:
-        """Record sent ids that the ledger does not contain yet, and return their number."""
-        fresh = ids.select("id", "due_s").join(self.sent(), "id", "left_anti").withColumn("run", F.lit(run))
-        with Kept() as kept:
-            fresh = kept.on_disk(fresh)
-            count = fresh.count()
-            fresh.write.format("delta").mode("append").save(self._sent)
-        return count
+    def begin(self, run: str, starts: str) -> None:
+        jvm.write_text(self._spark, f"{self._begun}/{run}", starts)
+
+    def end(self, run: str) -> None:
+        jvm.delete(self._spark, f"{self._begun}/{run}")
+
+    def sent(self) -> DataFrame | None:
+        """The ids that were sent; None: none was."""
+        parts = []
+        if jvm.exists(self._spark, self._ids):
+            parts.append(self._spark.read.schema("id string").parquet(self._ids))
+        if jvm.exists(self._spark, f"{self._table}/_delta_log"):
+            parts.append(self._spark.read.format("delta").load(self._table).select("id"))
+        return reduce(DataFrame.unionByName, parts) if parts else None
+
+    def add(self, run: str, ids: DataFrame) -> None:
+        """Record ids that were sent, and that the ledger does not contain."""
+        fresh = ids.select("id", "due_s").withColumn("run", F.lit(run))
+        fresh.write.mode("append").parquet(self._ids)
+
+
+@contextmanager
+def _alone(ledger: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other import on this machine uses a ledger. One that is killed gives way at once.
+
+    Imports on several machines send the same ids, so that workers ignore the second ones.
+    """
+    path = local_path(ledger)
+    if path is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say(f"another import uses the ledger {path}: waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _told(
+    spark: SparkSession, say: Callable[[str], None], what: str, sent: Callable[[], int] | None = None
+) -> Iterator[None]:
+    """Say every 10 s how far the jobs in the block are.
+
+    Args:
+        sent: returns how many records are on the topic since the block began.
+    """
+    tracker, over, begin = spark.sparkContext.statusTracker(), threading.Event(), monotonic()
+
+    def tell() -> None:
+        while not over.wait(_PROGRESS_S):
+            with suppress(*jvm.ERRORS, TimersError, OSError):  # the job itself reports what is wrong
+                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+                tasks = [(each.numCompletedTasks, each.numTasks) for each in stages if each is not None]
+                done = "" if not tasks else f", {sum(n for n, _ in tasks)} of {sum(n for _, n in tasks)} tasks done"
+                number = "" if sent is None else f", {counted(sent(), 'timer')} on the topic"
+                say(f"{what} for {monotonic() - begin:.0f} s{done}{number}")
+
+    thread = threading.Thread(target=tell, name="timers-import-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _sum(offsets: Offsets) -> int:
+    return sum(sum(of.values()) for of in offsets.values())

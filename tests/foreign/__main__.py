@@ -31,7 +31,7 @@ from tests.harness.system import System
 from timers.cli.broker import EmbeddedBroker
 from timers.wire.key_partition import partition_of
 
-SENT = 1000
+SENT = 300
 PLACES = 6
 """Partitions: with a power of two, one client's default is right by chance."""
 

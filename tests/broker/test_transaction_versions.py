@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +21,18 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ReadPartition
 
 from tests.harness.cluster import client_settings
+from tests.harness.constants import Constants
 from tests.harness.scrape import health, scrape
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in
+from timers.cli.broker import EmbeddedBroker, jars, process
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.errors import Fenced
+from timers.kafka.aiokafka_internals import broker_answers
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.machines.firing.producer import TransactionalProducer
+from timers.process import java
 from timers.process.partition_metrics import PartitionMetrics
 
 pytestmark = pytest.mark.broker
@@ -203,6 +208,36 @@ def test_a_machine_goes_on_when_an_id_has_no_more_epochs(system: System, loop: P
     machine.producer.open()
     assert machine.committed() == list(range(value + 10)), "nothing is lost, and nothing is there twice"
     machine.producer.close()
+
+
+def set_version(broker: EmbeddedBroker, address: str, version: int) -> None:
+    """Finalize ``transaction.version``."""
+    action = "upgrade" if version == 2 else "downgrade"
+    options = "--bootstrap-server", address, action, "--feature", f"transaction.version={version}"
+    command = "org.apache.kafka.tools.FeatureCommand"
+    done = process.run(java.for_broker(), jars.KAFKA.ensure(None), broker.directory, command, *options)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_machine_follows_the_version_of_the_cluster(
+    own_broker: EmbeddedBroker, tmp_path: Path, loop: ProducerLoop, constants: Constants
+) -> None:
+    constants(broker_answers, VERSION_S=0.0, FRESH_S=0.0)
+    address = own_broker.start()
+    system = System(address, tmp_path / "app")
+    machine, count = Machine(system, loop, "auto"), 0
+    for version in (1, 2, 1):
+        set_version(own_broker, address, version)
+        for _ in range(100):  # the controller answers before the broker knows it
+            count += 5
+            machine.commit_all(count)
+            if machine.metrics.transaction_version == version:
+                break
+        assert machine.metrics.transaction_version == version
+    for partition in range(PARTITIONS):
+        assert machine.committed(partition) == list(range(count)), f"partition {partition}"
+    machine.producer.close()
+    system.close()
 
 
 def test_a_worker_says_which_version_its_machines_use(system: System) -> None:

@@ -47,6 +47,11 @@ def list_of(items: dict[str, Any], description: str = "", **more: Any) -> dict[s
     return _array(description, items=items, **more)
 
 
+def map_of(values: dict[str, Any], description: str) -> dict[str, Any]:
+    """The schema of an object whose names are not known before."""
+    return {"type": "object", "additionalProperties": values, "description": description}
+
+
 def reference(name: str) -> dict[str, Any]:
     """A reference to one of :data:`SCHEMAS`."""
     return {"$ref": f"#/components/schemas/{name}"}
@@ -142,6 +147,18 @@ _POINT = object_of(
         "pending": number("timers that wait at its end"),
         "overdue_s": {"type": "number", "description": "longest time for which a stored timer was due"},
         "memory_bytes": number("resident memory of the worker; 0: not known"),
+    }
+)
+
+_WAY = object_of(
+    {
+        "timers": number(),
+        "p50_s": nullable({"type": "number"}),
+        "p99_s": nullable({"type": "number"}),
+        "buckets": list_of(
+            {"type": "array", "prefixItems": [nullable({"type": "number"}), number()], "items": False},
+            "upper bound in seconds, null for the last one, and timers up to it",
+        ),
     }
 )
 
@@ -278,7 +295,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "sample": list_of(reference("Timer"), "the first ten"),
             "missing": _MISSING,
             "confirm": string("send it with the same filter to cancel them"),
-            "verdicts": anything("verdict -> timers of this step"),
+            "verdicts": map_of(number(), "verdict -> timers of this step"),
             "next": nullable(string("the next step"), "null: all are cancelled"),
         },
         (),
@@ -331,7 +348,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "requests": number("requests that match and can be published, of those that were read"),
             "overdue": number("those of them that fire at once"),
-            "left_out": anything("reason -> dead letters that are not retried"),
+            "left_out": map_of(number(), "reason -> dead letters that are not retried"),
             "published": number("requests that were published"),
             "more": boolean("it ended early: there may be more than it says. To go on, send `confirm`"),
             "retried": list_of(anything(), "the first hundred"),
@@ -393,12 +410,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                         "by": string("who gave the command"),
                         "why": string("why"),
                         "waits_for": list_of(string(), "partitions that have not taken the newest command"),
-                        "machines": anything("partition -> number of the newest command that it has taken"),
+                        "machines": map_of(number(), "partition -> number of the newest command that it has taken"),
                     }
                 )
             ),
             "below": list_of(string(), "partitions below feature level 10, which take no commands"),
-            "unreadable": anything("callback topic -> why its record cannot be read"),
+            "unreadable": map_of(string(), "callback topic -> why its record cannot be read"),
         }
     ),
     "Workers": object_of(
@@ -423,8 +440,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "Lateness": object_of(
         {
-            "ways": anything("way of firing -> since the workers' starts: number, p50, p99, buckets"),
-            "missing": list_of(anything(), "workers that did not answer, and why"),
+            "ways": map_of(_WAY, "way of firing -> its lags since the workers' starts"),
+            "missing": list_of(object_of({"worker": string(), "reason": string()}), "workers that did not answer"),
         }
     ),
     "Figures": object_of(
@@ -461,7 +478,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "QueueList": object_of(
         {
             "queues": list_of(reference("Queue")),
-            "missing": list_of(anything(), "queues that were not read, and why"),
+            "missing": list_of(object_of({"queue": string(), "reason": string()}), "queues that were not read"),
         }
     ),
     "PastFirings": object_of(

@@ -109,10 +109,10 @@ def test_a_disk_that_stalls_holds_one_thread_and_no_other(path: Path, monkeypatc
     worker, goes_on = Worker(path), threading.Event()
     append, written = worker.figures._append, list[int]()
 
-    def slow(lines: Any, kept: Any) -> None:
+    def slow(path: Path, lines: Any, kept: Any) -> None:
         assert goes_on.wait(30)
         written.append(len(lines))
-        append(lines, kept)
+        append(path, lines, kept)
 
     monkeypatch.setattr(worker.figures, "_append", slow)
     before = threading.active_count()
@@ -132,8 +132,22 @@ def test_memory_and_file_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch
         way.observe_all([(bound, 1_000_000) for bound in way.bounds])
     monkeypatch.setattr(past_figures, "call_in_thread", lambda _name, call, *args: call(*args))
     monkeypatch.setattr(worker.figures, "_writing", None)
-    monkeypatch.setattr(PastFigures, "_write", lambda self, line: self._append([line], [*self._coarse]))
+    monkeypatch.setattr(PastFigures, "_write", lambda self, line: self._append(path, [line], [*self._coarse]))
     worker.step(DAY_S // STEP_S + 100)
     kept = sum(len(line) for of in (worker.figures._fine, worker.figures._coarse) for _, line in of)
     assert kept < 2 * MOST_BYTES and len(worker.figures.page(0, {})) < 2 * MOST_BYTES
     assert path.stat().st_size <= MOST_BYTES
+
+
+def test_steps_of_other_lengths_are_said_and_a_page_begins_where_it_is_told_to() -> None:
+    now_s = 1_900_000_000.0
+    figures = PastFigures(None, lambda: now_s)
+    figures.load()
+    for fired, seconds in ((0, 5), (10, 7), (30, 1), (31, 400)):
+        now_s += seconds
+        figures.note({"fired": fired}, STATE)
+    points = json.loads(figures.page(past_figures.since("x"), {}))["points"]
+    assert [(each["s"], each["counts"]["fired"]) for each in points] == [(7, 10), (1, 20), (60, 1)]
+    assert len(json.loads(figures.page(past_figures.since(str(points[0]["at"])), {}))["points"]) == 2
+    for wrong in ("", "-1", "1" * 12, "\u0663", "nan"):
+        assert past_figures.since(wrong) == 0

@@ -202,3 +202,17 @@ def test_shared_metrics_are_those_of_a_worker() -> None:
     assert all(workers[entry.name_and_labels] == (entry.help, entry.kind) for entry in SHARED)
     with served(Monitor("hold", 10), 0, "127.0.0.1") as port:
         assert "\ntimers_fired_total " not in get(port, "/metrics")[1]
+
+
+def test_an_engine_keeps_its_figures_while_it_works() -> None:
+    clock = Clock()
+    monitor = Monitor("engine", 1, clock)
+    monitor.needs_ticks()
+    monitor.engine = EngineCounts()
+    for _ in range(12):
+        clock.now_s += 1
+        monitor.ticked(int(1_900_000_000_000 + 1000 * clock.now_s))
+        monitor.engine.add(Total({"fired": 10}, {TP: (7, None)}, True, {}, ()))
+        monitor.ended(10, 0.1)
+    points = json.loads(monitor.past_figures.page(0, {}))["points"]
+    assert [(each["s"], each["counts"]["fired"], each["pending"]) for each in points] == [(5, 50, 7), (5, 50, 7)]

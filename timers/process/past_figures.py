@@ -30,21 +30,22 @@ _FINE, _COARSE = 3600 // STEP_S, DAY_S // MINUTE_S
 MOST_BYTES = 1024 * 1024
 """A file that is longer is written anew, with the last day only: 1440 lines of up to 600 bytes."""
 
-_LONGEST_LINE = 8192
+_LONGEST_LINE, _MOST_DIGITS = 8192, 11
 
 
 class PastFigures:
     """Keeps the points. Its owner calls :meth:`note` each :data:`STEP_S`, in one thread.
 
     Args:
-        path: of the file; it need not exist.
+        path: of the file, which need not exist; None: only in memory.
         now_s: returns epoch seconds.
     """
 
-    def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
+    def __init__(self, path: Path | None, now_s: Callable[[], float]) -> None:
         self._path = path
         self._now_s = now_s
         self._totals: Mapping[str, float] | None = None
+        self._noted_s = 0.0
         self._fine: deque[tuple[int, bytes]] = deque(maxlen=_FINE)
         self._coarse: deque[tuple[int, bytes]] = deque(maxlen=_COARSE)
         self._minute: dict[str, Any] | None = None
@@ -55,6 +56,8 @@ class PastFigures:
         """Read what an earlier process of this worker has written. A file that cannot be read, or that another program
         has written, is as an empty one. Blocks: call it in a thread."""
         since_s, lines = self._now_s() - DAY_S, list[bytes]()
+        if self._path is None:
+            return
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(max(0, self._path.stat().st_size - MOST_BYTES))
             lines = file.read(MOST_BYTES).split(b"\n")
@@ -69,10 +72,16 @@ class PastFigures:
             state: such as ``pending``.
         """
         before, self._totals = self._totals, totals
+        noted_s, self._noted_s = self._noted_s, self._now_s()
         if before is None:
             return
-        now_s = int(self._now_s())
-        point: dict[str, Any] = {"at": now_s, "s": STEP_S, "counts": subtracted(totals, before), **state}
+        now_s, seconds = int(self._noted_s), round(self._noted_s - noted_s)
+        point: dict[str, Any] = {
+            "at": now_s,
+            "s": min(max(1, seconds), MINUTE_S),
+            "counts": subtracted(totals, before),
+            **state,
+        }
         self._fine.append((now_s, _line(point)))
         self._minute = minute = point if self._minute is None else _one(self._minute, point)
         if minute["s"] >= MINUTE_S:
@@ -94,22 +103,30 @@ class PastFigures:
 
     def _write(self, line: bytes) -> None:
         """Append a line, in a thread, unless earlier ones are still being written."""
+        if self._path is None:
+            return
         self._unwritten = [*self._unwritten, line][-_COARSE:]
         if self._writing is None or self._writing.done():
             lines, self._unwritten = self._unwritten, []
-            self._writing = call_in_thread("timers-past-figures", self._append, lines, [*self._coarse])
+            self._writing = call_in_thread("timers-past-figures", self._append, self._path, lines, [*self._coarse])
 
-    def _append(self, lines: Sequence[bytes], kept: Sequence[tuple[int, bytes]]) -> None:
+    @staticmethod
+    def _append(path: Path, lines: Sequence[bytes], kept: Sequence[tuple[int, bytes]]) -> None:
         try:
-            if self._path.exists() and self._path.stat().st_size > MOST_BYTES:
-                anew = self._path.with_suffix(".new")
+            if path.exists() and path.stat().st_size > MOST_BYTES:
+                anew = path.with_suffix(".new")
                 anew.write_bytes(b"".join(line + b"\n" for _, line in kept))
-                anew.replace(self._path)
+                anew.replace(path)
                 return
-            with self._path.open("ab") as file:
+            with path.open("ab") as file:
                 file.write(b"".join(line + b"\n" for line in lines))
         except OSError as error:
             logger.debug("the figures of the last minutes are not written: %s", error)
+
+
+def since(text: str) -> int:
+    """The epoch second that a caller gave; 0, the beginning, for another text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def _line(point: Mapping[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import reduce
@@ -15,8 +16,10 @@ from timers.core.ports import MISSED_REASONS
 from timers.core.timer import TopicPartition
 from timers.machines.machine_parts import BUILT
 from timers.process import partition_metrics
+from timers.process.clock import Clock
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, encoder, registry
+from timers.process.past_figures import STEP_S, PastFigures, since
 from timers.spark import jvm
 from timers.spark.totals import Snapshot, Total
 from timers.wire.dead_letter import CODES
@@ -60,6 +63,13 @@ class EngineCounts:
         known = self.snapshots
         self.snapshots = {**known, **{tp: _latest(known.get(tp), each) for tp, each in counted.snapshots.items()}}
 
+    def present(self, now_s: float | None) -> dict[str, float]:
+        """What waits as of the last micro-batches, for the figures of the last day."""
+        due = [due_s for _, due_s in self.waiting.values() if due_s is not None]
+        overdue_s = max(0.0, now_s - min(due)) if due and now_s is not None else 0.0
+        pending = sum(pending for pending, _ in self.waiting.values())
+        return {"pending": pending, "overdue_s": round(overdue_s, 1), "memory_bytes": 0}
+
     def numbers(self) -> Mapping[str, float]:
         """The totals, with those of the driver."""
         return reduce(added, (each.numbers() for each in self._in_driver()), self._numbers)
@@ -81,6 +91,7 @@ class Monitor:
         took_s: duration of the last micro-batch.
         behind: records that the job has not read; None if it does not know.
         engine: what an engine has fired; None: the job fires nothing.
+        past_figures: of the last day of an engine, since the start of its driver.
         taken: returns who has the group of an engine if other programs have it, a sentence; else an empty text.
 
     Args:
@@ -99,6 +110,9 @@ class Monitor:
         self._now_s = now_s
         self._seen_s = now_s()
         self._has_begun = False
+        self._noted_s = -math.inf
+        clock = Clock()
+        self.past_figures = PastFigures(None, lambda: self.broker_now_s() or clock.now_s())
         self._tick: tuple[int, float] | None = None
         """The newest tick that counts, in epoch ms, and when it came; None: the job needs no ticks."""
 
@@ -121,6 +135,9 @@ class Monitor:
         """The job has looked for records and found none."""
         self._seen_s = self._now_s()
         self._has_begun = True
+        if self.engine is not None and self._seen_s - self._noted_s >= STEP_S:
+            self._noted_s, now_s = self._seen_s, self.broker_now_s()
+            self.past_figures.note(self.engine.numbers(), self.engine.present(now_s))
 
     def age_s(self) -> float:
         """Seconds since the last micro-batch, or since the job last looked for records."""
@@ -218,6 +235,11 @@ def register(
     async def partitions(*_: object) -> web.Response:
         firing = [] if any(monitor.idle()) else sorted(partition_name(*tp) for tp in machines.runners)
         return answer([], {"red": {}, "firing": firing, "request_partitions": machines.partitions})
+
+    @page("/figures")
+    async def figures(_: object, request: web.Request) -> web.Response:
+        kept = monitor.past_figures.page(since(request.query.get("since", "")), origin)
+        return web.Response(body=kept, content_type="application/json")
 
     @page("/metrics")
     async def scrape(_: object, request: web.Request) -> web.Response:

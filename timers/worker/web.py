@@ -9,6 +9,7 @@ from typing import Any
 
 from timers.kafka.own_topics import NOTE, WARNING
 from timers.process.metrics import encoder, registry
+from timers.process.past_figures import since
 from timers.wire.topics import partition_name
 from timers.wire.zones import zone_data_version
 from timers.worker import health
@@ -16,7 +17,6 @@ from timers.worker.health import WorkerStatus
 from timers.worker.metrics import METRICS
 
 UNAVAILABLE = 503
-_DIGITS = 12
 
 
 def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
@@ -71,13 +71,13 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
 
     @page("/figures")
     async def figures(web: Any, request: Any) -> Any:
-        since = request.query.get("since", "")
-        since_s = int(since) if since.isdecimal() and len(since) < _DIGITS else 0
         origin = {"app": status.settings.app_id, "cluster": status.cluster_id}
         kept = status.past_figures
         if kept is None:
             return web.json({"error": "the worker is starting"}, status=UNAVAILABLE)
-        return web.bytes(kept.page(since_s, origin), headers={"Content-Type": "application/json"})
+        return web.bytes(
+            kept.page(since(request.query.get("since", "")), origin), headers={"Content-Type": "application/json"}
+        )
 
     @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:

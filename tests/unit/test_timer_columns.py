@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +15,11 @@ import pytest
 
 from timers.client.request import Encoder, TimerRequest
 from timers.errors import InvalidTimerError, SettingsError
+from timers.spark.frames import data_source
 from timers.spark.frames.timer_columns import RowOptions, TimerColumns, TimerRow, row_hash
 from timers.wire.formats import RequestRecord, future_by_id
 
+ROOT = Path(__file__).parents[2]
 DUE = 1_893_456_000
 """2030-01-01T00:00:00Z"""
 
@@ -119,17 +124,16 @@ def test_a_wrong_due_time_gets_a_sentence(due: pa.Array, sentence: str) -> None:
         raise AssertionError(refused(due=due))
 
 
-def test_delays_count_from_the_write_and_have_ids_of_their_own() -> None:
+def test_delays_count_from_the_write_and_need_ids() -> None:
     now_s = NOW_NS // 10**9
     for delay in (pa.array([900]), pa.array([899.5]), pa.array(["15m"]), pa.array([timedelta(minutes=15)])):
-        assert [each.at for each in requests(delay=delay)] == [now_s + 900]
-    later = TimerColumns(pa.schema([("delay", pa.int64())]), NAMED)
-    batch = pa.RecordBatch.from_pydict({"delay": [900]})
-    ids = [[row.request.id for row in later.rows(batch, now)] for now in (NOW_NS, 2 * NOW_NS)]  # type: ignore[union-attr]
-    assert ids[0] == ids[1], "a task that runs again must not set another timer"
-    assert [each.at for each in requests(due=[DUE, None], delay=[None, 5])] == [DUE, now_s + 5]
-    assert "two due times" in refused(due=[DUE], delay=[5])
-    assert "is not a duration" in refused(delay=["soon"])
+        assert [each.at for each in requests(delay=delay, id=["a"])] == [now_s + 900]
+    assert [each.at for each in requests(due=[DUE, None], delay=[None, 5], id=["a", "b"])] == [DUE, now_s + 5]
+    assert "two due times" in refused(due=[DUE], delay=[5], id=["a"])
+    assert "is not a duration" in refused(delay=["soon"], id=["a"])
+    another_day = "the same row of another day is another timer"
+    assert another_day in refused(delay=[5])
+    assert another_day in refused(delay=[5], id=pa.array([None], pa.string()))
 
 
 def test_past_rows_fire_if_told() -> None:
@@ -240,3 +244,61 @@ def test_a_wrong_schema_gets_a_sentence(columns: dict[str, Any], options: dict[s
 
 def test_the_index_of_a_filtered_frame_is_left_out() -> None:
     assert len(requests(due=[DUE], __index_level_0__=[3])) == 1
+
+
+def test_an_instant_is_one_text_whatever_the_zone_of_the_session_is() -> None:
+    kinds = [pa.timestamp("us", "UTC"), pa.timestamp("us", "Asia/Tokyo")]
+    texts = {requests(value=pa.array([INSTANT], kind))[0].value for kind in kinds}
+    texts |= {requests(value=pa.array([{"at": INSTANT}], pa.struct({"at": kind})))[0].value for kind in kinds}
+    assert texts == {b"2030-01-01T00:00:00+00:00", b'{"at":"2030-01-01T00:00:00+00:00"}'}
+
+
+def test_a_time_before_2002_can_be_sent() -> None:
+    (row,) = rows(RowOptions(name="n", topic="t", past="fire"), due=pa.array([5], pa.timestamp("s", "UTC")))
+    assert isinstance(row, TimerRow) and row.due_s == 5
+    _, _, headers = Encoder(10_000)(row.request)
+    assert headers is not None and ("timer-due", b"5") in headers
+
+
+def test_text_that_is_not_utf_8_is_a_sentence_about_its_row() -> None:
+    good, bad = b"a", b"\xff"
+    texts = pa.StringArray.from_buffers(2, *pa.array([good, bad], pa.binary()).buffers()[1:])
+    pairs = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["n", "n"]), texts)
+    for columns in ({"value": pa.StructArray.from_arrays([texts], ["t"])}, {"headers": pairs}):
+        first, second = rows(**columns)
+        assert isinstance(first, TimerRow) and "is not UTF-8" in str(second)
+    twice = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], ["n", "n"])
+    assert "column value is of type struct" in refused(value=twice)
+    assert "column headers is of type struct" in refused(headers=twice)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topic": "bad topic!"}, "topic='bad topic!' is not a legal topic name"),
+        ({"name": "n" * 500}, "begins no id"),
+        ({"name": ""}, "begins no id"),
+        ({"began": "soon"}, "began: 'soon' is not a time"),
+    ],
+)
+def test_options_are_checked_without_rows(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        RowOptions(**options).check()  # type: ignore[arg-type]
+
+
+def test_settings_among_the_options_are_checked() -> None:
+    assert data_source._settings({"timers_app_id": "a", "brokers": "b:1"})[0].brokers == "b:1"
+    with pytest.raises(SettingsError, match="'timers_ap_id' is no setting: did you mean TIMERS_APP_ID"):
+        data_source._settings({"timers_ap_id": "a"})
+    with pytest.raises(SettingsError, match="are one"):
+        data_source._settings({"timers_brokers": "a:1", "brokers": "b:1"})
+
+
+def test_spark_can_look_for_sources_where_the_extra_is_not_installed() -> None:
+    """Were the import to fail, Spark would know no data source in Python."""
+    missing = "pyarrow", "pandas", "delta", "rocksdict", "aiokafka", "msgpack", "jgo", "matplotlib", "jinja2"
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing})); import pyspark_timers; pyspark_timers.DefaultSource"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

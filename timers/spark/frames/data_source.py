@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, SettingsError, TimersError
 from timers.kafka.connection import ErrorReports
 from timers.process.clock import Clock
+from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 
@@ -47,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 NAME = "timers"
 
-_ROW_OPTIONS = ("topic", "name", "zone", "past")
+_ROW_OPTIONS = ("topic", "name", "zone", "past", "began")
 _BROKERS = "brokers"
-_SETTING = "timers_"
+_SETTING = "TIMERS_"
 _OF_SPARK = ("checkpointlocation", "queryname")
 """Options of Spark that it gives to each sink. Spark's names of options have no case."""
 
@@ -87,11 +89,17 @@ class TimersSource(DataSource):
 def _settings(options: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
     """The settings that options name, on top of those of the driver's environment, and the other options."""
     given, rest = {}, {}
+    known = {setting.env for setting in SETTINGS.values()}
     for name, value in options.items():
-        if name.startswith(_SETTING):
-            given[name.upper()] = value
-        elif name == _BROKERS:
-            given["TIMERS_BROKERS"] = value
+        setting = "TIMERS_BROKERS" if name == _BROKERS else name.upper()
+        if setting.startswith(_SETTING):
+            if setting not in known:
+                nearest = get_close_matches(setting, known, n=1)
+                meant = f"did you mean {nearest[0]}?" if nearest else "`timers settings` lists all settings"
+                raise SettingsError(f"option {quoted(name)} is no setting: {meant}")
+            if setting in given:
+                raise SettingsError("the options brokers and TIMERS_BROKERS are one: leave one of them out")
+            given[setting] = value
         elif name not in _OF_SPARK:
             rest[name] = value
     return Settings.load(given=given), rest
@@ -116,18 +124,20 @@ def _writer(options: Mapping[str, str], schema: StructType, overwrite: bool, *, 
         known = ", ".join((*_ROW_OPTIONS, _BROKERS, "TIMERS_..."))
         raise SettingsError(f"there is no option {quoted(name)}: the options are {known}")
     if overwrite:
-        raise SettingsError('timers cannot be overwritten: use mode("append")')
-    texts: dict[str, Any] = rest
+        mode = 'outputMode("append")' if is_stream else 'mode("append")'
+        raise SettingsError(f"timers cannot be overwritten: use {mode}")
+    # A stream that starts again writes rows again that were set before, and may be past by now.
+    texts: dict[str, Any] = {"past": "fire" if is_stream else "refuse", **rest}
     row_options = RowOptions(**texts)
     TimerColumns(_arrow_schema(schema), row_options)
+    if is_stream:  # Spark makes a writer for each commit, too, which must not fail while no broker answers
+        return TimersWriter(settings, row_options, row_options.began_ns())
     _check_topic(settings)
-    return TimersWriter(settings, row_options, None if is_stream else _now_ns())
+    return TimersWriter(settings, row_options, row_options.began_ns() or _now_ns())
 
 
-@lru_cache(maxsize=4)
 def _check_topic(settings: Settings) -> None:
-    """Check once in a process that the brokers answer, and that the topic of timers with ids exists. A stream makes a
-    writer for each micro-batch.
+    """Check that the brokers answer, and that the topic of timers with ids exists.
 
     Raises:
         TimersError: they do not, or it does not.
@@ -207,13 +217,16 @@ class TimersWriter(DataSourceArrowWriter, _StreamWriter):  # type: ignore[misc]
         from timers.spark.frames.timer_columns import TimerColumns
 
         columns: TimerColumns | None = None
+        before = 0
         for batch in batches:
             if columns is None:
                 columns = TimerColumns(batch.schema, self._options)
-            for row in columns.rows(batch, now_ns):
+            for index, row in enumerate(columns.rows(batch, now_ns)):
                 if isinstance(row, InvalidTimerError):
-                    raise row
+                    sentence = f"row {before + index} of a task{_named(batch, index)}: {row}"
+                    raise InvalidTimerError(f"{sentence} ({_again(now_ns)})") from None
                 yield row.request
+            before += len(batch)
 
     def commit(self, messages: Sequence[Any], batchId: int | None = None) -> None:
         """Do nothing: what a task has sent counts."""
@@ -223,8 +236,9 @@ class TimersWriter(DataSourceArrowWriter, _StreamWriter):  # type: ignore[misc]
         sent = sum(each.timers for each in messages if each is not None)
         logger.warning(
             "the write has failed; %s and perhaps more were sent and count. Write the same rows again: an id that is "
-            "there is not set twice",
+            "there is not set twice%s",
             counted(sent, "timer"),
+            "" if self._now_ns is None else f" ({_again(self._now_ns)})",
         )
 
 
@@ -232,6 +246,19 @@ class TimersWriter(DataSourceArrowWriter, _StreamWriter):  # type: ignore[misc]
 def _publisher(settings: Settings) -> Publisher:
     """The publisher of a process. Spark uses a process for many tasks, and a connection costs more than a small one."""
     return Publisher(Connection.of(settings).for_ids(), thread="timers-spark")
+
+
+def _named(batch: pa.RecordBatch, index: int) -> str:
+    """The id or the key of a row, for a sentence."""
+    for name in ("id", "key"):
+        if name in batch.schema.names and (value := batch.column(name)[index].as_py()) is not None:
+            return f" ({name} {quoted(value):.100})"
+    return ""
+
+
+def _again(now_ns: int) -> str:
+    """How a write is repeated, of which rows may be past by then."""
+    return f"the option began={now_ns // 10**9} judges by the time of this write when it is repeated"
 
 
 def _now_ns() -> int:
@@ -255,7 +282,10 @@ class PendingTimers(DataSourceReader):
         reports = ErrorReports(self._settings)
         with reports.explained(f"what is pending of {self._settings.app_id!r} cannot be read"):
             cluster = existing(self._settings, reports)
-        return [_Place((cluster, tp)) for tp in places(self._settings, cluster)]
+        found = places(self._settings, cluster)
+        if not found:
+            raise TimersError(f"no topic of requests of {self._settings.app_id!r} exists: nothing can be read")
+        return [_Place((cluster, tp)) for tp in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

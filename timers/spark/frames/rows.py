@@ -25,13 +25,22 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timers.client.request import Encoder
+from timers.client.request import Encoder, parse_duration
 from timers.client.timer_lines import csv_header, fields_in, json_text, numbered, parse_fields
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, printable_json, quoted
 from timers.errors import InvalidTimerError, SettingsError
 from timers.spark.columns import record_batch, schema
-from timers.spark.frames.timer_columns import INDEX, RowOptions, TimerColumns, TimerRow, past_sentence, row_hash
+from timers.spark.frames.timer_columns import (
+    INDEX,
+    RowOptions,
+    TimerColumns,
+    TimerRow,
+    delay_hashed,
+    early,
+    past_sentence,
+    row_hash,
+)
 from timers.spark.storage import is_uri
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id
@@ -50,6 +59,8 @@ why it is no timer."""
 _OF_REJECTS = frozenset((FILE, LINE, REASON))
 
 _BATCH_ROWS = 10_000
+_FIRST_S = 10**9
+"""A due second before it, in 2001, is encoded as a time: see :func:`timers.spark.frames.timer_columns.early`."""
 _GZIP, _PARQUET_MAGIC, _UTF_16 = b"\x1f\x8b", b"PAR1", (b"\xff\xfe", b"\xfe\xff")
 _PLACE = re.compile(r"([^=/]+)=([^/]*)")
 
@@ -133,9 +144,8 @@ class RowFiles:
             try:
                 if isinstance(timer, InvalidTimerError):
                     raise timer
-                request, digits = timer
+                request, due_s, digits = timer
                 _, value, headers = encode(request)
-                due_s = cast("int", request.at)
                 if digits:  # the id is made of the hash when all rows are known, of which some may be equal
                     headers = [*(headers or ()), *future_by_id.encode_headers(due_s)]
                 content, id = (digits, None) if digits else (None, request.id)
@@ -212,15 +222,19 @@ class RowFiles:
         due_s = cast("int", request.at)
         if options.past == "refuse" and due_s < now_ns // 10**9:
             raise InvalidTimerError(past_sentence(due_s))
+        if due_s < _FIRST_S:
+            request = request._replace(at=early(due_s))
         if request.id is not None:
-            return TimerRow(request, "")
+            return TimerRow(request, due_s, "")
         pairs = [*cast("Sequence[tuple[str, Any]]", request.headers or ())]
         if request.token is not None:
             pairs.append((h.TOKEN, request.token))
-        when = due_s if fields.get("delay") is None else f"+{fields['delay']}"
+        delay = fields.get("delay")
+        delay = parse_duration(delay) if isinstance(delay, str) else delay
+        when = due_s if delay is None else delay_hashed(delay)
         key = cast("str | bytes", request.key)
         digits = row_hash(when, request.topic, key, _bytes(request.value), pairs)
-        return TimerRow(request, digits)
+        return TimerRow(request, due_s, digits)
 
     def _check_names(self, names: Sequence[str]) -> None:
         """Check the names of the columns of all rows of CSV."""
@@ -264,8 +278,8 @@ class RowFiles:
             return InvalidTimerError(f"value is not base64: {error}")
         pairs = cast("Sequence[tuple[str, Any]]", request.headers or ())
         key = cast("str | bytes", request.key)
-        digits = timer.hash and row_hash(cast("int", request.at), request.topic, key, value, pairs)
-        return TimerRow(request._replace(value=value), digits)
+        digits = timer.hash and row_hash(timer.due_s, request.topic, key, value, pairs)
+        return TimerRow(request._replace(value=value), timer.due_s, digits)
 
 
 def _quiet(sentence: str) -> None:

@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from timers.client.request import TimerRequest, due_second, in_range, parse_due, parse_duration
+from timers.client.request import TimerRequest, due_second, id_key, in_range, parse_due, parse_duration, tell
 from timers.client.timer_lines import Number, headers_of, json_text, parse_object
 from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, SettingsError
+from timers.wire import topics
 from timers.wire.cold import framed
 from timers.wire.instants import local_second
 from timers.wire.zones import UnknownZone
@@ -44,6 +45,10 @@ _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 _FIRST_S, _END_S = 10**9, 10**11
 """Whole seconds in this range need no further look: see :func:`timers.client.request.due_second`."""
+
+_DELAY_WITHOUT_ID = (
+    "a row with a delay needs an id of its own, because the same row of another day is another timer; or give due"
+)
 
 _TIMES = "a timestamp, epoch seconds, or text such as 2030-01-31T12:00:00Z"
 
@@ -69,6 +74,8 @@ class RowOptions:
     """Of times without an offset."""
     past: str = "refuse"
     """Whether a row that is due before the write is an error, or fires at once."""
+    began: str | None = None
+    """When the write began, from which delays count and before which a row is past; None: now."""
 
     def check(self) -> None:
         """Check what can be checked without rows.
@@ -83,15 +90,28 @@ class RowOptions:
                 zone_of(self.zone)
             except UnknownZone as error:
                 raise SettingsError(f"zone={quoted(self.zone):.100}: {error}") from None
-        if self.name == "":
-            raise SettingsError("name is empty: give a text, which begins the ids of rows, such as renewals")
+        try:
+            if self.name is not None:
+                id_key(f"{self.name}-{'0' * HASH_DIGITS}" if self.name else "")
+        except InvalidTimerError as error:
+            raise SettingsError(f"name={quoted(self.name):.100} begins no id, such as renewals ({error})") from None
+        if self.topic is not None and not topics.is_legal(self.topic):
+            raise SettingsError(f"topic={quoted(self.topic):.100} is not {topics.LEGAL_FORM}")
+        try:
+            self.began_ns()
+        except InvalidTimerError as error:
+            raise SettingsError(f"began: {error}") from None
+
+    def began_ns(self) -> int | None:
+        """:attr:`began` in epoch nanoseconds."""
+        return None if self.began is None else parse_due(self.began.strip()) * 10**9
 
 
 class TimerRow(NamedTuple):
     """A row that is a timer."""
 
     request: TimerRequest
-    """Its ``at`` is an epoch second."""
+    due_s: int
     hash: str
     """Of its fields without the id; empty if it has an id."""
 
@@ -152,13 +172,14 @@ class TimerColumns:
                 if id is None:
                     if name is None:
                         raise InvalidTimerError("id is null: give each row an id, or the option name, for ids of rows")
-                    when = due_s if delay is None else f"+{delay}"
+                    if delay is not None and self._options.gives_ids:
+                        raise InvalidTimerError(_DELAY_WITHOUT_ID)
+                    when = due_s if delay is None else delay_hashed(delay)
                     digits = row_hash(when, topic, key, _checked(value) or b"", pairs)
                     id = f"{name}-{digits}" if self._options.gives_ids else None
-                yield TimerRow(
-                    TimerRequest(topic, key, _checked(value) or b"", due_s, None, pairs, None, _checked(id)),
-                    digits,
-                )
+                when_due = due_s if due_s >= _FIRST_S else early(due_s)
+                request = TimerRequest(topic, key, _checked(value) or b"", when_due, None, pairs, None, _checked(id))
+                yield TimerRow(request, due_s, digits)
             except InvalidTimerError as error:
                 yield error
 
@@ -183,6 +204,16 @@ def past_sentence(due_s: int) -> str:
     """Why a row is not taken that is due in the past."""
     shown = datetime.fromtimestamp(due_s, UTC).isoformat().replace("+00:00", "Z")
     return f"{shown} is in the past: past=fire, in an import --past fire, lets such timers fire at once"
+
+
+def delay_hashed(delay: Any) -> str:
+    """A delay in the hash of a row: whole seconds, in whatever type it is."""
+    return f"+{due_second(None, delay, now_ns=0)}"
+
+
+def early(due_s: int) -> datetime:
+    """A due second before 2002 as clients take it: they take such a number for a delay."""
+    return datetime.fromtimestamp(due_s, UTC)
 
 
 def _encoded(text: str | bytes | None) -> bytes | None:
@@ -226,6 +257,8 @@ def _check_names(names: Sequence[str], options: RowOptions) -> None:
         raise SettingsError(
             f"there is no column topic: add it, or give the option topic, one for all rows; found are {found}"
         )
+    if "delay" in names and "id" not in names and options.gives_ids:
+        raise SettingsError(f"there is a column delay and no column id: {_DELAY_WITHOUT_ID}")
     if "id" not in names and options.name is None:
         raise SettingsError(
             "there is no column id: add one, or give the option name, such as renewals; then the id of a row is "
@@ -290,6 +323,20 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _bytes(array: pa.Array) -> list[bytes | None]:
     found: list[bytes | None] = array.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _values(array: pa.Array) -> list[Cell]:
+    """Structures of Python, each as far as its texts are UTF-8."""
+    try:
+        found: list[Cell] = array.to_pylist()
+    except UnicodeDecodeError:
+        found = []
+        for index in range(len(array)):
+            try:
+                found += array.slice(index, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                found.append(InvalidTimerError(f"a text in it is not UTF-8: byte {error.start}"))
     return found
 
 
@@ -378,13 +425,25 @@ def _due(value: float | Decimal) -> int:
 
 
 def _due_of_text(text: str, zone: str | None) -> int:
-    return parse_due(text.strip(), zone=zone)
+    return parse_due(text.strip(), _tell_once, zone)
+
+
+@cache
+def _first_told() -> list[str]:
+    return []
+
+
+def _tell_once(sentence: str) -> None:
+    """Say what becomes of the first local time that is missing or comes twice: there may be thousands of them."""
+    if not _first_told():
+        _first_told().append(sentence)
+        tell(f"{sentence} (said once)")
 
 
 def _each(read: Callable[[Any], Any], cell: Any) -> Cell:
     """A cell as it is read; None if it is null; or why it cannot be read."""
-    if cell is None:
-        return None
+    if cell is None or isinstance(cell, InvalidTimerError):
+        return cell
     try:
         return read(cell)
     except InvalidTimerError as error:
@@ -440,6 +499,8 @@ def _contents(kind: pa.DataType, zone: str | None) -> tuple[_Read | None, str]:
 def _scalar_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)  # Spark gives instants in the zone of the session
     if isinstance(value, date | time):
         return value.isoformat()
     return format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -452,7 +513,7 @@ def _jsons(array: pa.Array, convert: Callable[[Any], Any]) -> list[Cell]:
         except (TypeError, ValueError) as error:
             raise InvalidTimerError(f"the value cannot be sent as JSON ({error})") from None
 
-    return [_each(text, each) for each in array.to_pylist()]
+    return [_each(text, each) for each in _values(array)]
 
 
 def _json_form(kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -465,7 +526,7 @@ def _json_form(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return _of_some(lambda pairs: {str(name): each(value) for name, value in pairs})
     if pa.types.is_struct(kind):
         forms = {field.name: _json_form(field.type) for field in (kind.field(n) for n in range(kind.num_fields))}
-        if None in forms.values():
+        if None in forms.values() or len(forms) < kind.num_fields:
             return None
         known: dict[str, Any] = forms
         return _of_some(lambda row: {name: known[name](value) for name, value in row.items()})
@@ -495,13 +556,18 @@ def _header_pairs(kind: pa.DataType, zone: str | None) -> tuple[_Read | None, st
         pair = [kind.key_type, kind.item_type]
     elif pa.types.is_struct(kind):
         is_text = all(_is_content(kind.field(n).type) for n in range(kind.num_fields))
-        return (lambda array: [_each(_present, row) for row in array.to_pylist()], "") if is_text else (None, expected)
+        is_plain = is_text and len({*_names_of(kind)}) == kind.num_fields
+        return (lambda array: [_each(_present, row) for row in _values(array)], "") if is_plain else (None, expected)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         of = _plain_type(kind.value_type)
         pair = [of.field(n).type for n in range(of.num_fields)] if pa.types.is_struct(of) else []
     if pair is None or len(pair) != 2 or not all(map(_is_content, pair)):
         return None, expected
-    return lambda array: [_each(_pairs, row) for row in array.to_pylist()], ""
+    return lambda array: [_each(_pairs, row) for row in _values(array)], ""
+
+
+def _names_of(kind: pa.StructType) -> list[str]:
+    return [kind.field(number).name for number in range(kind.num_fields)]
 
 
 def _is_content(kind: pa.DataType) -> bool:
@@ -520,6 +586,8 @@ def _pairs(row: Sequence[Any]) -> list[tuple[Any, Any]]:
         name, value = pair.values() if isinstance(pair, dict) else pair or (None, None)
         if isinstance(name, bytes):
             name = name.decode("utf-8", "surrogateescape")
+        if name is None:
+            raise InvalidTimerError("headers have an entry without a name")
         found.append((name, value))
     return found
 

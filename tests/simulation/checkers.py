@@ -100,6 +100,10 @@ class Checkers:
                 self._forwarded(record)
             elif record.topic != settings.oscillator_topic:
                 self._firing(record, runner)
+        self._check_state(runner)
+
+    def _check_state(self, runner: SimRunner | None) -> None:
+        """Check all that has happened so far, and the store of a machine."""
         for machine, log in self.logs.items():
             if log.changed:
                 log.changed = False

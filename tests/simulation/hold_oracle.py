@@ -179,6 +179,13 @@ class HoldChecks:
 
     # ---- what was sent ------------------------------------------------------------------------------------------
 
+    def progress_of(self, record: SimRecord) -> tuple[Progress, Progress | None]:
+        """Returns the progress before and after the transaction that wrote a record; None: it has none."""
+        assert record.transaction is not None
+        machine = self._machines[record.transaction.transactional_id]
+        last, before = self._before.get(machine, (None, Progress()))
+        return before, self._logs[machine].progress if last is record.transaction else None
+
     def check_sent(self, record: SimRecord, target: str) -> None:
         """Check that no timer of a paused target was sent, moved or given up."""
         assert record.transaction is not None

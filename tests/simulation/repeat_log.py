@@ -8,17 +8,18 @@ rule, from the second of its definition to the record that ended it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import NamedTuple
+from itertools import pairwise, takewhile
+from typing import NamedTuple, TypeAlias
 
 from tests.simulation.id_oracle import IdOracle, Request, Step
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.machine_log import MachineLog
-from tests.simulation.repeat_rules import SimRule
+from tests.simulation.repeat_rules import NO_ZONES, SimRule
 from timers.core.keys import OrderKey
+from timers.core.mending import STANDS_S
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -43,6 +44,23 @@ from timers.core.timer import Decoded, TopicPartition
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
 
+ON_TIME_S, STALE_S, MOST_SENT = 10, 60, 100
+"""What is late by so many seconds is sent in any case, or if only what is stale is left out; and how many at once."""
+
+
+class Decision(NamedTuple):
+    """When it was decided what became of an occurrence, as the committed progress says."""
+
+    second: int
+    """The second that fired, or that of ``fired_through`` when a late occurrence was accepted."""
+    is_noisy: bool
+    """Whether a noisy hold has held the occurrence."""
+    is_owed: bool
+    """Whether its record says that it is sent, however late."""
+
+
+Zones: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
+
 
 class Event(NamedTuple):
     """What became of nominal seconds of a version: sent, or missed."""
@@ -52,6 +70,16 @@ class Event(NamedTuple):
     number: int
     reason: str
     """Why they were missed; empty: the only one was sent. A dead letter does not say which one it was for."""
+    transaction: int = 0
+    """Tells apart the transactions in which it was decided."""
+    decision: Decision | None = None
+    """None: it is not known."""
+    asked: Zones = NO_ZONES, NO_ZONES
+    """By which zone data the occurrence was found, and what came of it was decided."""
+
+    def is_of_same_decision(self, other: Event) -> bool:
+        """Whether both are of one occurrence."""
+        return self.transaction == other.transaction
 
 
 @dataclass(eq=False)
@@ -66,6 +94,12 @@ class Version:
     """The next record of a sender with the same id that counts."""
     new: list[Event] = field(default_factory=list)
     """What happened since the last check."""
+    owed: set[int] = field(default_factory=set)
+    """Nominal seconds that are to be sent, however late, because it was decided so."""
+    is_known: bool = True
+    """Whether all that is owed is known: not after a decision of which the second is not known."""
+    judged: int = 0
+    """Number of events that were compared with what was to be decided."""
 
     @property
     def append_s(self) -> int:
@@ -82,25 +116,68 @@ class Version:
             newest_s: the newest second of which a worker may know.
             held: whether the target was paused or noisy at some time.
         """
+        skipped: Event | None = None
         for event in sorted(self.new, key=lambda each: (each.first_s, each.reason == "dead letter")):
             if event.reason == "never":
                 if self.rule.next(self.append_s) is not None or self.covered_s != self.append_s:
                     raise Violation(f"{self.record.source} is said to have no occurrence, by {self.rule}")
                 continue
-            expected = self.rule.next(self.covered_s)
+            if skipped is not None and not skipped.is_of_same_decision(event):
+                skipped = None
+            rule = self.rule.by(event.asked[0] if skipped is None else event.asked[1])
+            expected = rule.next(self.covered_s)
             if event.reason == "dead letter":
                 event = event._replace(first_s=expected or 0, last_s=expected or 0)
             if expected != event.first_s:
                 what = "twice or early" if event.first_s <= self.covered_s else "skipped"
-                raise Violation(f"{self.record.source} has {event}, and {expected} comes next: {what}, by {self.rule}")
-            later = self.rule.after(self.covered_s)
-            number = sum(1 for _ in takewhile(event.last_s.__ge__, later))
+                raise Violation(f"{self.record.source} has {event}, and {expected} comes next: {what}, by {rule}")
+            later = self.rule.by(event.asked[1]).after(event.first_s)
+            number = 1 + sum(1 for _ in takewhile(event.last_s.__ge__, later))
             if number != event.number:
                 raise Violation(f"{self.record.source} has {event}, in which there are {number} occurrences")
             if event.reason not in ("", "dead letter"):
                 self._check_missed(event, newest_s, held)
+            self._check_decision(event, event.first_s if skipped is None else skipped.first_s)
+            skipped = event if event.reason else None
             self.covered_s = event.last_s
         self.new.clear()
+
+    def _check_decision(self, event: Event, first_s: int) -> None:
+        """Check that what was to be sent is sent, and nothing else.
+
+        Args:
+            first_s: nominal second of the occurrence that was decided about.
+        """
+        is_missed = event.reason not in ("", "dead letter")
+        if is_missed and event.reason != "held" and (left := [n for n in self.owed if n <= event.last_s]):
+            raise Violation(f"{self.record.source} has {event}, and {min(left)} was to be sent")
+        was_owed = event.last_s in self.owed
+        self.owed = {each for each in self.owed if each > event.last_s}
+        if event.decision is None or event.reason == "dead letter":
+            self.is_known = False
+            return
+        if was_owed or (event.decision.is_owed and not self.is_known):
+            return
+        self.is_known = True
+        rule = self.rule.by(event.asked[1])
+        due = [first_s, *takewhile((event.decision.second - self.share_s).__ge__, rule.after(first_s))]
+        wanted = self._wanted(due, event.decision)
+        self.judged += 1
+        is_right = event.last_s not in wanted if is_missed else wanted[:1] == [event.first_s]
+        if not is_right or (is_missed and not wanted and event.last_s != due[-1]):
+            raise Violation(f"{self.record.source} has {event}, and {wanted} were to be sent, by {rule}")
+        self.owed = self.owed if is_missed else set(wanted[1:])
+
+    def _wanted(self, due: list[int], decision: Decision) -> list[int]:
+        """Returns which nominal seconds are sent, of an occurrence and those after it that are due."""
+        through_s = decision.second - self.share_s
+        if through_s <= due[0]:
+            return due[:1]
+        if decision.is_noisy or self.rule.catch_up == "all":
+            return due[-MOST_SENT:]
+        limit_s = STALE_S if self.rule.catch_up == "none" else ON_TIME_S
+        in_time = [each for each in due if through_s - each <= limit_s]
+        return (in_time or (due[-1:] if self.rule.catch_up == "latest" else []))[-MOST_SENT:]
 
     def _check_missed(self, event: Event, newest_s: int, held: bool) -> None:
         """Check that a second was missed for a reason that the docs give."""
@@ -141,7 +218,12 @@ class RepeatLog(MachineLog):
     """Offset of a definition that counted at some time -> what became of it."""
     followers: dict[int, list[int]] = field(default_factory=dict)
     """Offset of a record -> offsets of the occurrences that name it."""
+    occurrences: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Version and nominal second -> offset of the newest occurrence for it."""
+    is_new: bool = False
+    """Whether a sender has written since the last whole fold: it may have ended what was there."""
     _read: dict[int, _Read] = field(default_factory=dict)
+    _timers: tuple[object, list[tuple[int, Request]]] = field(default=((), []))
 
     def read(self, record: SimRecord) -> _Read:
         """Returns a record as it is read at the level of its offset."""
@@ -162,7 +244,17 @@ class RepeatLog(MachineLog):
         self.records[record.offset] = record
         if (follows := h.number(h.last(record.headers, h.TIMER_FOLLOWS))) is not None:
             self.followers.setdefault(follows, []).append(record.offset)
+            version, nominal_s = (h.last(record.headers, name) for name in (h.TIMER_VERSION, h.TIMER_NOMINAL))
+            self.occurrences[version or b"", h.number(nominal_s) or 0] = record.offset
+        else:
+            self.is_new = True
         return self.read(record).request
+
+    def followers_of(self, offset: int) -> int:
+        """Returns how many occurrences follow a record. One that is not readable for a minute is appended again: it
+        may stand behind the open transaction of another producer. The first one counts."""
+        times = [self.records[each].timestamp // 1000 for each in self.followers.get(offset, ())]
+        return len(times) - sum(not 0 <= later - former < STANDS_S for former, later in pairwise(times))
 
     def version_at(self, offset: int) -> Version:
         """Returns the definition at an offset."""
@@ -178,8 +270,11 @@ class RepeatLog(MachineLog):
         return self.id_oracle
 
     def timers(self) -> list[tuple[int, Request]]:
-        found = ((offset, self.read(record)) for offset, record in sorted(self.records.items()))
-        return [(offset, each.request) for offset, each in found if each.request.row is not None]
+        known = len(self.records), self.progress.settings
+        if self._timers[0] != known:
+            found = ((offset, self.read(record)) for offset, record in sorted(self.records.items()))
+            self._timers = known, [(offset, each.request) for offset, each in found if each.request.row is not None]
+        return self._timers[1]
 
     def pending(self, progress: Progress, next_offset: int) -> list[OrderKey]:
         current = self.oracle.fold(self.progress, next_offset)
@@ -241,6 +336,7 @@ class RepeatOracle(IdOracle):
         is_whole, log, time_s = below == 2**62, self.log, 0
         if is_whole:
             self.versions.clear()
+            log.is_new = False
         states: dict[bytes, State] = {}
         lives: dict[bytes, list[Request | Version]] = {}
         """Id -> what the next record of a sender ends."""

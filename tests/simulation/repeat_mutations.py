@@ -22,6 +22,20 @@ occurrence = occurrence if occurrence.nominal_s is not None else occurrence._rep
 """,
         ),
     ),
+    "a late occurrence is judged by the tick": changed(
+        (
+            "self._fired(sorted(late.items()), second, self._tick, begun=begun)",
+            "self._fired(sorted(late.items()), self._tick.second, self._tick, begun=begun)",
+        ),
+    ),
+    "an end that the own transaction has held back counts": changed(("end in held_from", "False")),
+    "what is owed is forgotten": changed(
+        (
+            "chain.follower(due_s, nominal_s, owed_s=owed_s, is_last=is_last)",
+            "chain.follower(due_s, nominal_s, owed_s=None, is_last=is_last)",
+        ),
+    ),
+    "what is late is sent": changed(("through_s - each <= limit_s", "True")),
     "an occurrence goes cold": changed(
         (
             "row[0] in decoded.follows or not is_far(due_s, record.timestamp // 1000, horizon_s)",

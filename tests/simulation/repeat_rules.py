@@ -1,25 +1,64 @@
 """The seconds of the rule of a repeating timer, by brute force: every UTC minute is looked at in its time zone.
 
 Nothing of :mod:`timers.wire.repeat` and :mod:`timers.wire.cron` is used, so that a simulated run finds their errors.
+
+A run may change its zone data: then ``Europe/Paris`` stands for the rules of another zone until it is changed back. A
+rule is asked by the data of the moment at which the engine asked it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
+from types import MappingProxyType
+from unittest.mock import patch
+from zoneinfo import ZoneInfo
 
-from timers.wire.zones import zone as zone_of
+from tests.harness import cron_reference
+from timers.wire import cron, zones
 
 DAY_S = 86_400
 
 MOST_DAYS = 800
 """So many days a next second is looked for."""
 
-_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+_BLOCK_DAYS = 32
+
+NO_ZONES: Mapping[str, str] = MappingProxyType({})
+"""Zone data without changes."""
+
+ZONES_CHANGED = MappingProxyType(
+    {
+        "Europe/Paris": "Africa/Lagos",
+        "Australia/Lord_Howe": "Asia/Kolkata",
+        "Africa/Cairo": "Europe/Moscow",
+        "America/Havana": "America/New_York",
+        "America/Vancouver": "America/Phoenix",
+    }
+)
+"""Other zone data: zone -> the zone whose rules it has."""
+
+
+@contextmanager
+def zone_data(changed: Mapping[str, str]) -> Iterator[None]:
+    """Let the product have other zone data, as after an update of the package ``tzdata`` and a restart."""
+    read = zones._zone.__wrapped__
+    try:
+        with patch.object(zones, "_zone", lru_cache(lambda name: read(changed.get(name, name)))):
+            _forget_seconds()
+            yield
+    finally:
+        _forget_seconds()
+
+
+def _forget_seconds() -> None:
+    for cached in (zones.offset_s, zones.change_of_offset, cron._first_match, cron._day_of, cron._plain):
+        cached.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -54,6 +93,10 @@ class SimRule:
         """Returns how much later than its nominal second an occurrence of an id is due."""
         return int.from_bytes(sha256(id).digest()[:8], "big") % self.spread_s if self.spread_s else 0
 
+    def by(self, changed: Mapping[str, str]) -> SimRule:
+        """Returns the rule by some zone data."""
+        return replace(self, zone=changed[self.zone]) if self.zone in changed else self
+
     def after(self, second: int) -> Iterator[int]:
         """Yields the nominal seconds after a second, ascending."""
         for each in self._all_after(max(second, self.from_s - 1)):
@@ -74,60 +117,29 @@ class SimRule:
                 if not self.excepted or f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d}" not in self.excepted:
                     yield each
                 each += self.every_s
-        for day in range(second // DAY_S, second // DAY_S + MOST_DAYS):
-            for each in seconds_of_day(self.line, self.zone, day, self.excepted):
-                if each > second:
-                    yield each
-
-
-class _Line(NamedTuple):
-    """The numbers that each field of a cron line names."""
-
-    fields: tuple[frozenset[int], ...]
-    names_times: bool
-    """Whether it names local times: neither its minute nor its hour begins with a star."""
-
-    def matches(self, local: datetime) -> bool:
-        values = local.minute, local.hour, local.day, local.month, (local.weekday() + 1) % 7
-        return all(value in field for value, field in zip(values, self.fields, strict=True))
-
-
-@lru_cache
-def _line_of(line: str) -> _Line:
-    texts = line.split()
-    fields = tuple(frozenset(_numbers(text, *limits)) for text, limits in zip(texts, _RANGES, strict=True))
-    return _Line(fields, not (texts[0].startswith("*") or texts[1].startswith("*")))
-
-
-def _numbers(text: str, low: int, high: int) -> Iterator[int]:
-    for part in text.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        begin, end = (low, high) if span == "*" else (int(first), int(last or first))
-        yield from range(begin, end + 1, int(step or 1))
+        block = second // (_BLOCK_DAYS * DAY_S)
+        for each in range(block, block + MOST_DAYS // _BLOCK_DAYS + 1):
+            seconds = seconds_of_block(self.line, self.zone, each, self.excepted)
+            yield from seconds[bisect_left(seconds, second + 1) :]
 
 
 @lru_cache(20_000)
-def seconds_of_day(line: str, zone: str, day: int, excepted: frozenset[str] = frozenset()) -> tuple[int, ...]:
-    """Returns the seconds of a UTC day that a cron line names in a zone.
+def seconds_of_block(line: str, zone: str, block: int, excepted: frozenset[str] = frozenset()) -> tuple[int, ...]:
+    """Returns the seconds that a cron line names in a zone in some days.
 
-    Clocks change at whole minutes. A line that names local times fires in the first pass of one that comes twice, and
-    at the first minute after a gap for those that the gap skips.
+    A line that names local times fires in the first pass of one that comes twice, and at the first minute after a gap
+    for those that the gap skips.
     """
-    wanted, tz, found = _line_of(line), zone_of(zone), []
-    before = datetime.fromtimestamp(day * DAY_S - 60, UTC).astimezone(tz).replace(tzinfo=None)
-    for second in range(day * DAY_S, (day + 1) * DAY_S, 60):
-        aware = datetime.fromtimestamp(second, UTC).astimezone(tz)
-        local = aware.replace(tzinfo=None, fold=0)
-        skipped = []
-        if wanted.names_times:
-            each = before + timedelta(minutes=1)
-            while each < local:
-                skipped.append(each)
-                each += timedelta(minutes=1)
-        is_named = wanted.matches(local) and not (wanted.names_times and aware.fold)
-        moments = [*([local] if is_named else []), *(each for each in skipped if wanted.matches(each))]
-        if any(f"{each:%Y-%m-%d}" not in excepted for each in moments):
-            found.append(second)
-        before = local
-    return tuple(found)
+    begin_s, end_s = block * _BLOCK_DAYS * DAY_S, (block + 1) * _BLOCK_DAYS * DAY_S
+    dates = frozenset(map(date.fromisoformat, excepted))
+    # From a day earlier on: the second pass of an hour may be under way.
+    found = cron_reference.seconds_of(line, _zone_of(zone), begin_s - DAY_S, end_s, dates)
+    return tuple(each for each in found if each >= begin_s)
+
+
+@lru_cache(1000)
+def _zone_of(name: str) -> ZoneInfo:
+    """A zone by the unchanged data."""
+    found = zones._zone.__wrapped__(name)
+    assert found is not None
+    return found

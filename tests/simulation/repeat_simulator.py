@@ -6,9 +6,10 @@ requests, and :mod:`tests.simulation.repeat_rules` which seconds a rule names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 from tests.simulation.checkers import Checkers
 from tests.simulation.id_oracle import Request
@@ -18,9 +19,12 @@ from tests.simulation.kit.log import SimClock, SimRecord, SimTransaction
 from tests.simulation.kit.worker import REAL, Parts, SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.pauses import PausingWorker, SimPauses
-from tests.simulation.repeat_log import Event, RepeatLog, RepeatOracle, Version
+from tests.simulation.repeat_log import Decision, Event, RepeatLog, RepeatOracle, Version, Zones
+from tests.simulation.repeat_rules import NO_ZONES, ZONES_CHANGED
 from tests.simulation.simulator import Simulator
 from tests.simulation.workload import TARGETS, Workload
+from timers.core.fired import NOISY
+from timers.core.keys import MAX_OFFSET
 from timers.core.levels import REPEATS
 from timers.core.operation import ABSENT
 from timers.core.printable import decode_json
@@ -50,6 +54,27 @@ GOES_ON_S, LONGEST_S = 12, 150
 """At the end what repeats goes on for so many seconds, and at most so many more until all that was due has fired."""
 
 
+class KnownStep(NamedTuple):
+    """A step of a machine, as it began.
+
+    Attributes:
+        position: up to which the machine had read.
+        through_s: second up to which it might fire.
+        seq: of the log.
+    """
+
+    runner: SimRunner
+    position: int
+    through_s: int | None
+    seq: int
+
+    @property
+    def second_now(self) -> int | None:
+        """The second up to which it fires; None: it was another one when the step began."""
+        through_s = self.runner.machine._through_s
+        return through_s if through_s == self.through_s else None
+
+
 class RepeatCheckers(Checkers):
     """Also checks timers that repeat."""
 
@@ -64,6 +89,16 @@ class RepeatCheckers(Checkers):
         self.logs.update(self.repeat_logs)
         self._held_targets: set[tuple[TopicPartition, str]] = set()
         self._newest_s = 0
+        self.zones: list[tuple[int, Mapping[str, str]]] = []
+        """``seq`` of the log at each change of the workers' zone data, and the new one."""
+        self._begun: KnownStep | None = None
+        self._done: KnownStep | None = None
+        """The step whose records are looked at."""
+
+    def note_step(self, runner: SimRunner) -> None:
+        """Note that a machine begins a step."""
+        machine = runner.machine
+        self._begun = KnownStep(runner, machine.position, machine._through_s, self._log.seq)
 
     def _decode(self, record: SimRecord, level: int) -> Decoded:
         return self._formats[record.topic].decoder(level, False)([record], self._settings.max_request_bytes)
@@ -72,6 +107,7 @@ class RepeatCheckers(Checkers):
         # A worker may have committed, and died, with a tick of which no runner is left.
         ticked_s = -1 if runner is None else runner.tick_s
         self._newest_s = max(self._newest_s, self._log.clock.now_s, ticked_s)
+        self._done, self._begun = self._begun if runner is not None else None, None
         super().check(runner)
 
     def _request(self, record: SimRecord, runner: SimRunner | None) -> None:
@@ -106,6 +142,7 @@ class RepeatCheckers(Checkers):
         if request.row is None or request.key is None or nominal_s is None or h.TIMER_WAYPOINT in _own(request):
             raise Violation(f"{source} was sent, and sends nothing: {record!r}")
         due_s, asked = nominal_s + version.share_s, request.record.headers
+        rule = version.rule.by(self.zones_at(record.seq))
         _, topic, key, value, _, _ = request.row
         expected = [
             *h.without_timer_headers(asked),
@@ -113,8 +150,8 @@ class RepeatCheckers(Checkers):
             (h.TIMER_NOMINAL, b"%d" % nominal_s),
         ]
         if h.TIMER_NEXT in headers:
-            expected.append((h.TIMER_NEXT, b"%d" % (version.rule.next(nominal_s) or 0)))
-        elif version.rule.next(nominal_s) is not None:
+            expected.append((h.TIMER_NEXT, b"%d" % (rule.next(nominal_s) or 0)))
+        elif rule.next(nominal_s) is not None:
             raise Violation(f"{source} was sent without {h.TIMER_NEXT}: {record!r}")
         expected += [*h.identity(id_bytes(request.timer_id), source.encode()), (h.TIMER_DUE, b"%d" % due_s)]
         sent = (record.topic, record.key, record.value, list(record.headers[:-1]))
@@ -123,6 +160,9 @@ class RepeatCheckers(Checkers):
         self.holds.check_sent(record, topic)
         self._fired[request.name] += 1
         if not self._moved[request.name, 0] + self._moved[request.name, 1]:
+            log = self.repeat_logs[request.record.topic, request.record.partition]
+            if log.is_new:  # a cancel of this step
+                log.oracle.fold(log.progress)
             released_s = None if runner is None else self.holds.sent_after_s(request, runner)
             self.times.check_not_ended(request, max(due_s, released_s or 0))
             self._note_sent(request, record)
@@ -134,7 +174,38 @@ class RepeatCheckers(Checkers):
 
     def _note_sent(self, request: Request, record: SimRecord) -> None:
         nominal_s = int(h.last(record.headers, h.TIMER_NOMINAL) or b"")
-        self._version_of(request).new.append(Event(nominal_s, nominal_s, 1, ""))
+        self._version_of(request).new.append(Event(nominal_s, nominal_s, 1, "", *self._decided(record, request)))
+
+    def _decided(self, record: SimRecord, request: Request) -> tuple[int, Decision | None, Zones]:
+        """What is known of the decision about an occurrence, as the last fields of an event.
+
+        Args:
+            record: written when it was decided.
+            request: the occurrence.
+        """
+        asked = self.zones_at(request.record.seq), self.zones_at(record.seq)
+        return id(record.transaction), self._decision(record, request), asked
+
+    def _decision(self, record: SimRecord, request: Request) -> Decision | None:
+        before, after = self.holds.progress_of(record)
+        key, row = request.key, request.row
+        if key is None or row is None or after is None:
+            return None
+        second: int | None = after.fired_through[0]
+        if (step := self._done) is not None and record.seq > step.seq:
+            if key[1] < step.position:  # it was accepted before
+                second = step.second_now
+        elif after.fired_through[1] != MAX_OFFSET or self.times.steps_back:
+            return None  # a chunk that is full does not say which second fires
+        hold = before.hold_of(key, row[1])
+        is_noisy = hold is not None and hold.reason == NOISY
+        owed_s, nominal_s = (h.number(_own(request).get(name)) for name in (h.TIMER_OWED, h.TIMER_NOMINAL))
+        is_owed = owed_s is not None and nominal_s is not None and nominal_s <= owed_s
+        return None if second is None else Decision(second, is_noisy, is_owed)
+
+    def zones_at(self, seq: int) -> Mapping[str, str]:
+        """The zone data of the workers when a record was appended."""
+        return next((zones for since, zones in reversed(self.zones) if since <= seq), NO_ZONES)
 
     def _dead_letter(self, record: SimRecord) -> None:
         super()._dead_letter(record)
@@ -153,8 +224,13 @@ class RepeatCheckers(Checkers):
             assert place is not None
             fields = decode_json(record.value or b"")
             found = self.repeat_logs[place[:2]].version_at(place[2])
-            reason = fields["reason"]
-            found.new.append(Event(fields["first"] or 0, fields["last"] or 0, fields["missed"], reason))
+            reason, log = fields["reason"], self.repeat_logs[place[:2]]
+            offset = log.occurrences.get((version, fields["first"] or 0))
+            request = None if offset is None else log.read(log.records[offset]).request
+            event = Event(fields["first"] or 0, fields["last"] or 0, fields["missed"], reason)
+            if request is not None:
+                event = Event(*event[:4], *self._decided(record, request))
+            found.new.append(event)
             self.counts[f"missed: {reason}"] += fields["missed"] or 1
             return
         before = self.counts.copy()
@@ -174,7 +250,7 @@ class RepeatCheckers(Checkers):
         if not _is_occurrence(request) or sent:
             return sent
         log = self.repeat_logs[request.record.topic, request.record.partition]
-        return len(log.followers.get(request.record.offset, ()))
+        return log.followers_of(request.record.offset)
 
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         super()._check_outcomes(machine, log)
@@ -187,7 +263,7 @@ class RepeatCheckers(Checkers):
         progress = log.progress
         for offset, record in log.records.items():
             _, decoded, request = log.read(record)
-            accepted, followers = offset < progress.next_offset, len(log.followers.get(offset, ()))
+            accepted, followers = offset < progress.next_offset, log.followers_of(offset)
             outcomes = self._outcomes(request)
             end = log.versions[offset].end if offset in log.versions else request.end
             ended = end is not None and end.offset < progress.next_offset
@@ -232,11 +308,18 @@ class RepeatCheckers(Checkers):
         self.check_covered(until_s)
         super().check_end(until_s)
 
+    @property
+    def judged(self) -> int:
+        """Number of occurrences of which it was known in which second it was decided about them."""
+        return sum(each.judged for log in self.repeat_logs.values() for each in log.versions.values())
+
     def check_covered(self, until_s: int) -> None:
         """Check that each timer that repeats goes on."""
         for log in self.repeat_logs.values():
             for version in log.oracle.versions:
-                version.check_covered(until_s)
+                # An occurrence that was found by other zone data may be due later. It is pending then.
+                if not (self.zones and version.rule.zone in ZONES_CHANGED):
+                    version.check_covered(until_s)
 
 
 def _own(request: Request) -> dict[str, bytes | None]:
@@ -339,6 +422,8 @@ class RepeatSimulator(Simulator):
     """A random run with timers that repeat."""
 
     workload = RepeatWorkload
+    pausing_part = 0.4
+    """Part of the runs in which operators pause targets."""
 
     def __init__(self, seed: int, parts: Parts = REAL, worker: type[SimWorker] = RepeatWorker) -> None:
         self._repeat_random = Random(f"{seed} repeats")
@@ -351,6 +436,7 @@ class RepeatSimulator(Simulator):
             each.first_level = random.choice([REPEATS] * 5 + [each.first_level])
         self._weighted += [(self._request, 14), (self._pass_time, 12)]
         self._weighted += [(self._sleep, random.choice([0.2, 1, 3])), (self._raise_to_repeats, 1)]
+        self._weighted += [(self._cancel_behind_firing, random.choice([1, 6]))]
         self._workload._kinds += [(self._workload.set_by_id, 40), (self._workload.cancel, random.choice([2, 8]))]
         self._sources.append(random)
         self._take_habits()
@@ -371,7 +457,14 @@ class RepeatSimulator(Simulator):
         return RepeatCheckers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
 
     def _with_pauses(self, worker: type[SimWorker], parts: Parts) -> SimPauses | None:
-        return super()._with_pauses(PausingWorker if self._repeat_random.random() < 0.4 else worker, parts)
+        pauses = self._repeat_random.random() < self.pausing_part
+        return super()._with_pauses(PausingWorker if pauses else worker, parts)
+
+    def _step(self, worker: SimWorker, name: TopicPartition) -> str:
+        if (runner := worker.runners.get(name)) is not None:
+            assert isinstance(self.checkers, RepeatCheckers)
+            self.checkers.note_step(runner)
+        return super()._step(worker, name)
 
     def _sleep(self) -> str:
         """Let a long time pass; mostly while no worker runs."""
@@ -385,6 +478,43 @@ class RepeatSimulator(Simulator):
         self.clock.advance_ms(seconds * 1000)
         self._tick()
         return f"for {seconds} s"
+
+    def _cancel_behind_firing(self) -> str:
+        """Cancel what is due in the next second, while the transaction of a firing is open: the end of the log that
+        comes with the tick of this second may be answered before that of the transaction."""
+        random, done = self._repeat_random, 0
+        name = random.choice([machine for machine in self.machines if machine[0] == ID_REQUEST])
+        for _ in range(random.randint(1, 8)):
+            owner = self._owner.get(name)
+            if owner is None or not owner.alive or name not in owner.runners:
+                break
+            self._deliver(owner, name)
+            self.clock.advance_ms(1000)
+            self._tick()
+            owner.poll_ticks()
+            if name not in owner.runners:
+                break
+            self._step(owner, name)
+            runner = owner.runners.get(name)
+            if runner is not None and runner.held_end is not None:
+                done += self._cancel_due(runner, self.clock.now_s + 1)
+                self.clock.advance_ms(1000)
+                self._tick()
+                owner.poll_ticks()
+                if name in owner.runners:
+                    self._step(owner, name)
+            for _ in range(random.randint(0, 2)):
+                if owner.alive and name in owner.runners:
+                    self._work_on(owner, name)
+        return f"{name[0]}/{name[1]}, {done} cancels"
+
+    def _cancel_due(self, runner: SimRunner, due_s: int) -> bool:
+        """Cancel a timer that a machine has stored for a second. Returns whether there is one."""
+        rows = [row for key, row in zip(runner.store.keys, runner.store.rows, strict=True) if key[0] == due_s]
+        ids = [row[5][0] for row in rows if row[5] is not None]
+        if ids:
+            self.log.append(ID_REQUEST, id_bytes(self._repeat_random.choice(ids)), None, partition=runner.name[1])
+        return bool(ids)
 
     def _raise_to_repeats(self) -> str:
         for worker in self.workers:

@@ -12,9 +12,12 @@ from tests.simulation import quick_seeds
 from tests.simulation.repeat_mutations import MUTATIONS
 from tests.simulation.repeat_rules import SimRule
 from tests.simulation.repeat_simulator import RepeatSimulator
+from tests.simulation.repeat_years import RepeatYears
 
 SEEDS = 10
 """Later seeds run in ``make test-all``."""
+
+YEARS_SEED = 1
 
 
 def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
@@ -23,7 +26,7 @@ def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
         simulator = RepeatSimulator(seed)
         simulator.run()
         counts += simulator.checkers.counts
-    assert counts["occurrences"] > 20
+    assert counts["occurrences"] > 5
 
 
 @pytest.mark.long
@@ -31,6 +34,23 @@ def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
 def test_no_later_run_with_timers_that_repeat_breaks_a_promise(first: int) -> None:
     for seed in range(first, first + 100):
         RepeatSimulator(seed).run()
+
+
+def test_a_long_run_with_other_zone_data_and_snapshots_breaks_no_promise() -> None:
+    """``python -m tests.simulation.repeat_years`` makes many, which are longer."""
+    simulator = RepeatYears(YEARS_SEED, steps=12)
+    simulator.run()
+    assert simulator.checkers.counts["occurrences"] > 50
+
+
+@pytest.mark.long
+def test_long_runs_break_no_promise() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(20):
+        simulator = RepeatYears(seed)
+        simulator.run()
+        counts += simulator.checkers.counts
+    assert counts["occurrences"] > 10_000
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)

@@ -154,23 +154,38 @@ def whole_chains(log: ChainLog) -> dict[str, list[Became]]:
 
 def broken_chains(log: ChainLog) -> dict[str, list[Became]]:
     """The same, with twenty faults: what is skipped, doubled, late, at the second of another zone, or not followed."""
-    first, second, third, fourth, far = log.first, log.second, log.third, log.fourth, log.far
-    broken: Became = ("fired", [CHAIN])
-    begins: Became = ("followed", [CHAIN])
+    return _skipped(log) | _doubled(log) | _late(log) | _elsewhere(log) | _unfollowed(log)
+
+
+BROKEN: Became = ("fired", [CHAIN])
+BEGINS: Became = ("followed", [CHAIN])
+"""It is followed, but not as the rule says."""
+
+LOST: Became = ("lost", ["lost"])
+
+
+def _skipped(log: ChainLog) -> dict[str, list[Became]]:
+    """Seconds that are left out."""
+    first, second, third, fourth = log.first, log.second, log.third, log.fourth
     expected: dict[str, list[Became]] = {}
-    # Skipped.
     log.define("begins-late", log.until(second)).end(second)
-    expected["begins-late"] = [begins, FIRED]
+    expected["begins-late"] = [BEGINS, FIRED]
     log.define("skips", log.until(third)).follow(first).fire(first).end(third)
-    expected["skips"] = [FOLLOWED, broken, FIRED]
+    expected["skips"] = [FOLLOWED, BROKEN, FIRED]
     not_sent = log.define("not-sent", log.until(third)).follow(first).follow(second).fire(second)
     not_sent.end(third)
-    expected["not-sent"] = [FOLLOWED, ("lost", ["lost"]), FIRED, FIRED]
+    expected["not-sent"] = [FOLLOWED, LOST, FIRED, FIRED]
     too_few = log.define("missed-too-few", log.until(fourth)).follow(first)
     log.tell_missed(too_few, first, first, 1)
     too_few.end(fourth)
-    expected["missed-too-few"] = [FOLLOWED, ("lost", ["lost"]), FIRED]
-    # Doubled.
+    expected["missed-too-few"] = [FOLLOWED, LOST, FIRED]
+    return expected
+
+
+def _doubled(log: ChainLog) -> dict[str, list[Became]]:
+    """Seconds that come twice, or although the timer was cancelled."""
+    first, second, third = log.first, log.second, log.third
+    expected: dict[str, list[Became]] = {}
     twice = log.define("twice", log.until(second)).follow(first).fire(first).fire(first)
     twice.end(second)
     expected["twice"] = [FOLLOWED, ("fired", ["duplicate"]), FIRED]
@@ -179,49 +194,65 @@ def broken_chains(log: ChainLog) -> dict[str, list[Became]]:
     expected["followed-twice"] = [FOLLOWED, FIRED, FIRED, ("replaced", [CHAIN])]
     again = log.define("sent-again", log.until(second)).follow(first).fire(first).follow(first).fire(first)
     again.end(second)
-    expected["sent-again"] = [FOLLOWED, broken, FIRED, FIRED]
+    expected["sent-again"] = [FOLLOWED, BROKEN, FIRED, FIRED]
     too_many = log.define("missed-and-sent", log.until(third)).follow(first).fire(first)
     log.tell_missed(too_many, first, second, 2)
     too_many.end(second)
-    expected["missed-and-sent"] = [FOLLOWED, broken, FIRED]
+    expected["missed-and-sent"] = [FOLLOWED, BROKEN, FIRED]
     log.define("revoked", log.every).follow(first).fire(first).follow(second).fire(second)
     log.cancel("revoked", first + 1)
     expected["revoked"] = [FOLLOWED, FIRED, ("fired", ["revoked"])]
-    # Late, or early.
+    return expected
+
+
+def _late(log: ChainLog) -> dict[str, list[Became]]:
+    """What is due, or is sent, at another second."""
+    first, second = log.first, log.second
+    expected: dict[str, list[Became]] = {}
     delayed = log.define("due-late", log.until(second)).follow(first).fire(first)
     delayed.follow(second, due_s=second + 1, is_last=True).fire(second + 1)
-    rejected: Became = ("lost", ["lost"])  # a worker cannot read it, and there is no dead letter
-    expected["due-late"] = [FOLLOWED, broken, rejected]
+    rejected: Became = LOST  # a worker cannot read it, and there is no dead letter
+    expected["due-late"] = [FOLLOWED, BROKEN, rejected]
     log.define("no-share", log.until(first) + b"; spread=%d" % (log.step_s - 1)).end(first)
-    expected["no-share"] = [("lost", ["lost"]), rejected]
+    expected["no-share"] = [LOST, rejected]
     early = log.define("early", log.until(second)).follow(first).fire(first).follow(second, is_last=True)
     early.fire(second, second - 1)
     expected["early"] = [FOLLOWED, FIRED, ("fired", ["early"])]
     off_beat = log.define("off-beat", log.until(second)).follow(first).fire(first)
     off_beat.follow(second - 1, is_last=True).fire(second - 1)
-    expected["off-beat"] = [FOLLOWED, broken, FIRED]
-    # At the seconds of another zone, or on a date that is left out. They are due days later.
+    expected["off-beat"] = [FOLLOWED, BROKEN, FIRED]
+    return expected
+
+
+def _elsewhere(log: ChainLog) -> dict[str, list[Became]]:
+    """What is due at the second of another zone, or on a date that is left out: days later."""
+    expected: dict[str, list[Became]] = {}
     rule = b"cron=0 9 * * *; zone=Europe/Paris; from=%d" % (log.begin_s + 10 * 86_400)
     nine_s = Repeat.of_header(rule).next_nominal(log.begin_s) or 0
     begins_elsewhere: Became = ("followed", [ZONE])
     log.define("utc", rule).follow(nine_s + 3600)
     log.define("half-hour", rule).follow(nine_s + 1800)
-    log.define("left-out", rule + b"; except=%s" % f"{datetime.fromtimestamp(nine_s, UTC):%Y-%m-%d}".encode()).follow(
-        nine_s
-    )
+    date = f"{datetime.fromtimestamp(nine_s, UTC):%Y-%m-%d}".encode()
+    log.define("left-out", rule + b"; except=" + date).follow(nine_s)
     expected |= {key: [begins_elsewhere, PENDING] for key in ("utc", "half-hour", "left-out")}
-    # Not followed, or not as the rule says.
+    return expected
+
+
+def _unfollowed(log: ChainLog) -> dict[str, list[Became]]:
+    """What is not followed, or not as the rule says."""
+    first, second, far = log.first, log.second, log.far
+    expected: dict[str, list[Became]] = {}
     log.define("never-begins", log.every)
-    expected["never-begins"] = [("lost", ["lost"])]
+    expected["never-begins"] = [LOST]
     log.define("not-followed", log.every).follow(first).fire(first)
-    expected["not-followed"] = [FOLLOWED, broken]
+    expected["not-followed"] = [FOLLOWED, BROKEN]
     log.define("waits-for-ever", log.every).follow(None, decided_s=log.begin_s)
-    expected["waits-for-ever"] = [FOLLOWED, ("lost", ["lost"])]
+    expected["waits-for-ever"] = [FOLLOWED, LOST]
     log.define("ends-early", log.every).end(first)
-    expected["ends-early"] = [begins, FIRED]
+    expected["ends-early"] = [BEGINS, FIRED]
     log.define("outlives", log.until(first)).follow(first).fire(first).end(second)
-    expected["outlives"] = [FOLLOWED, broken, FIRED]
+    expected["outlives"] = [FOLLOWED, BROKEN, FIRED]
     changes = log.define("other-rule", log.every).follow(first).fire(first)
     changes.follow(far, rule=log.far_rule)
-    expected["other-rule"] = [FOLLOWED, broken, PENDING]
+    expected["other-rule"] = [FOLLOWED, BROKEN, PENDING]
     return expected

@@ -207,7 +207,7 @@ def due_second(duration: str | None, at: str | None) -> int:
     return parse_due(at or "", say)
 
 
-_FAR_S = 20 * 365 * 86_400
+_FAR_S = 100 * 365 * 86_400
 """A time that is farther away may be a slip of the unit: the command says its year."""
 
 

@@ -113,7 +113,7 @@ class Connection:
             if given is not None and not (isinstance(given, str) and not given) and not topics.is_legal(given):
                 raise SettingsError(f"{name}={quoted(given)} is not {topics.LEGAL_FORM}")
         check_threads()
-        settings = Settings.load(request_topic=request_topic, needs_brokers=not brokers)
+        settings = Settings.load(request_topic=request_topic, needs_brokers=brokers is None)
         timeout_s = seconds("timeout_s", timeout_s, 0.1, 3600, 30)
         if producer_config is not None and not isinstance(producer_config, Mapping):
             raise SettingsError(f"producer_config is of type {type(producer_config).__name__}: give a mapping")

@@ -203,7 +203,7 @@ def delay_s(after: float | timedelta | Sequence[float | timedelta], attempt: int
     Raises:
         InvalidTimerError: it is no number of seconds, or there is none.
     """
-    given = after if isinstance(after, Sequence) and not isinstance(after, str | bytes) and after else [after]
+    given = list(after) if isinstance(after, list | tuple) and len(after) else [after]
     delays = [seconds("after", each.total_seconds() if isinstance(each, timedelta) else each) for each in given]
     return delays[min(attempt, len(delays)) - 1]
 

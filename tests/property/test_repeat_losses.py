@@ -7,13 +7,38 @@ from random import Random
 import pytest
 
 from tests.harness.repeats import MENDED_S, Losing
+from tests.simulation import edits
 from timers.wire import headers as h
 
 PERIODS_S = {"a": 7, "b": 10, "c": 45}
 
 
-@pytest.mark.parametrize("seed", range(40))
+SEEDS = range(40)
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "timers that stand still are not looked for": ("self._still is not None and ...", "False"),
+    "what had fired before a loss counts as missed": ("progress.fired_before_cut(key_of(chain))", "-1"),
+    "the last loss counts": (
+        "min((each.value for each in cuts if ...), default=-1)",
+        "max((each.value for each in cuts), default=-1)",
+    ),
+}
+"""Rule -> what the product says, and what it says instead."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_each_second_of_a_rule_is_sent_once_over_losses(seed: int) -> None:
+    run(seed)
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_found(rule: str) -> None:
+    with edits.applied([BROKEN[rule]]), pytest.raises(AssertionError):
+        for seed in SEEDS:
+            run(seed)
+
+
+def run(seed: int) -> None:
     """All have the catch-up ``all``, and no loss, with the time until it is mended, is longer than 100 occurrences."""
     random = Random(seed)
     sim = Losing()

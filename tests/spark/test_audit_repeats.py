@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.audit_rows import LETTERS, MOMENT, MOVED, firings_of, said
-from tests.spark.repeat_chains import Became, ChainLog, broken_chains, whole_chains
+from tests.spark.repeat_chains import FIRED, Became, ChainLog, broken_chains, whole_chains
 from timers.core.levels import REPEATS
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Headers
@@ -18,6 +18,7 @@ from timers.process.config.settings import Settings
 from timers.spark import columns, requests
 from timers.spark.audit import chains, outcomes
 from timers.wire import headers as h
+from timers.wire.dead_letter import REPEAT_LOST
 from timers.wire.formats import LOG_APPEND_TIME
 
 pytestmark = pytest.mark.spark
@@ -64,11 +65,15 @@ class RowLog(ChainLog):
 def test_each_chain_has_one_outcome_for_each_record(spark: SparkSession) -> None:
     log = RowLog()
     expected = whole_chains(log) | broken_chains(log)
+    lost = log.define("lost", log.every).follow(log.first).fire(log.first)
+    log.cancel("lost", log.first)  # by the engine, with a dead letter
+    expected["lost"] = [("dead-lettered", []), FIRED]
     records = spark.createDataFrame(log.records, columns.RECORD).coalesce(1)
     at_level = {PLACE: Progress(0).with_setting(FEATURE_LEVEL, REPEATS)}
     asked = requests.decode(records, enabled_formats(SETTINGS), 10**6, SETTINGS.request_topic, at_level)
     asked = asked.withColumn("content", F.lit(None).cast("bigint")).localCheckpoint()
-    told, letters = spark.createDataFrame(log.told, columns.RECORD), spark.createDataFrame([], LETTERS)
+    told = spark.createDataFrame(log.told, columns.RECORD)
+    letters = spark.createDataFrame([(log.source(lost.version), 1, REPEAT_LOST)], LETTERS)
     versions = outcomes.with_ids(asked, outcomes.verdicts(told), letters, chains.missed(told)).localCheckpoint()
     moved, firings = spark.createDataFrame([], MOVED), firings_of(spark, log.firings)
     moment = outcomes.Moment(END, MOMENT.grace_s)

@@ -40,7 +40,7 @@ from timers.spark.columns import schema
 from timers.spark.requests import CANCEL, COPY, DEFINITION, ENDED, REJECTED, TIMER, WAYPOINT
 from timers.wire import headers as h
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
-from timers.wire.dead_letter import ACCEPTED_CODES, BATCH_UNREADABLE, CODES
+from timers.wire.dead_letter import ACCEPTED_CODES, BATCH_UNREADABLE, CODES, REPEAT_LOST
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.wire.topics import SOURCE_PATTERN
 
@@ -93,10 +93,13 @@ def with_ids(
     judged = requests.where(F.col("kind") != REJECTED).join(told, "request", "left")
     judged = judged.withColumn("is_refused", is_refused)
     if missed is not None:
-        judged = chains.linked(judged, missed)
+        lost = letters.where(F.col("letter_code") == REPEAT_LOST).withColumnRenamed("request", "version")
+        lost = lost.select("version", F.lit(True).alias("is_lost"))
+        judged = chains.linked(judged.join(lost, "version", "left"), missed)
     else:
         nothing = {"is_followed": F.lit(False), "is_stale": F.lit(False), "sends": F.lit(True)}
-        judged = judged.withColumns(nothing | {"fault": F.lit(None).cast("string"), "sent_due_s": F.lit(None)})
+        none = {"fault": F.lit(None).cast("string"), "sent_due_s": F.lit(None), "is_lost": F.lit(False)}
+        judged = judged.withColumns(nothing | none)
     refused_as = F.when(F.col("own_verdict") == UNCHANGED, UNCHANGED).otherwise(REFUSED)
     refused = _versions(judged.where(F.col("is_refused") & (F.col("kind") != CANCEL)), F.lit(NEVER), refused_as)
     stale = judged.where("is_stale").withColumn("chain", F.col("fault"))
@@ -121,6 +124,7 @@ def with_ids(
         F.when(is_over, F.when(sends, MUST).otherwise(NEVER))
         .when(F.col("undecided") | F.coalesce(F.col("closed_undecided"), F.lit(False)), MAY)
         .when(F.col("closed_by").isNull(), MUST)
+        .when(F.col("is_lost") & (F.col("closed_by") == CANCEL), MAY)  # the engine ends it when it has been sent
         .when(F.col("verdict").isin(operation.CANCELLED, operation.REPLACED), NEVER)
         .when(F.col("verdict").isin(operation.ALREADY_FIRED, operation.UNKNOWN, operation.SET), MUST)
         .when(in_time, NEVER)

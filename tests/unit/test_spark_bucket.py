@@ -42,7 +42,7 @@ NOTHING: Any = None
 """No partition is opened."""
 
 
-SECONDS, SWEPT = ((NOW_S, 0), (NOW_S + 1, 9)), Swept(b"id", 1000, 7, 5, 8)
+SECONDS, SWEPT = ((NOW_S, 0), (NOW_S + 1, 9)), Swept(b"id", 1000, 7, 5, 8, ((b"a", 3, 99),), 60)
 KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS, 6)
 
 

@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from timers.core.fired import NOISY, PAUSE
-from timers.core.keys import MAX_OFFSET
 from timers.core.ports import Follower, Missed, Output, Reason
 from timers.core.sums import begin_with
 from timers.core.timer import Decoded, Definition, DueRows, Origin, Row, id_bytes
@@ -303,16 +302,18 @@ class Repeats:
         look_s = second + LOOK_S
         try:
             rule = self._read(chain.rule)
-            until_s = MAX_OFFSET if rule.until_s is None else rule.until_s
-            nominal_s = rule.next_nominal(after_s, look_s)
+            until_s, nominal_s = rule.until_s, rule.next_nominal(after_s, look_s)
             is_last = (
-                nominal_s is not None and until_s - nominal_s < LOOK_S and rule.next_nominal(nominal_s, until_s) is None
+                nominal_s is not None
+                and until_s is not None
+                and until_s - nominal_s < LOOK_S
+                and rule.next_nominal(nominal_s, until_s) is None
             )
         except ZoneUnknown as error:
             zone = str(*error.args[:1])[:MAX_ZONE]
             self._lacking[zone] = self._lacking.get(zone, 0) + 1
             return chain.waypoint(second + ZONE_RETRY_S, after_s), None
-        if nominal_s is None and until_s <= look_s:
+        if nominal_s is None and until_s is not None and until_s <= look_s:
             return chain.waypoint(second, after_s, is_last=True), None
         due_s = 0 if nominal_s is None else nominal_s + rule.share_s(id_bytes(chain.id))
         if nominal_s is None or due_s - second > self._far_s:

@@ -59,6 +59,9 @@ class UsableTopics:
 
     def refresh(self) -> None: ...
 
+    def limit_now(self, topic: str) -> int | None:
+        return self.max_message_bytes.get(topic)
+
     def partitions(self, topic: str) -> int:
         return self.usable.get(topic, 1)
 

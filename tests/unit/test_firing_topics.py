@@ -288,6 +288,10 @@ def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> 
     assert targets.usable == {"t": 1}
     assert targets.max_message_bytes == {"t": 2000}
     assert not targets.learn_limit("t"), "the limit is not new: the caller must not repeat the transaction"
+    admin.limits["t"] = 3000
+    assert targets.limit_now("t") == 3000
+    del admin.topics["t"]
+    assert targets.limit_now("t") == 3000, "what is known, without an answer"
 
 
 def test_limits_are_refreshed_at_intervals(targets: Targets) -> None:

@@ -120,3 +120,12 @@ def test_a_timer_whose_next_occurrence_is_too_large_ends_alone() -> None:
     assert [each.timer_id for each in sim.advance(10)] == ["small", "large"]
     sim.wait(3 * MENDED_S)
     assert len(sim.dead_letters) == 1
+
+
+def test_a_limit_that_was_raised_is_asked_for_before_a_timer_ends() -> None:
+    sim = Losing()
+    sim._append(TOPIC, b"large", b"x" * 60_000, [(h.TIMER_TOPIC, b"out"), (h.TIMER_REPEAT, b"every=10")])
+    sim._kafka.max_message_bytes = {TOPIC: 20_000}  # type: ignore[misc]
+    sim._kafka.limit_now = lambda topic: 1_000_000  # type: ignore[method-assign]
+    assert len(sim.advance(30)) == 3
+    assert not sim.dead_letters

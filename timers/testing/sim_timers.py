@@ -202,6 +202,9 @@ class SimKafka:
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         return DeliveryProblem.unknown(topic) if topic in self._missing else 1
 
+    def limit_now(self, topic: str) -> int | None:
+        return self.max_message_bytes.get(topic)
+
     def partitions(self, topic: str) -> int:
         return 1
 

@@ -74,6 +74,9 @@ class SimTopics:
         if not self._log.is_silent:
             self._answered.update(topics)
 
+    def limit_now(self, topic: str) -> int | None:
+        return self.max_message_bytes.get(topic)
+
     def partitions(self, topic: str) -> int:
         return self._log.partitions
 

@@ -50,6 +50,8 @@ class Followers:
         large for the topic, because an operator has lowered its limit, ends: the others must not wait for it."""
         transaction, limit = self._transaction, self._transaction.largest_own
         records = [future_by_id.encode_occurrence(each, transaction.source) for each in followers]
+        if limit is not None and any(transaction.size_alone(*record) > limit for record in records):
+            limit = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
         if limit is not None:
             records = [
                 record for each, record in zip(followers, records, strict=True) if self._fits(each, record, limit)

@@ -136,7 +136,10 @@ class Topics(Protocol):
 
     @property
     def max_message_bytes(self) -> Mapping[str, int]:
-        """Topic that has refused a batch as too large -> largest batch that it takes."""
+        """Topic that has refused a batch as too large -> largest batch that it takes. May be five minutes old."""
+
+    def limit_now(self, topic: str) -> int | None:
+        """Ask for the same of one topic; what was known without an answer. Blocks."""
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
         """The number of partitions of ``topic``; or why nothing can be sent there; or None: no broker has said it yet.

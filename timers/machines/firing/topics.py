@@ -352,6 +352,12 @@ class Targets:
             logger.info("target %s takes batches of up to %d bytes", topic, limit)
         return limit != known
 
+    def limit_now(self, topic: str) -> int | None:
+        """Ask for the largest batch that ``topic`` takes; without an answer, return what was known."""
+        with contextlib.suppress(KafkaException):
+            self.learn_limit(topic)
+        return self.max_message_bytes.get(topic)
+
     # ---- questions to the brokers ---------------------------------------------------------------------------------
 
     def _ask(self, *topics: str) -> None:

@@ -602,8 +602,13 @@ class Transaction:
 
     @property
     def largest_own(self) -> int | None:
-        """Bytes of the largest batch that the machine's own topic takes, if it has refused one."""
+        """Bytes of the largest batch that the machine's own topic takes, if it has refused one. May be old."""
         return self._topics.max_message_bytes.get(self._topic)
+
+    def largest_own_now(self) -> int | None:
+        """Ask for the same."""
+        self.release_compute_lock()  # so other machines do not wait
+        return self._topics.limit_now(self._topic)
 
     @property
     def counts(self) -> TransactionCounters:

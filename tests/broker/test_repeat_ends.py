@@ -79,7 +79,7 @@ def test_a_timer_whose_next_occurrence_is_too_large_does_not_hold_up_the_others(
         assert late_ms < 5_000, "the partition goes on"
 
         ids.system.configure(ids.topic, max_message_bytes="1000000")
-        done = command(capsys, "dead-letters", "retry", "--code", "repeat-lost", "--yes")
+        done = command(capsys, "dead-letters", "retry", "--code", "repeat-lost", "--force", "--yes")
         assert done.code == 0, done.err
         wait_until(lambda: "large" in {each.timer_id for each in ids.fired.take(20)}, "it goes on")
     finally:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.harness.repeats import MENDED_S, NOW_S, TOPIC, Losing
-from timers.testing.sim_timers import SimRecord
+from timers.core.fired import PAUSE, Hold, Holds, Moment
+from timers.core.keys import MAX_OFFSET
+from timers.core.progress import Progress
+from timers.testing.sim_timers import SimKafka, SimRecord
 from timers.wire import dead_letter
 from timers.wire import headers as h
 
@@ -129,3 +134,70 @@ def test_a_limit_that_was_raised_is_asked_for_before_a_timer_ends() -> None:
     sim._kafka.limit_now = lambda topic: 1_000_000  # type: ignore[method-assign]
     assert len(sim.advance(30)) == 3
     assert not sim.dead_letters
+
+
+def test_what_was_moved_to_another_app_is_not_appended_here() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(1005)
+    sim.lose(3, lambda progress: progress.moved(7))
+    assert sim.pending == 0
+    before = len(sim.log)
+    sim.advance(1000)
+    sim.wait(2 * MENDED_S)
+    assert len(sim.log) == before
+    assert not sim.dead_letters
+
+
+def test_a_cut_says_which_seconds_had_fired_as_a_whole() -> None:
+    part, whole = Progress(60, (100, 57)).shortened(50), Progress(60, (100, MAX_OFFSET)).shortened(50)
+    fired, pending, above = (90, 40), (110, 40), (90, 50)
+    assert [part.fired_before_cut(each) for each in (fired, pending, above)] == [99, -1, -1]
+    assert [whole.fired_before_cut(each) for each in (fired, pending, above)] == [100, -1, -1]
+    again = replace(whole, fired_through=(200, MAX_OFFSET)).shortened(45)
+    assert [again.fired_before_cut(each) for each in (fired, pending)] == [100, 200], "the first that may have been it"
+
+
+def test_a_hold_of_another_target_says_nothing_about_what_fired_while_it_lasted() -> None:
+    hold = Hold("other", PAUSE, 1, Moment(30, (95, MAX_OFFSET), 0), 95)
+    cut = Progress(60, (100, MAX_OFFSET), holds=Holds((hold,))).shortened(50)
+    assert cut.fired_before_cut((97, 40)) == 100, "its target is not held"
+    assert cut.fired_before_cut((90, 40)) == 95, "it may be"
+
+
+def test_nothing_is_appended_while_another_producer_holds_back_what_the_machine_has_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    with monkeypatch.context() as held_back:
+        held_back.setattr(SimKafka, "held_from", property(lambda kafka: {10**9}))
+        sim.wait(2 * MENDED_S)
+        assert len(sim.log) == 1
+    sim.wait(2 * MENDED_S)
+    assert len(sim.log) == 2
+
+
+def test_a_record_that_this_version_cannot_read_ends_nothing() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    broken = sim.log[0]._replace(headers=((h.TIMER_REPEAT, b"each=full moon"), (h.TIMER_TOPIC, b"out")))
+    sim.log[0], whole = broken, sim.log[0]
+    sim.wait(2 * MENDED_S)
+    assert len(sim.log) == 1
+    assert not sim.dead_letters
+    sim.log[0] = whole
+    sim.wait(2 * MENDED_S)
+    assert len(sim.log) == 2
+
+
+def test_a_log_that_has_lost_nothing_is_not_looked_at() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    store = sim._stores[TOPIC, 0]
+    store.newest_entries = lambda: pytest.fail("it is looked at")  # type: ignore[method-assign]
+    assert sim.wait(1100) == [1000]

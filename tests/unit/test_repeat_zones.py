@@ -15,17 +15,16 @@ from timers.worker import health
 PLACE = TOPIC, 0
 
 
-def zoneless(sim: Losing, now_s: int | None = None) -> dict[str, str]:
-    counters = sim._loops[PLACE].machine.counters
+def zoneless(sim: Losing) -> dict[str, str]:
+    machine = sim._loops[PLACE].machine
     pool = SimpleNamespace(
-        runners={PLACE: None, ("timer-request", 0): None},
+        runners={PLACE: SimpleNamespace(machine=machine), ("timer-request", 0): None},
         partition_metrics={
-            PLACE: SimpleNamespace(counters=counters),
+            PLACE: SimpleNamespace(counters=machine.counters),
             ("timer-request", 0): SimpleNamespace(counters=Counters()),
         },
     )
-    clock = SimpleNamespace(broker_now_s=lambda: sim.clock.now_s if now_s is None else now_s)
-    status: Any = SimpleNamespace(tick_scheduler=clock, pool=pool)
+    status: Any = SimpleNamespace(pool=pool)
     return health.zoneless(status)
 
 

@@ -240,7 +240,6 @@ def test_a_setting_that_loses_timers_turns_the_partitions_red_that_rest_on_it() 
     pool.partition_metrics = {tp: PartitionMetrics() for tp in runners}
     status: Any = SimpleNamespace(
         pool=pool,
-        tick_scheduler=SimpleNamespace(broker_now_s=lambda: 1_000.5),
         settings=SimpleNamespace(progress_topic="progress"),
         log_watch=log_watch,
         lost_snapshots=lambda: lost,

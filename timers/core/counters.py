@@ -278,6 +278,8 @@ class Counters:
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
     def _count_lacking(self, zones: Mapping[str, int], minute: int) -> None:
+        if zones:
+            self.lacking = {zone: seen for zone, seen in self.lacking.items() if seen[0] >= minute - 1}
         for zone, number in zones.items():
             name = zone if zone in self.lacking or len(self.lacking) < MAX_ZONES else OTHER_ZONES
             known, present, before = self.lacking.get(name, (minute, 0, 0))

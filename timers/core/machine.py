@@ -586,8 +586,12 @@ class Machine:
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
             return False
         self._outbox.begin(self._tick)
-        self._commit(self.progress, mended, len(mended.mended) + len(mended.broken))
-        return True
+        try:
+            self._commit(self.progress, mended, len(mended.mended) + len(mended.broken))
+        except TooMuch as error:
+            if not error.rolled_back:
+                raise
+        return self.committed is self.progress
 
     @staticmethod
     def _committed_values(progress: Progress) -> tuple[object, ...]:
@@ -599,10 +603,10 @@ class Machine:
         """Forget ids, copies and doubts that are over. Returns what lets timers go on that stand still [I37]."""
         mended = NOTHING
         if self._index is not None:
-            swept = self._index.sweep(self.committed)
-            if self._still is not None and self.state is State.ACCEPTING:
-                self._still.look(swept, self.committed, self.released_s)
-                mended = self._still.mended(self._outbox, self.progress, self.released_s)
+            swept, released_s = self._index.sweep(self.committed), self.released_s
+            if self._still is not None and released_s is not None and self.state is State.ACCEPTING:
+                self._still.look(swept, self.committed, released_s)
+                mended = self._still.mended(self._outbox, self.progress, released_s)
         if self._horizon is not None:
             self._horizon.sweep()
         remembered_s = 0 if self._index is None else self._index.remembered_s

@@ -8,7 +8,9 @@ appends what follows. If the occurrence is in the log all the same, it comes fir
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
+from timers.core.fired import MOVED_S
 from timers.core.index import Sweeper
 from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
 from timers.core.ports import NOTHING, Follower, Lost, Outbox, Output, Store
@@ -23,7 +25,9 @@ LOOK_S = 60
 """Seconds between two looks at the newest entries, of which there may be 100,000: 10 ms."""
 
 MOST_SUSPECTS = 10_000
-MOST_AT_ONCE = 200
+MOST_ROWS = 200
+"""So many rows are looked for at a time."""
+MOST_AT_ONCE = 100
 """Their records are read again together, in about 50 ms."""
 
 
@@ -43,15 +47,15 @@ class StandingStill:
         self._reader = reader
         self._repeats = repeats
 
-    def look(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int | None) -> None:
+    def look(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
         """Note which timers seem to stand still. Call once a second.
 
         Args:
             entries: those that a sweep has read.
             committed: a crash does not undo what it has fired.
-            released_s: the log was read up to what it held when this second began; None: not yet.
+            released_s: the log was read up to what it held when this second began.
         """
-        if released_s is None:
+        if not lost_from(committed):
             return
         self._note(entries, committed, released_s)
         if released_s >= self._sweeper.swept.look_s:
@@ -59,26 +63,36 @@ class StandingStill:
             self._note(self._store.newest_entries(), committed, released_s)
 
     def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
-        suspects = self._sweeper.swept.suspects
+        suspects, below = self._sweeper.swept.suspects, lost_from(committed)
         known = {id for id, _, _ in suspects}
-        new = [
-            (id, offset_of(chain), released_s + STANDS_S)
+        chains = (
+            (id, chain)
             for id, entry in entries
             if (chain := repeating(entry)) is not None
-            and self._stands(chain, committed, released_s)
+            and offset_of(chain) < below
             and id not in known
+            and self._has_fired(chain, committed, released_s)
+        )
+        new = [
+            (id, offset_of(chain), released_s + STANDS_S)
+            for id, chain in islice(chains, MOST_ROWS)
+            if self._store.row(key_of(chain)) is None
         ]
         if new:
             suspects = (*suspects, *new)[:MOST_SUSPECTS]
             self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects)
 
-    def _stands(self, chain: RepeatingVersion, progress: Progress, released_s: int) -> bool:
-        """Whether the latest record of a timer has fired some time ago. What a hold holds is stored."""
-        if append_s_of(chain) + STANDS_S > released_s or not progress.is_past(key_of(chain)):
+    @staticmethod
+    def _has_fired(chain: RepeatingVersion, progress: Progress, released_s: int) -> bool:
+        """Whether the latest record of a timer has fired some time ago. What a hold may hold has not; nor has what was
+        moved to another app."""
+        key = key_of(chain)
+        if append_s_of(chain) + STANDS_S > released_s or not progress.is_past(key):
             return False
-        return self._store.row(key_of(chain)) is None
+        was_moved = any(hole.through[0] == MOVED_S and key[1] < hole.before_offset for hole in progress.holes)
+        return not was_moved and not progress.holds.may_hold(key, progress.holes)
 
-    def mended(self, outbox: Outbox, progress: Progress, released_s: int | None) -> Output:
+    def mended(self, outbox: Outbox, progress: Progress, released_s: int) -> Output:
         """Returns what follows the records of timers that stand still for certain. Reads their log.
 
         Args:
@@ -86,36 +100,36 @@ class StandingStill:
             progress: with which it is committed.
             released_s: as in :meth:`look`.
         """
-        found = [] if released_s is None else self._found(progress, released_s)
+        # What the machine itself has appended may stand behind an open transaction of another producer.
+        is_read = all(each < self._store.applied for each in outbox.held_from)
+        most = min(MOST_AT_ONCE, outbox.chunk.timers)
+        found = self._found(progress, released_s, most) if is_read else []
         if not found:
             return NOTHING
         try:
             records = outbox.read_again([offset_of(chain) for _, chain in found])
-        except Lost:  # no transaction was begun; they are found again
+        except Lost:  # no transaction was begun; they are noted again
             return NOTHING
         followers: list[Follower] = []
         broken = []
         for id, chain in found:
             offset = offset_of(chain)
-            if offset not in records:
-                continue
-            record = records[offset]
-            follower = None
+            record = records.get(offset)
             if record is not None and record.key == id:
                 decoded = self._reader.decode([record], offset + 1, progress)
                 decided_s = progress.fired_before_cut(key_of(chain))
                 follower = self._repeats.go_on(decoded, offset, decided_s, progress.fired_through[0])
-            if follower is None:
+                if follower is not None:  # else this version cannot read it: another one may
+                    followers.append(follower)
+            elif offset in records and record is None:
                 broken.append((id, request_of(chain)))
-            else:
-                followers.append(follower)
-        return Output(mended=followers, broken=broken)
+        return Output(mended=followers, broken=broken) if followers or broken else NOTHING
 
-    def _found(self, progress: Progress, released_s: int) -> list[tuple[bytes, RepeatingVersion]]:
+    def _found(self, progress: Progress, released_s: int, most: int) -> list[tuple[bytes, RepeatingVersion]]:
         """Returns some of those that stand still for certain, and forgets them: if they still do, they are noted
         again."""
         suspects = self._sweeper.swept.suspects
-        sure = {id: offset for id, offset, from_s in suspects[:MOST_AT_ONCE] if released_s >= from_s}
+        sure = {id: offset for id, offset, from_s in suspects[:most] if released_s >= from_s}
         if not sure:
             return []
         self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects[len(sure) :])
@@ -123,6 +137,18 @@ class StandingStill:
         found = []
         for id, offset in sure.items():
             chain = repeating(entries.get(id))
-            if chain is not None and offset_of(chain) == offset and self._stands(chain, progress, released_s):
+            if (
+                chain is not None
+                and offset_of(chain) == offset
+                and self._has_fired(chain, progress, released_s)
+                and self._store.row(key_of(chain)) is None
+            ):
                 found.append((id, chain))
         return found
+
+
+def lost_from(progress: Progress) -> int:
+    """Returns the offset below which records may have lost what followed them; 0: the log has lost nothing. It has if
+    it was cut, or if a batch that cannot be read was passed over."""
+    cuts = max((cut for cut, _ in progress.cuts), default=0)
+    return max([cuts, *(low for low, _ in progress.settings.passed_over)])

@@ -38,8 +38,9 @@ HOLE_OFFSET = "hole-offset"
 LOG_CUT = "log-cut"
 """Number of the newest cut: the log lost its records from this offset on, and an operator accepted that [I28]."""
 
-CUT_FIRED = "log-cut-fired-s"
-"""Second up to which everything had fired before a cut; the change has the offset of the cut. What was held had not."""
+CUT_FIRED, CUT_HELD = "log-cut-fired-s", "log-cut-held-s"
+"""Second up to which everything had fired before a cut, but for what was held; and, if there were holds, before they
+began. Both changes have the offset of the cut."""
 
 PASSED_OVER = "passed-over"
 """The offset after a range of records that no consumer can read; the change is valid from the first one on. An operator
@@ -128,6 +129,11 @@ class Witness(NamedTuple):
     """Number of holes. With each one, ``fired_through`` was taken back."""
     held_from: OrderKey | None = None
     """What is above this key may be held; None: nothing is."""
+
+
+def _whole_s(through: OrderKey) -> int:
+    """Returns the last second of which all timers have fired, if they have up to a key."""
+    return through[0] if through[1] == MAX_OFFSET else through[0] - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,9 +426,11 @@ class Progress:
             for change in self.settings
             if change.name != PASSED_OVER or change.value <= before_offset  # else the log has other records there
         ]
-        held_from = [hold.begin.fired_through for hold in self.holds]
-        fired_s, _ = min([self.fired_through, *held_from])
-        cut = SettingChange(LOG_CUT, end, self.settings.cut + 1), SettingChange(CUT_FIRED, end, fired_s)
+        cut = [SettingChange(LOG_CUT, end, self.settings.cut + 1)]
+        cut.append(SettingChange(CUT_FIRED, end, _whole_s(self.fired_through)))
+        if self.holds:
+            held_s = min(_whole_s(hold.begin.fired_through) for hold in self.holds)
+            cut.append(SettingChange(CUT_HELD, end, held_s))
         next_offset = min(self.next_offset, before_offset)
         rescue = Rescue(end, rescued_from, self.fired_through, holds=tuple(self.holds))
         # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
@@ -453,8 +461,13 @@ class Progress:
         """Returns up to which second everything had fired when the log lost what followed a timer that had fired; -1:
         not known. It is the first of the cuts that may have done this: later ones found nothing that followed."""
         due_s, offset = key
-        cuts = (each for each in self.settings if each.name == CUT_FIRED and each.from_offset > offset)
-        return min((each.value for each in cuts if each.value >= due_s), default=-1)
+        found: list[int] = []
+        for change in (each for each in self.settings if each.from_offset > offset):
+            if change.name == CUT_FIRED and change.value >= due_s - 1:  # a part of the next second may have fired
+                found.append(change.value)
+            elif change.name == CUT_HELD and found and due_s <= change.value:  # its target may be a held one
+                found[-1] = min(found[-1], change.value)
+        return min(found, default=-1)
 
     def rescues_of(self, history: tuple[SettingChange, ...], applied: int) -> tuple[Rescue, ...]:
         """Returns what must be rescued from a store with this history, which was written up to offset ``applied``.

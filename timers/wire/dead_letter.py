@@ -34,7 +34,7 @@ REPEAT_GONE = (
 )
 REPEAT_TOO_LARGE = (
     "the timer {} has ended: its next occurrence makes a batch of {} bytes, more than the {} that fit in {}. Raise "
-    "max.message.bytes of this topic, then retry this dead letter"
+    "max.message.bytes of this topic, then set the timer again, or retry this dead letter with --force"
 )
 """Reasons in dead letters with the code :data:`REPEAT_LOST`."""
 

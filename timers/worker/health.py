@@ -141,12 +141,10 @@ def lossy(status: WorkerStatus) -> dict[str, str]:
 def zoneless(status: WorkerStatus) -> dict[str, str]:
     """Partitions with repeating timers that wait, because this worker does not know their zone -> a sentence."""
     found: dict[str, str] = {}
-    now_s = status.tick_scheduler.broker_now_s()
-    if now_s is None:
-        return found
-    for tp in status.pool.runners:
+    for tp, runner in status.pool.runners.items():
         seen = status.pool.partition_metrics[tp].counters.lacking.copy()
-        waiting = {zone: max(counts) for zone, (minute, *counts) in seen.items() if minute >= now_s // 60 - LOOKED_MIN}
+        latest = runner.machine.progress.fired_through[0] // 60 - LOOKED_MIN if seen else 0
+        waiting = {zone: max(counts) for zone, (minute, *counts) in seen.items() if minute >= latest}
         if waiting:
             version, number = zone_data_version(), counted(sum(waiting.values()), "repeating timer")
             has = f"its package tzdata is {version}" if version else "it has no package tzdata"

@@ -29,8 +29,8 @@ LACKS = (
 )
 
 MENDED = (
-    "%s/%d: the log lost the next occurrence of %s, which stood still and now goes on, such as %s: what came due "
-    "meanwhile is caught up by the rule of each"
+    "%s/%d: the log lost the next occurrence of %s, which stood still; it is written again, such as that of %s: what "
+    "came due meanwhile is caught up by the rule of each"
 )
 
 
@@ -45,9 +45,10 @@ class Followers:
         self._transaction = transaction
         self._lacked: set[str] = set()
 
-    def follow(self, followers: Sequence[Follower]) -> None:
+    def follow(self, followers: Sequence[Follower]) -> int:
         """Add occurrences of timers that repeat to the partition of their ids. A timer whose next occurrence is too
-        large for the topic, because an operator has lowered its limit, ends: the others must not wait for it."""
+        large for the topic, because an operator has lowered its limit, ends: the others must not wait for it. Returns
+        how many were added."""
         transaction, limit = self._transaction, self._transaction.largest_own
         records = [future_by_id.encode_occurrence(each, transaction.source) for each in followers]
         if limit is not None and any(transaction.size_alone(*record) > limit for record in records):
@@ -58,6 +59,7 @@ class Followers:
             ]
         transaction.add_own(records)
         transaction.counts.followed += len(records)
+        return len(records)
 
     def _fits(self, follower: Follower, record: tuple[bytes, bytes, list[h.Header]], limit: int) -> bool:
         """Whether an occurrence is not larger than a batch of the topic may be. Else its timer ends."""
@@ -72,10 +74,10 @@ class Followers:
 
     def mend(self, followers: Sequence[Follower]) -> None:
         """Add occurrences of timers that stood still."""
-        self.follow(followers)
-        self._transaction.counts.mended += len(followers)
+        number = self.follow(followers)
+        self._transaction.counts.mended += number
         ids = quoted(", ".join(each.id for each in followers[:NAMED]))
-        logger.warning(MENDED, *self._transaction.machine, counted(len(followers), "repeating timer"), ids)
+        logger.warning(MENDED, *self._transaction.machine, counted(number, "repeating timer"), ids)
 
     def break_off(self, id: bytes, version: int) -> None:
         """End a timer that repeats and cannot go on.

@@ -71,6 +71,9 @@ ALWAYS_FITS_BYTES = 32 * 1024
 MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""
 
+READ_AGAIN_S = 2.0
+"""Seconds for which records are read that nothing waits for. A connection that is new may take one of them."""
+
 PUT_OFF_S = 30
 """Seconds until a request is looked for again whose partition had no leader."""
 
@@ -219,7 +222,12 @@ class Transaction:
     def read_again(self, offsets: Sequence[int]) -> dict[int, RequestRecord | None]:
         """As in :class:`timers.core.ports.Outbox`."""
         sources = {self.source(offset): offset for offset in offsets}
-        read = self._requests.read_again(sources, self._producer.keep_waiting)
+        until_s = self._clock_s() + READ_AGAIN_S
+
+        def keep_waiting() -> bool:
+            return self._producer.keep_waiting() and self._clock_s() < until_s
+
+        read = self._requests.read_again(sources, keep_waiting)
         return {sources[source]: record for source, record in read.items()}
 
     # ---- begin, commit, close -------------------------------------------------------------------------------------

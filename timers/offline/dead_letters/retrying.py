@@ -24,7 +24,7 @@ from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog,
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, OVERHEAD_BYTES, REPEAT_LOST, Mark
+from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, OVERHEAD_BYTES, Mark
 from timers.wire.formats import RequestRecord
 from timers.wire.headers import Header
 
@@ -216,9 +216,9 @@ def decide(
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Decision(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
-    # Of what a log has lost, nothing newer is known: the operator who retries it has accepted the loss. A timer that
-    # repeats was ended with its dead letter.
-    force = force or letter.decoded.code in (LOST_FROM_LOG, REPEAT_LOST)
+    # Of what a log has lost, nothing newer is known: the operator who retries it has accepted the loss.
+    # A timer that repeats and has ended may have been set again.
+    force = force or letter.decoded.code == LOST_FROM_LOG
     if request_format.topic_is_compacted and not force:
         reason = "in a compacted topic it would replace a newer request with its id; its sender can publish it again"
         return Decision(None, "with an id", reason)

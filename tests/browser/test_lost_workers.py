@@ -112,8 +112,7 @@ def test_of_three_workers_one_is_lost_and_the_others_take_over(
         blames_no_broker(page)
         page.get_by_role("heading", name="All timers fire").wait_for()
         page.goto(console.url + "/workers")
-        page.get_by_text("left the group").wait_for()
-        page.get_by_text("It said this last").wait_for()
+        page.locator("section.card", has_text="left the group").get_by_text("It said this last").wait_for()
 
 
 def test_the_line_goes_back_to_a_time_without_a_page_and_without_a_console(
@@ -127,8 +126,9 @@ def test_the_line_goes_back_to_a_time_without_a_page_and_without_a_console(
     )
     try:
         worker.start().ready()
-        system.send(*timers(system.target(), 90, due_in(2), 45))
-        system.wait_past(due_in(50))
+        target = system.target()
+        system.send(*timers(target, 90, due_in(2), 45))
+        system.reader(target).take(90, 100)
         console.start().wait_for("console: ")
         said = console.ask("GET", "/v1/figures")[1]
         (kept,) = said["workers"]

@@ -305,10 +305,7 @@ class Doctor:
     # ---- one timer -------------------------------------------------------------------------------------------------
 
     def _timer(self) -> Iterator[Line]:
-        from timers.client import TimersClient
         from timers.kafka import topic_admin
-        from timers.kafka.records import TopicReader
-        from timers.offline.fired import CallbackRecord
 
         settings, topic = self._settings, self._timer_topic
         if not self._fires:
@@ -321,18 +318,24 @@ class Doctor:
                 remedy = "Name a topic to which this app may fire, and whose receivers ignore it: --timer-topic TOPIC"
                 yield Line("timer", SKIPPED, f"none was set: topic {topic!r} cannot be made ({error})", remedy)
                 return
+        try:
+            yield from self._fired()
+        except TimersError as error:  # a worker need not be allowed to write requests, and to read its callbacks
+            state = SKIPPED if self._is_worker else FAILED
+            yield Line("timer", state, f"none was seen to fire: {error}", "Run this as a client: --for client")
+
+    def _fired(self) -> Iterator[Line]:
+        """Set a timer, and wait for its callback."""
+        from timers.client import TimersClient
+        from timers.kafka.records import TopicReader
+        from timers.offline.fired import CallbackRecord
+
+        settings, topic = self._settings, self._timer_topic
         token, end_s = secrets.token_hex(8), time.monotonic() + CALLBACK_S
         with TopicReader(settings, topic) as reader, TimersClient(settings.brokers, timeout_s=ANSWER_S) as client:
             while not reader.assign_partitions() and time.monotonic() < end_s:
                 time.sleep(_POLL_S)
-            try:
-                timer_id = client.schedule(topic, "timers-doctor", token, delay=1)
-            except TimersError as error:  # a worker need not be allowed to write requests
-                state = SKIPPED if self._is_worker else FAILED
-                yield Line(
-                    "timer", state, f"none was set: {error}", "Run this with the login of a client: --for client"
-                )
-                return
+            timer_id = client.schedule(topic, "timers-doctor", token, delay=1)
             for message in reader:
                 if message is not None and message.value() == token.encode():
                     lag_ms = CallbackRecord.of(message).lag_ms or 0

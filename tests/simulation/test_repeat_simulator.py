@@ -43,7 +43,7 @@ def test_no_long_run_with_other_zone_data_and_snapshots_breaks_a_promise() -> No
         simulator = RepeatYears(seed, steps=12)
         simulator.run()
         counts += simulator.checkers.counts
-    assert counts["records"] > 0
+    assert counts["occurrences"] > 50
 
 
 @pytest.mark.long

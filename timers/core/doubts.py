@@ -164,7 +164,7 @@ class Leftovers:
 
     def _no_chain_is_left(self) -> bool:
         """Reads the newest entries and a part of the others. An entry moves from the former to the latter, so none is
-        passed over."""
+        passed over. 100,000 newest entries take 10 ms, each second until all others are read once, or one is found."""
         if self._chain is not None:
             entry = self._store.entries([self._chain]).get(self._chain)
             if entry is not None and self._rests(entry):

@@ -405,6 +405,8 @@ def test_the_brokers_may_be_named_by_an_option_of_each_command(
             assert main([*command, "--bootstrap-server", "127.0.0.1:2,127.0.0.1:3"]) == 1
             assert "no broker answers at 127.0.0.1:2,127.0.0.1:3" in capsys.readouterr().err
             assert os.environ.get("TIMERS_BROKERS") == former, "only for this command"
+    assert main(["list", "--bootstrap-server", " "]) == 2
+    assert "it is empty" in capsys.readouterr().err
     assert main(["list", "--bootstrap-server", "nonsense"]) == 2
     assert "TIMERS_BROKERS='nonsense'" in capsys.readouterr().err
 

@@ -153,3 +153,23 @@ async def test_the_figures_of_the_last_half_hour_are_those_that_the_workers_kept
     await look()
     assert workers.since[-1] == int(workers.now_s) - 1800, "what the new worker counted before is asked for"
     assert max(each.at_s for each in board.line()) >= 10_010 and len(board.line()) > 110, "the lost one's stay"
+
+
+async def test_after_a_restart_of_a_worker_no_time_counts_twice() -> None:
+    workers, board = Workers(), Board()
+    workers.now_s = 10_000.0
+    workers.past = [past("w1", *range(9_905, 9_966, 5))]
+
+    async def look() -> None:
+        workers.now_s += 10
+        await board.look(workers.ask, lambda: workers.now_s, 1.0)
+        while board._past is not None and not board._past.done():
+            await asyncio.sleep(0)
+
+    await look()
+    before = sum(step.fired for _, step in board._all())
+    minute = past("w1", 9_965, 99_999, fired=600)  # the last point is of a clock that was ahead
+    minute["points"][0]["s"] = 60
+    workers.past = [minute]
+    await look()
+    assert sum(step.fired for _, step in board._all()) == before == 13 * 50

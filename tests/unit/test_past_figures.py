@@ -86,7 +86,19 @@ def test_a_restart_goes_on_with_the_minutes_of_the_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\x00\n{", b"[]\n", b'{"at": "x"}\n', b'{"at": 1900000000, "s": 5}\n', b"[" * 100_000, b"1\n"]
+    "content",
+    [
+        b"",
+        b"\xff\x00\n{",
+        b"[]\n",
+        b'{"at": "x"}\n',
+        b'{"at": 1900000000, "s": 5}\n',
+        b'{"at": 1900000000, "s": 5, "counts": {"fired": NaN}, "pending": 1, "overdue_s": 0, "memory_bytes": 1}\n',
+        b'{"at": 1900000000, "s": 5, "counts": {"fired": "x"}, "pending": 1, "overdue_s": 0, "memory_bytes": 1}\n',
+        b'{"at": 1900000000, "s": 5, "counts": {}, "pending": null, "overdue_s": 0, "memory_bytes": 1}\n',
+        b"[" * 100_000,
+        b"1\n",
+    ],
 )
 def test_a_damaged_file_is_as_an_empty_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -150,3 +162,11 @@ def test_steps_of_other_lengths_are_said_and_a_page_begins_where_it_is_told_to()
     assert len(json.loads(figures.page(past_figures.since(str(points[0]["at"])), {}))["points"]) == 2
     for wrong in ("", "-1", "1" * 12, "\u0663", "nan"):
         assert past_figures.since(wrong) == 0
+
+
+def test_a_clock_that_goes_back_leaves_no_point_in_the_future(path: Path) -> None:
+    worker = Worker(path)
+    worker.step(3)
+    worker.now_s -= 3600
+    worker.step(2)
+    assert [each["at"] for each in worker.points()] == [int(worker.now_s) - 5, int(worker.now_s)]

@@ -23,6 +23,8 @@ BROKERS = "TIMERS_BROKERS"
 
 def _use_brokers(ctx: click.Context, _param: click.Parameter, addresses: str | None) -> None:
     """Use these brokers until the command has ended; processes that it starts use them, too."""
+    if addresses is not None and not addresses.strip():
+        raise click.BadParameter("it is empty: write host:port, or several with commas between them", ctx, _param)
     if addresses is not None:
         former = os.environ.get(BROKERS)
         os.environ[BROKERS] = addresses

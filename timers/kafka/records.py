@@ -152,7 +152,7 @@ def read_all(
                 error, span = message.error(), left.get(place)
                 if span is None or place in failed:
                     continue
-                is_read = True
+                is_read = is_read or error is None or error.code() == KafkaError._PARTITION_EOF
                 if error is None and offset < span.stop:
                     yield message
                 elif error is not None and error.code() != KafkaError._PARTITION_EOF:

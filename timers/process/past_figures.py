@@ -30,7 +30,8 @@ _FINE, _COARSE = 3600 // STEP_S, DAY_S // MINUTE_S
 MOST_BYTES = 1024 * 1024
 """A file that is longer is written anew, with the last day only: 1440 lines of up to 600 bytes."""
 
-_LONGEST_LINE, _MOST_DIGITS = 8192, 11
+_LONGEST_LINE, _MOST_DIGITS, _MOST = 8192, 11, 1e18
+_STATES = ("pending", "overdue_s", "memory_bytes")
 
 
 class PastFigures:
@@ -82,6 +83,9 @@ class PastFigures:
             "counts": subtracted(totals, before),
             **state,
         }
+        for kept in (self._fine, self._coarse):
+            while kept and kept[-1][0] >= now_s:  # the clock has gone back
+                kept.pop()
         self._fine.append((now_s, _line(point)))
         self._minute = minute = point if self._minute is None else _one(self._minute, point)
         if minute["s"] >= MINUTE_S:
@@ -135,10 +139,12 @@ def _line(point: Mapping[str, Any]) -> bytes:
 
 def _time_of(line: bytes) -> int | None:
     """The time of a point; None if the line is none: the disk may have been full, or the process killed."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         if len(line) <= _LONGEST_LINE:
             point = json.loads(line)
-            if type(point["at"]) is type(point["s"]) is int and type(point["counts"]) is dict:
+            numbers = [*point["counts"].values(), *(point[name] for name in _STATES)]
+            are_numbers = all(type(each) in (int, float) and abs(each) < _MOST for each in numbers)
+            if are_numbers and type(point["at"]) is type(point["s"]) is int:
                 return int(point["at"])
     return None
 

@@ -205,7 +205,13 @@ class Board:
             logger.info("the figures of the last minutes cannot be read: %s", _problem(error))
             return
         for worker in said["workers"]:
-            self._steps.setdefault(worker["id"], {}).update({each.at_s: each for each in points(worker)})
+            known = self._steps.setdefault(worker["id"], {})
+            for step in points(worker):
+                if step.seconds > STEP_S:  # after a restart, in place of the short steps of this time
+                    for at_s in [each for each in known if step.at_s - step.seconds < each <= step.at_s]:
+                        del known[at_s]
+                if step.at_s <= now_s + SPAN_S:  # a clock may have been ahead
+                    known[step.at_s] = step
         kept = {id: {at_s: each for at_s, each in of.items() if at_s > oldest_s} for id, of in self._steps.items()}
         self._steps = {id: of for id, of in kept.items() if of}
         until = {worker["id"]: max(self._steps.get(worker["id"], [oldest_s])) for worker in said["workers"]}

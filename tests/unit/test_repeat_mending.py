@@ -9,7 +9,7 @@ import pytest
 from tests.harness.repeats import MENDED_S, NOW_S, TOPIC, Losing
 from timers.core.fired import PAUSE, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET
-from timers.core.progress import Progress
+from timers.core.progress import History, Progress
 from timers.testing.sim_timers import SimKafka, SimRecord
 from timers.wire import dead_letter
 from timers.wire import headers as h
@@ -195,9 +195,14 @@ def test_a_record_that_this_version_cannot_read_ends_nothing() -> None:
     assert len(sim.log) == 2
 
 
-def test_a_log_that_has_lost_nothing_is_not_looked_at() -> None:
+def test_what_was_lost_before_it_was_read_is_appended_again() -> None:
+    """The progress does not know of it, so there is no cut."""
     sim = Losing()
     sim.define("a", "every=1000")
-    store = sim._stores[TOPIC, 0]
-    store.newest_entries = lambda: pytest.fail("it is looked at")  # type: ignore[method-assign]
-    assert sim.wait(1100) == [1000]
+    sim.advance(1005)
+
+    def without_cut(progress: Progress) -> Progress:
+        return replace(progress, settings=History(each for each in progress.settings if "cut" not in each.name))
+
+    sim.lose(2, without_cut)
+    assert sim.wait(MENDED_S + 1000) == [2000]

@@ -55,21 +55,18 @@ class StandingStill:
             committed: a crash does not undo what it has fired.
             released_s: the log was read up to what it held when this second began.
         """
-        if not lost_from(committed):
-            return
         self._note(entries, committed, released_s)
         if released_s >= self._sweeper.swept.look_s:
             self._sweeper.swept = self._sweeper.swept._replace(look_s=released_s + LOOK_S)
             self._note(self._store.newest_entries(), committed, released_s)
 
     def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
-        suspects, below = self._sweeper.swept.suspects, lost_from(committed)
+        suspects = self._sweeper.swept.suspects
         known = {id for id, _, _ in suspects}
         chains = (
             (id, chain)
             for id, entry in entries
             if (chain := repeating(entry)) is not None
-            and offset_of(chain) < below
             and id not in known
             and self._has_fired(chain, committed, released_s)
         )
@@ -145,10 +142,3 @@ class StandingStill:
             ):
                 found.append((id, chain))
         return found
-
-
-def lost_from(progress: Progress) -> int:
-    """Returns the offset below which records may have lost what followed them; 0: the log has lost nothing. It has if
-    it was cut, or if a batch that cannot be read was passed over."""
-    cuts = max((cut for cut, _ in progress.cuts), default=0)
-    return max([cuts, *(low for low, _ in progress.settings.passed_over)])

@@ -78,7 +78,7 @@ class SimProducer:
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
         self.metadata_requests = 0
-        self._sender = SimpleNamespace(_find_coordinator=self._coordinator)
+        self._sender = SimpleNamespace(_find_coordinator=self._coordinator, _coordinator_dead=lambda kind: None)
         self._quota_ms = quota_ms
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ids = {"transactional_id": "app-t-0", "producer_id": 7, "producer_epoch": 1}

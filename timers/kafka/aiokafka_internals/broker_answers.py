@@ -107,6 +107,11 @@ class BrokerAnswers:
         """The version of transactions that the cluster has finalized, 1 or 2, by the newest answer."""
         return min(2, max(1, self._features[1]))
 
+    def doubt_version(self) -> None:
+        """Let the next answer about :attr:`transaction_version` count, whatever its epoch: a broker lacks a request of
+        version 2. A cluster that was made anew counts epochs from the beginning."""
+        self._features = -2, self._features[1]
+
     async def ask_version(self, producer: AIOKafkaProducer, broker: int) -> None:
         """Ask a broker for :attr:`transaction_version`. Brokers learn of a change one after another: an answer with an
         older epoch of the features does not count.
@@ -116,9 +121,9 @@ class BrokerAnswers:
         """
         try:
             answer = await producer.client.send(broker, FeaturesRequest("timers", "1", NO_TAGS))
+            epoch, levels = finalized_features(answer)
         except NotImplementedError:  # a broker before Kafka 2.4
-            return
-        epoch, levels = finalized_features(answer)
+            epoch, levels = -1, {}
         self._features_at = monotonic()
         self._features = max(self._features, (epoch, levels.get(TRANSACTION_VERSION, 0)))
 

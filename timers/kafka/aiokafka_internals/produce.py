@@ -55,7 +55,7 @@ from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import by_topic
-from timers.kafka.aiokafka_internals.transaction_errors import Does, effect_of, error_of, is_of_replicas
+from timers.kafka.aiokafka_internals.transaction_errors import Does, VersionAbsent, effect_of, error_of, is_of_replicas
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
@@ -127,15 +127,15 @@ class _Handler(sender.SendProduceReqHandler):
         super().handle_response(response)
 
 
-def note_answer(sending: Any, response: Any) -> None:
+def note_answer(sending: Any, response: Any, version: int = 1) -> None:
     """Note for how long the broker throttles, which partitions have too few replicas in sync, and the first offset in
-    each partition."""
+    each partition. In version 1 of transactions the code alone counts: aiokafka asks again without end."""
     short: set[tuple[str, int]] = getattr(sending, "short_of_replicas", set())
     first: dict[tuple[str, int], int] = getattr(sending, "first_offsets", {})
     sending.short_of_replicas, sending.first_offsets = short, first
     for topic, partitions, *_ in response.topics:
         for partition, code, offset, *others in partitions:
-            (short.add if is_of_replicas(code, others) else short.discard)((topic, partition))
+            (short.add if is_of_replicas(code, others if version == 2 else ()) else short.discard)((topic, partition))
             if offset >= 0:  # so says a broker that has appended the batch, also if its copies came too late
                 first.setdefault((topic, partition), offset)
     throttled_ms = getattr(response, "throttle_time_ms", 0)
@@ -171,6 +171,8 @@ async def transact(
     """
     track_topics(producer, batches)
     answering = await check_leaders(producer, answers, batches)
+    if road.version == 2 and answers.transaction_version == 1:  # so a broker said just now
+        raise Lost(f"{producer._txn_manager.transactional_id}: the brokers have changed transaction.version")
     # The transaction could not end either if the group's partition of the offsets topic had no leader.
     with_offsets = bool(offsets) and await answers.has_coordinator(producer, group)
     if not (batches or with_offsets):
@@ -346,12 +348,15 @@ async def add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) ->
     for tries in count(1):
         response = await ask_coordinator(producer, request)
         if response is None:
+            producer._sender._coordinator_dead(CoordinationType.TRANSACTION)
             return False
         codes = {code for _, partitions in response.errors for _, code in partitions}
         if errors.ConcurrentTransactions.errno not in codes:
             break
         await asyncio.sleep(ENDING.after(tries))  # the markers of the last transaction are being written
     if any(codes):
+        if codes & {errors.CoordinatorNotAvailableError.errno, errors.NotCoordinatorError.errno}:
+            producer._sender._coordinator_dead(CoordinationType.TRANSACTION)
         return False
     manager._txn_partitions.update(TopicPartition(*place) for place in places)
     return True
@@ -431,9 +436,24 @@ async def ask_coordinator(
     """Returns the answer of the coordinator, of transactions without ``kind`` and ``key``; None without an answer."""
     try:
         node = await producer._sender._find_coordinator(kind, key or producer._txn_manager.transactional_id)
-        return await producer.client.send(node, request, group=ConnectionGroup.COORDINATION)
+        return await ask(producer, node, request, ConnectionGroup.COORDINATION)
+    except VersionAbsent:
+        raise
     except KafkaError:
         return None
+
+
+async def ask(producer: AIOKafkaProducer, node: int, request: Any, group: int = ConnectionGroup.DEFAULT) -> Any:
+    """Returns the answer of a broker.
+
+    Raises:
+        VersionAbsent: it does not know this version of the request.
+        KafkaError: it does not answer.
+    """
+    try:
+        return await producer.client.send(node, request, group=group)
+    except (NotImplementedError, errors.IncompatibleBrokerVersion) as error:
+        raise VersionAbsent(f"broker {node}: {error}") from error
 
 
 async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repeats: bool) -> Any:
@@ -458,9 +478,9 @@ async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repe
             does = Does.LOOK if answer is None else effect_of(answer.error_code)
             if does is Does.DONE:
                 break
-            if answer is None:
+            if does is Does.LOOK:  # also a coordinator that moves may have ended it before
                 is_unsure = True
-                if not repeats:
+                if answer is None and not repeats:
                     raise errors.RequestTimedOutError("the coordinator did not answer the end of a transaction")
             elif does not in (Does.AGAIN, Does.LOOK):
                 # After a request without an answer, a later owner may have fenced this producer after its commit.

@@ -16,6 +16,10 @@ from confluent_kafka import KafkaError as Code
 from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, INVALID_TIMESTAMP
 
 
+class VersionAbsent(errors.InvalidTxnState):
+    """A broker does not know the request, or refuses its version: the cluster may have gone back to version 1."""
+
+
 class Does(Enum):
     """What follows from an answer."""
 
@@ -37,6 +41,8 @@ ANSWERS: Mapping[int, Does] = {
     Code.COORDINATOR_LOAD_IN_PROGRESS: Does.AGAIN,
     Code.NOT_ENOUGH_REPLICAS: Does.AGAIN,
     Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Does.AGAIN,
+    # Another partition of the same request could not be added, and has another code.
+    Code.OPERATION_NOT_ATTEMPTED: Does.AGAIN,
     Code.REQUEST_TIMED_OUT: Does.LOOK,
     Code.COORDINATOR_NOT_AVAILABLE: Does.LOOK,
     Code.NOT_COORDINATOR: Does.LOOK,
@@ -67,6 +73,16 @@ the code of too few replicas, if the coordinator was busy or absent. Then the to
 
 _SENTENCE = 3
 
+_FEW = {Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+_BUSY = {
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.NETWORK_EXCEPTION,
+    Code.OPERATION_NOT_ATTEMPTED,
+}
+
 
 def effect_of(code: int) -> Does:
     """What follows from an error code."""
@@ -80,8 +96,14 @@ def is_of_replicas(code: int, others: Sequence[Any]) -> bool:
         code: of the batch.
         others: the fields of the answer after the offset; from version 8 on the fourth one is a sentence.
     """
-    few = code in (Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    return few and not (len(others) > _SENTENCE and _NOT_ADDED in (others[_SENTENCE] or ""))
+    return code in _FEW and not (len(others) > _SENTENCE and _NOT_ADDED in (others[_SENTENCE] or ""))
+
+
+def is_busy(code: int, others: Sequence[Any]) -> bool:
+    """Whether a leader answers a batch, and the coordinator does not add its partition now. As :func:`is_of_replicas`.
+    Then neither the leader is silent nor the topic at fault."""
+    few = code in _FEW and not is_of_replicas(code, others)
+    return few or code in _BUSY
 
 
 def error_of(code: int, *named: object) -> errors.KafkaError:
@@ -89,6 +111,8 @@ def error_of(code: int, *named: object) -> errors.KafkaError:
     match effect_of(code):
         case Does.FENCED:
             return errors.ProducerFenced()
+        case Does.ANEW if code == Code.UNSUPPORTED_VERSION:
+            return VersionAbsent(Code(code).name(), *named)
         case Does.ANEW:
             return errors.InvalidTxnState(Code(code).name(), *named)
     found: errors.KafkaError = errors.for_code(code)(*named)

@@ -39,7 +39,11 @@ from timers.kafka.aiokafka_internals.requests import (
     ProduceInTransaction,
     by_topic,
 )
-from timers.kafka.aiokafka_internals.transaction_errors import Does, effect_of, error_of
+from timers.kafka.aiokafka_internals.transaction_errors import Does, VersionAbsent, effect_of, error_of, is_busy
+
+_NO_ID = -1
+_LAST_EPOCH = 32_767
+"""No end can raise it. A coordinator gives another id before."""
 
 
 class _Delivery:
@@ -81,7 +85,9 @@ class _Delivery:
         while waiting:
             now = {place: self._batches[place][self._sent[place]] for place in waiting}
             try:
-                answer = await producer.client.send(leader, self._request(now))
+                answer = await produce.ask(producer, leader, self._request(now))
+            except VersionAbsent:
+                raise
             except KafkaError:
                 producer.client.force_metadata_update()
                 return
@@ -95,12 +101,14 @@ class _Delivery:
 
     def _note(self, answer: Any, sent: Mapping[Place, Batch]) -> list[Place]:
         """Note an answer. Returns the partitions that have a further batch."""
-        produce.note_answer(self._producer._sender, answer)
+        produce.note_answer(self._producer._sender, answer, VERSION_TWO.version)
         refused, further = refusals(answer), []
         for topic, partitions, *_ in answer.topics:
-            for partition, code, *_ in partitions:
+            for partition, code, _, *others in partitions:
                 place = topic, partition
                 does = effect_of(code)
+                if is_busy(code, others):
+                    self._answered.add(place)
                 if does is Does.REFUSED:
                     self._refused.setdefault(place, []).append((sent[place], refused[TopicPartition(*place)]))
                 elif code == errors.OutOfOrderSequenceNumber.errno and place in self._refused:
@@ -155,7 +163,7 @@ async def deliver(
         by_leader: dict[int | None, list[Place]] = {}
         for place, leader in produce.leaders(producer, delivery.left).items():
             by_leader.setdefault(leader, []).append(place)
-        if len(by_leader) > 1 and tries == 1:
+        if tries == 1 and len(by_leader.keys() - {None, NO_LEADER}) > 1:
             await produce.add_partitions(producer, batches)  # without success the leaders add them
         if len(by_leader) == 1:  # gather() would start a task, which costs CPU time
             for each in by_leader.items():
@@ -204,11 +212,21 @@ async def abort(producer: AIOKafkaProducer) -> None:
 
 
 async def _end(producer: AIOKafkaProducer, *, committed: bool) -> None:
-    """End the transaction. The producer then has the id and the epoch that the coordinator names."""
+    """End the transaction. The producer then has the id and the epoch that the coordinator names.
+
+    Raises:
+        InvalidTxnState: these do not follow its own, or no transaction can follow them (KAFKA-18660).
+        KafkaError: see :func:`timers.kafka.aiokafka_internals.produce.end`.
+    """
     manager = producer._txn_manager
     ours = manager.transactional_id, manager.producer_id, manager.producer_epoch
     answer = await produce.end(producer, EndTransaction(*ours, committed, NO_TAGS), committed=committed, repeats=True)
-    produce.set_opening(producer, answer.producer_id, answer.producer_epoch)
+    _, id, epoch = ours
+    named = answer.producer_id, answer.producer_epoch
+    follows = named == (id, epoch + 1) or (named[0] not in (id, _NO_ID) and named[1] == 0)
+    if not follows or named[1] >= _LAST_EPOCH:
+        raise errors.InvalidTxnState(f"id and epoch {named} after {id, epoch}")
+    produce.set_opening(producer, *named)
 
 
 def _tagged(places: Mapping[Place, tuple[Any, ...]]) -> list[tuple[str, list[Any], dict[int, bytes]]]:

@@ -43,6 +43,7 @@ from timers.kafka.aiokafka_internals.callback_batch import IS_COMPILED, Callback
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop, close_at_once
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
+from timers.kafka.aiokafka_internals.transaction_errors import VersionAbsent
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.error_codes import limit_of
 from timers.process.config.settings import Settings
@@ -127,6 +128,7 @@ class TransactionalProducer:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 if not await start_patiently(producer.start, self._transactional_id, self._stop.is_set):
                     raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
+                await self._choose_road(producer)
         except TimeoutError:
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
@@ -137,7 +139,6 @@ class TransactionalProducer:
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
-        await self._choose_road(producer)
         self._producer = producer
 
     async def _choose_road(self, producer: AIOKafkaProducer) -> None:
@@ -145,7 +146,7 @@ class TransactionalProducer:
         Without an opening, a marker of the last transaction of version 1 could be written into the first one of version
         2, which has the same epoch (KAFKA-18227)."""
         if self._settings.transaction_version == AUTO:
-            with contextlib.suppress(KafkaError):
+            with contextlib.suppress(Exception):  # no answer, or one that cannot be read: the last one counts
                 await self._loop.answers.ask_version(producer, produce.coordinator_of(producer))
         self._road = self._present_road
         self._metrics.transaction_version = self._road.version
@@ -246,16 +247,23 @@ class TransactionalProducer:
         if road is not self._present_road:
             raise Lost(f"{self._transactional_id}: the brokers have changed transaction.version: it is opened anew")
         try:
-            return await produce.transact(producer, answers, batches, offsets, group, self._machine, held_from, road)
-        except BatchesRefused:
-            await self._roll_back(producer)
+            try:
+                return await produce.transact(
+                    producer, answers, batches, offsets, group, self._machine, held_from, road
+                )
+            except BatchesRefused:
+                await self._roll_back(producer)
+                raise
+        except VersionAbsent:
+            answers.doubt_version()
             raise
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:
         """End the open transaction, and open a producer whose sequence numbers match those of the brokers. In version 2
         the end of a transaction is enough: the numbers begin at 0 in the next one.
 
-        Opening would fence another owner. The abort comes first, because it fails if there is another owner.
+        Opening would fence another owner. The abort comes first: in version 1 it fails if there is another owner. In
+        version 2 no opening follows, and the next transaction fails then.
         """
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
             if self._road.abort is not None:

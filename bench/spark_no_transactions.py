@@ -71,4 +71,4 @@ if __name__ == "__main__":
     without_transactions()
     from pyspark import daemon
 
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from timers.core.index import Index, is_over
 from timers.core.only_if import ConditionalIndex
-from timers.core.operation import (
-    Entries,
-)
+from timers.core.operation import Entries, Entry
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, RowsByDue
 
@@ -29,9 +29,9 @@ class ReplaysRefusedRequests(ConditionalIndex):
 class SweepsWhatHasFired(ConditionalIndex):
     """Entries are removed by the second that has fired."""
 
-    def sweep(self, committed: Progress) -> None:
+    def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
         through, retention_s = committed.fired_through, self._retention_s
-        self.sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
+        return self.sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
 
 
 CHANGED = {

@@ -62,7 +62,7 @@ def _same(error: Exception, found: Exception) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("error", [*ERRORS, RemoteError("ValueError()")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [*ERRORS, RemoteError("ValueError()", "Traceback", "ValueError at a.py:1")], ids=lambda error: type(error).__name__)
 def test_an_error_survives_a_copy(error: Exception, way: str) -> None:
     error.add_note("seen in a test")
     _same(error, WAYS[way](error))

@@ -376,6 +376,9 @@ class RemoteError(Exception):
     def __repr__(self) -> str:
         return str(self)
 
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str, str], dict[str, object]]:
+        return type(self), (str(self), self.trace, self.place), self.__dict__
+
 
 class Child:
     """One process at a time that runs a handler. It belongs to one thread.

@@ -31,4 +31,4 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     from pyspark import daemon
 
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()

@@ -47,7 +47,7 @@ def cause_of(error: BaseException) -> str | None:
 
 def spark_home() -> str:
     """The directory of Spark. Without it, jars that Spark has already are downloaded."""
-    return str(_find_spark_home())  # type: ignore[no-untyped-call]
+    return str(_find_spark_home())
 
 
 def launch(conf: SparkConf, log: IO[bytes]) -> Any:

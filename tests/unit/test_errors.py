@@ -55,6 +55,9 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+OF_A_HANDLER = RemoteError("ValueError()", "Traceback", "ValueError at a.py:1")
+
+
 def _same(error: Exception, found: Exception) -> None:
     assert type(found) is type(error)
     assert (str(found), repr(found), found.args) == (str(error), repr(error), error.args)
@@ -62,7 +65,7 @@ def _same(error: Exception, found: Exception) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("error", [*ERRORS, RemoteError("ValueError()", "Traceback", "ValueError at a.py:1")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [*ERRORS, OF_A_HANDLER], ids=lambda error: type(error).__name__)
 def test_an_error_survives_a_copy(error: Exception, way: str) -> None:
     error.add_note("seen in a test")
     _same(error, WAYS[way](error))

@@ -29,7 +29,7 @@ class Declarations:
     brokers: str = setting(
         variables.brokers,
         "Kafka bootstrap servers. Unset: the running embedded broker of this project if TIMERS_SECURITY_PROTOCOL is "
-        "PLAINTEXT, else 127.0.0.1:9092.",
+        "PLAINTEXT. If this project never had one, 127.0.0.1:9092; if it has ended, commands and programs refuse.",
         default="",
         unit="host:port,...",
     )

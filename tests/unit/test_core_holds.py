@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
 from timers.core import chunk as core_chunk
 from timers.core import held as core_held
@@ -20,6 +21,7 @@ from timers.core.levels import HOLDS
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, REPLACED
+from timers.core.ports import NOTHING, Output, Unanswered
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.machines.store import layout, one_target, rocks
@@ -360,6 +362,27 @@ def test_a_step_of_a_release_reads_few_groups_of_others(tmp_path: Path, monkeypa
         steps += 1
     assert rig.outbox.fired == [(11, 0), (1000, 989)]
     assert 5 <= steps <= 20 and rig.store.applied == before + steps
+    assert rig.holds == [("sms", PAUSE)]
+
+
+@pytest.mark.parametrize("most", [2, 100])
+def test_a_release_that_was_rolled_back_begins_with_the_same_timer_in_the_same_second(most: int) -> None:
+    class Outbox(ListOutbox):
+        silent = 0
+
+        def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+            if output.due and self.silent:
+                self.silent -= 1
+                raise Unanswered([("mail", 0)], rolled_back=True)
+            super().commit(progress, output)
+
+    rig = Rig(outbox=(outbox := Outbox()))
+    rig.at(10, pause(1), pause(2, "sms"))
+    rig.set("mail", 11, 12, 13, 14)
+    rig.set("sms", 11)
+    rig.at(15)
+    outbox.silent, outbox.chunk.timers = 2, most
+    assert rig.at(16, resume(3)) == [(11, 0), (12, 1), (13, 2), (14, 3)]
     assert rig.holds == [("sms", PAUSE)]
 
 

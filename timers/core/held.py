@@ -36,6 +36,10 @@ class Release(NamedTuple):
     """The hold after it; None: it holds nothing any more."""
     left: list[tuple[DueRows, list[Row]]]
     """The whole groups of the store of which they were a part, and what is left of each."""
+    begin: OrderKey | None
+    """Begin of the last group that was read; None: none was."""
+    is_end: bool
+    """Whether the hold holds no more rows that may be released in this second."""
 
 
 class HeldRows:
@@ -149,12 +153,11 @@ class HeldRows:
             limit = min(limit, chunk.part)
         released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
         only = replace(progress, holds=Holds((hold,)))
-        name = hold.target, hold.begin
-        first = self._begins.get(name, (max(0, released[0]), 0))
+        first = self._begins.get((hold.target, hold.begin), (max(0, released[0]), 0))
         taken: list[DueRows] = []
         groups: list[tuple[DueRows, list[Row]]] = []
         number = size = read = 0
-        is_end = True
+        last, is_end = None, True
         for begin, rows in self._store.held(first, through, hold.target):
             if number >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
                 is_end = False
@@ -168,23 +171,27 @@ class HeldRows:
                 groups.append(((due_s, rows), without(rows, held)))
                 number += len(held)
                 size += bytes_of(held)
-            self._begins[name] = begin
+            last = begin
             # None of its rows is below the last row that was read: a later one that is there is late, and is not held.
             released = min(through, (due_s, (rows if is_end else held)[-1][0]) if rows else begin)
-        if is_end:
-            self._nothing_left[hold.target, hold.begin] = second
-            is_end = through == past_through(progress)
+        is_over = is_end and through == past_through(progress)
         after = hold._replace(released=max(hold.released, released), gone=hold.gone + number)
-        return Release(taken, number, None if is_end else after, groups)
+        return Release(taken, number, None if is_over else after, groups, last, is_end)
 
-    def note_released(self, hold: Hold, release: Release) -> None:
-        """Note that rows of a hold were released, and are not in the store any more."""
+    def note_released(self, hold: Hold, release: Release, second: int) -> None:
+        """Note that rows of a hold were released in a tick second, and are not in the store any more. Before that,
+        nothing of a release is noted: its transaction may be rolled back, and the next one begins with the same row."""
         name = hold.target, hold.begin
         if release.hold is None:
             self._counts.pop(name, None)
             self._nothing_left.pop(name, None)
             self._begins.pop(name, None)
-        elif name in self._counts:
+            return
+        if release.begin is not None:
+            self._begins[name] = release.begin
+        if release.is_end:
+            self._nothing_left[name] = second
+        if name in self._counts:
             self._counts[name] -= release.number
 
 

@@ -523,7 +523,7 @@ class Machine:
             self.progress = after
         if release.number:
             self._store.replace(release.left)
-        self.held.note_released(hold, release)
+        self.held.note_released(hold, release, second)
         return self.held.may_release(self.progress, second)
 
     def _fired(

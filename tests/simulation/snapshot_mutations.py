@@ -256,7 +256,7 @@ LOSS_MUTATIONS = {
     "I31 by a former owner": Mutation(worker=TrimsLater),
     "I31 another log": Mutation(worker=TrimsAnotherLog),
     "S10 a snapshot of what is lost is named": Mutation(worker=NamesWhatIsLost),
-    "S10 a cut is not noted": changed(("History((*settings, cut))", "History(settings)"), worker=SnapshotWorker),
+    "S10 a cut is not noted": changed(("History((*settings, *cut))", "History(settings)"), worker=SnapshotWorker),
     "S10 snapshots above a cut stay": changed(
         ("each is not None and each.applied <= end", "each is not None"), worker=SnapshotWorker
     ),

@@ -35,7 +35,7 @@ def test_the_exit_code_says_whether_all_timers_fire(
     async def look(_: Any) -> dict[str, Any]:
         return {"state": judged(workers)._asdict(), "workers": workers}
 
-    monkeypatch.setattr(partitions, "_look", look)
+    monkeypatch.setattr(partitions, "look", look)
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:9")
     monkeypatch.setattr(partitions, "load_settings", Settings.load)
     assert program.main(["status", "-o", "json"]) == code

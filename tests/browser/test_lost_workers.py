@@ -21,7 +21,7 @@ from tests.harness.worker import Worker
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser, pytest.mark.long]
 
-NOT_KNOWN = re.compile(r"^Not known since .*: do all timers fire\?")
+NOT_KNOWN = re.compile(r"^Since .* it is unknown whether all timers fire")
 SAID_S, CAUSE_S = 3.0, 10.0
 """When the headline says that it is not known, and when the page names the cause."""
 

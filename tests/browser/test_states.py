@@ -76,7 +76,7 @@ def test_without_workers_and_brokers_each_screen_says_what_is_missing(tmp_path: 
         broker.stop()
 
 
-NOT_KNOWN = re.compile(r"^Not known since .*: do all timers fire\?")
+NOT_KNOWN = re.compile(r"^Since .* it is unknown whether all timers fire")
 
 
 def test_the_overview_does_not_say_that_timers_fire_when_the_brokers_are_silent(tmp_path: Path, open_page: Any) -> None:

@@ -70,7 +70,7 @@ async def test_what_the_workers_said_is_known_for_two_seconds() -> None:
         return await board.look(workers.ask, lambda: workers.now_s, 0.01)
 
     first = await look()
-    assert first.is_known and first.fired_at_s == first.known_at_s == 1000.0
+    assert first.is_known and first.last_known_s == first.known_at_s == 1000.0
     workers.now_s, workers.fails = 1005.0, True
     failed = await look()
     assert not failed.is_known and failed.workers == first.workers, "the last figures are kept"

@@ -1,11 +1,11 @@
 """The last day of a worker's own figures: a point each 5 s for an hour, and one each minute for 24 hours.
 
-Each point has what was counted in its time, and not totals: so a restart leaves no gap in them, and the points of
-several workers can be added up. Its lags are a histogram, from which quantiles of all workers follow.
+Each point has what was counted in its time, and not totals: so they go on after a restart, and the points of several
+workers can be added up. Its lags are a histogram, from which quantiles of all workers follow.
 
 The points of minutes are also in a file of the data directory, which the next start of the worker reads. A thread of
-its own appends a line each minute: if the disk stalls, this thread alone waits (ADR 26). A worker that is killed loses
-the figures of a minute, and one whose disk takes none those that it has not written.
+its own appends a line each minute: if the disk stalls, this thread alone waits (ADR 26). A worker that ends loses the
+figures of its last minute, and one whose disk takes none those that it has not written.
 """
 
 from __future__ import annotations
@@ -28,10 +28,41 @@ STEP_S, MINUTE_S, DAY_S = 5, 60, 86_400
 _FINE, _COARSE = 3600 // STEP_S, DAY_S // MINUTE_S
 
 MOST_BYTES = 1024 * 1024
-"""A file that is longer is written anew, with the last day only: 1440 lines of up to 600 bytes."""
+"""A file that would be longer is written anew, with what is in memory."""
+
+KEPT_BYTES = MOST_BYTES * 3 // 4
+"""So many bytes of points are kept of each kind: if points are larger than about 500 bytes, fewer of them."""
 
 _LONGEST_LINE, _MOST_DIGITS, _MOST = 8192, 11, 1e18
 _STATES = ("pending", "overdue_s", "memory_bytes")
+
+
+class _Points:
+    """The newest points, as (epoch second, line), ascending."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self.kept: deque[tuple[int, bytes]] = deque()
+
+    def add(self, at_s: int, line: bytes) -> None:
+        """Add a point. What is not older than it goes: the clock has gone back."""
+        while self.kept and self.kept[-1][0] >= at_s:
+            self._bytes -= len(self.kept.pop()[1])
+        self.kept.append((at_s, line))
+        self._bytes += len(line)
+        while len(self.kept) > self._most or self._bytes > KEPT_BYTES:
+            self._bytes -= len(self.kept.popleft()[1])
+
+    def add_older(self, points: Sequence[tuple[int, bytes]]) -> None:
+        """Add earlier points, as many as there is room for."""
+        first_s = self.kept[0][0] if self.kept else float("inf")
+        for at_s, line in reversed(points):
+            if len(self.kept) == self._most or self._bytes + len(line) > KEPT_BYTES:
+                return
+            if at_s < first_s:
+                self.kept.appendleft((at_s, line))
+                self._bytes += len(line)
 
 
 class PastFigures:
@@ -47,23 +78,27 @@ class PastFigures:
         self._now_s = now_s
         self._totals: Mapping[str, float] | None = None
         self._noted_s = 0.0
-        self._fine: deque[tuple[int, bytes]] = deque(maxlen=_FINE)
-        self._coarse: deque[tuple[int, bytes]] = deque(maxlen=_COARSE)
+        self._fine, self._coarse = _Points(_FINE), _Points(_COARSE)
+        self._found: list[tuple[int, bytes]] = []
         self._minute: dict[str, Any] | None = None
         self._unwritten: list[bytes] = []
         self._writing: Future[None] | None = None
 
     def load(self) -> None:
         """Read what an earlier process of this worker has written. A file that cannot be read, or that another program
-        has written, is as an empty one. Blocks: call it in a thread."""
-        since_s, lines = self._now_s() - DAY_S, list[bytes]()
+        has written, is as an empty one. Blocks: call it in a thread. The owner takes what it found."""
+        now_s, lines = self._now_s(), list[bytes]()
         if self._path is None:
             return
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(max(0, self._path.stat().st_size - MOST_BYTES))
             lines = file.read(MOST_BYTES).split(b"\n")
-        found = {at_s: line for line in lines if (at_s := _time_of(line)) is not None and at_s > since_s}
-        self._coarse.extendleft(sorted(found.items(), reverse=True)[: _COARSE - len(self._coarse)])
+        found = {at_s: line for line in lines if (at_s := _time_of(line)) is not None and now_s - DAY_S < at_s <= now_s}
+        self._found = sorted(found.items())
+
+    def _take_found(self) -> None:
+        found, self._found = self._found, []
+        self._coarse.add_older(found)
 
     def note(self, totals: Mapping[str, float], state: Mapping[str, float]) -> None:
         """Keep what was counted since the last call, and what there is now.
@@ -83,15 +118,13 @@ class PastFigures:
             "counts": subtracted(totals, before),
             **state,
         }
-        for kept in (self._fine, self._coarse):
-            while kept and kept[-1][0] >= now_s:  # the clock has gone back
-                kept.pop()
-        self._fine.append((now_s, _line(point)))
+        self._fine.add(now_s, _line(point))
         self._minute = minute = point if self._minute is None else _one(self._minute, point)
         if minute["s"] >= MINUTE_S:
             self._minute = None
-            self._coarse.append((now_s, _line(minute)))
-            self._write(self._coarse[-1][1])
+            self._take_found()
+            self._coarse.add(now_s, line := _line(minute))
+            self._write(line)
 
     def page(self, since_s: float, head: Mapping[str, Any]) -> bytes:
         """The points after a time as JSON, the oldest first: minutes, and then steps of 5 s.
@@ -99,9 +132,11 @@ class PastFigures:
         Args:
             head: further members of the object.
         """
-        fine_from_s = self._fine[0][0] if self._fine else float("inf")
-        kept = [line for at_s, line in self._coarse if since_s < at_s < fine_from_s]
-        kept += [line for at_s, line in self._fine if at_s > since_s]
+        self._take_found()
+        fine = self._fine.kept
+        fine_from_s = fine[0][0] if fine else float("inf")
+        kept = [line for at_s, line in self._coarse.kept if since_s < at_s < fine_from_s]
+        kept += [line for at_s, line in fine if at_s > since_s]
         begin = json.dumps({**head, "bounds_s": LAG_BOUNDS_S})[:-1].encode()
         return begin + b', "points": [' + b",".join(kept) + b"]}\n"
 
@@ -112,18 +147,19 @@ class PastFigures:
         self._unwritten = [*self._unwritten, line][-_COARSE:]
         if self._writing is None or self._writing.done():
             lines, self._unwritten = self._unwritten, []
-            self._writing = call_in_thread("timers-past-figures", self._append, self._path, lines, [*self._coarse])
+            self._writing = call_in_thread("timers-past-figures", self._append, self._path, lines, [*self._coarse.kept])
 
     @staticmethod
     def _append(path: Path, lines: Sequence[bytes], kept: Sequence[tuple[int, bytes]]) -> None:
+        written = b"".join(line + b"\n" for line in lines)
         try:
-            if path.exists() and path.stat().st_size > MOST_BYTES:
+            if path.exists() and path.stat().st_size + len(written) > MOST_BYTES:
                 anew = path.with_suffix(".new")
                 anew.write_bytes(b"".join(line + b"\n" for _, line in kept))
                 anew.replace(path)
                 return
             with path.open("ab") as file:
-                file.write(b"".join(line + b"\n" for line in lines))
+                file.write(written)
         except OSError as error:
             logger.debug("the figures of the last minutes are not written: %s", error)
 

@@ -245,7 +245,9 @@ class TimersApp(faust_internals.App):
         await _first_call(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         _tune_interpreter()
         self._make_parts(cluster)
-        self.status.past_figures = figures = PastFigures(self.conf.datadir.parent / "figures.jsonl", self._now_s)
+        names = quote(self.settings.app_id, safe=""), quote(cluster.cluster_id, safe="")
+        path = self.conf.datadir.parent / "figures-of-{}-{}.jsonl".format(*names)
+        self.status.past_figures = figures = PastFigures(path, self._now_s)
         call_in_thread("timers-past-figures", figures.load)
 
     def _now_s(self) -> float:

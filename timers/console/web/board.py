@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.console.figures import (
-    FIRE,
     NOT_KNOWN,
     SILENCE_S,
     FiringState,
@@ -63,7 +62,7 @@ class Figures(NamedTuple):
         ways: the lags since the workers' starts.
         problem: why they could not be asked since then; without an earlier answer there are no workers.
         is_old: whether the answer of a question that was asked later does not come.
-        fired_at_s: when all timers were last known to fire; None: never.
+        last_known_s: when it was last known which timers fire; None: never.
         lost: workers that left the group in the last half hour, and what they said last.
     """
 
@@ -72,7 +71,7 @@ class Figures(NamedTuple):
     ways: Ways
     problem: Problem | None = None
     is_old: bool = False
-    fired_at_s: float | None = None
+    last_known_s: float | None = None
     lost: Sequence[Worker] = ()
 
     @property
@@ -88,7 +87,7 @@ class Figures(NamedTuple):
     @property
     def known_at_s(self) -> float:
         """When that was known last."""
-        return self.at_s if self.is_known or self.fired_at_s is None else self.fired_at_s
+        return self.at_s if self.is_known or self.last_known_s is None else self.last_known_s
 
     @property
     def dead_lettered(self) -> int | None:
@@ -145,7 +144,7 @@ class Board:
         self._newest: Figures | None = None
         self._reading: asyncio.Task[None] | None = None
         self._asked_at_s = float("-inf")
-        self._fired_at_s: float | None = None
+        self._last_known_s: float | None = None
         self._seen: dict[str, Worker] = {}
         self._steps: dict[str, dict[int, Point]] = {}
         self._past: asyncio.Task[None] | None = None
@@ -192,9 +191,9 @@ class Board:
         lost = [last for id, last in self._seen.items() if id not in here]
         ways = added(parsed(worker.get("lags", {})) for worker in shown)
         newest = Figures(now_s, shown, ways, lost=lost)
-        if newest.state.timers == FIRE:
-            self._fired_at_s = now_s
-        self._newest = newest._replace(fired_at_s=self._fired_at_s)
+        if newest.state.timers != NOT_KNOWN:
+            self._last_known_s = now_s
+        self._newest = newest._replace(last_known_s=self._last_known_s)
 
     async def _read_past(self, ask: Ask, now_s: float) -> None:
         """Read the steps that are new, and of a worker that was not read the last time all of the last half hour."""

@@ -130,7 +130,7 @@
     const part = document.querySelector("#state[data-live]");
     if (!part || document.hidden || Date.now() - answeredAt < SILENT_MS) return;
     const since = new Date((answeredAt / 1000 - skew_s) * 1000).toISOString().slice(0, 19).replace("T", " ");
-    tellState(part, "unknown", `Not known since ${since}Z: do all timers fire?`);
+    tellState(part, "unknown", `Since ${since}Z it is unknown whether all timers fire`);
     for (const each of $$("#tiles, #workers")) each.classList.add("old");
     state(`the last answer of the console is ${Math.round((Date.now() - answeredAt) / 1000)} s old`);
   }

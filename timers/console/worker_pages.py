@@ -159,6 +159,11 @@ async def _past(cluster: KafkaCluster, worker: FoundWorker, since_s: str) -> dic
         return str(error)
     except TimeoutError:
         return f"it has not answered for {PAST_S:g} s"
+    # A day of points takes tens of milliseconds, in which this loop would answer no other call.
+    return await asyncio.to_thread(_points, status, body)
+
+
+def _points(status: int, body: bytes) -> dict[str, Any] | str:
     kept = _object({"/figures": (status, body)}, "/figures") if status == _OK else None
     try:
         found = {"bounds_s": list(kept["bounds_s"]), "points": list(kept["points"])} if kept is not None else {}

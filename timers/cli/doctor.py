@@ -38,9 +38,6 @@ CALLBACK_S = 15.0
 SKEW_S, LATE_MS = 2.0, 2_000
 """A line warns above this difference of clocks, and above this lag. A tick is up to a second old."""
 
-RECENT_S = 3600.0
-"""An app whose progress is younger probably runs."""
-
 _MOST_PER_S = 1e12
 
 _POLL_S = 0.1
@@ -190,7 +187,7 @@ class Doctor:
             yield Line("topics", OK, "all that a worker needs, with the right settings")
 
     def _other_apps(self) -> Iterator[Line]:
-        from timers.kafka.other_apps import other_apps, sentence_about
+        from timers.kafka.other_apps import RECENT_S, other_apps, sentence_about
 
         settings = self._settings
         topics = {settings.request_topic, settings.id_topic, settings.countdown_topic, settings.marker_topic} - {""}
@@ -198,7 +195,7 @@ class Doctor:
             ago_s = time.time() - newest_ms / 1000
             state = FAILED if ago_s < RECENT_S else WARNING
             says, _, remedy = sentence_about(app, shared).rpartition(". ")
-            yield Line("other apps", state, f"{says} (it wrote that {span(max(0.0, ago_s))} ago)", remedy)
+            yield Line("other apps", state, f"{says} (its newest progress is {span(max(0.0, ago_s))} old)", remedy)
 
     def _transactions(self) -> Iterator[Line]:
         from confluent_kafka import KafkaException

@@ -21,6 +21,9 @@ _MOST_TOPICS, _MOST_RECORDS = 20, 500
 
 _SILENT_S, _TIMEOUT_S = 2.0, 5.0
 
+RECENT_S = 3600.0
+"""An app whose progress is younger probably runs."""
+
 
 def other_apps(settings: Settings, request_topics: Collection[str]) -> dict[str, tuple[list[str], int]]:
     """App id -> those of the topics on which it has progress, and when it wrote that last, in epoch milliseconds.

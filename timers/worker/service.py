@@ -27,7 +27,7 @@ from timers.errors import SettingsError, TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
-from timers.kafka.other_apps import other_apps, sentence_about
+from timers.kafka.other_apps import RECENT_S, other_apps, sentence_about
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machines.machine_parts import IS_COMPILED
@@ -366,8 +366,9 @@ class TimersApp(faust_internals.App):
         except TimersError as error:
             logger.info("it is not known whether another app reads the request topics: %s", error)
             return
-        for app, (shared, _) in found.items():
-            logger.warning("%s", sentence_about(app, shared))
+        for app, (shared, newest_ms) in found.items():
+            if newest_ms / 1000 > self._now_s() - RECENT_S:
+                logger.warning("%s", sentence_about(app, shared))
 
     @Service.task
     async def _take_snapshots(self) -> None:

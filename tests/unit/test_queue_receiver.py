@@ -35,8 +35,14 @@ def test_requests_of_a_rebalance_that_fail_are_repeated(queue: Opened, caplog: p
     assert caplog.text.count("loads its partitions later") == 2
 
 
-def test_a_call_that_receives_first_waits_for_the_group(queue: Opened) -> None:
+def _leave(queue: Opened) -> None:
+    """Let a queue be as before its first rebalance."""
+    wait_until(lambda: queue.driver.member.joined, "the group has given it partitions")
     queue.driver.member.joined = False
+
+
+def test_a_call_that_receives_first_waits_for_the_group(queue: Opened) -> None:
+    _leave(queue)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(queue.driver.wait_to_join, 60.0, lambda: False)
         queue.driver.wait_to_join(60.0, lambda: True)  # a run that is stopped does not wait
@@ -46,7 +52,7 @@ def test_a_call_that_receives_first_waits_for_the_group(queue: Opened) -> None:
 
 
 def test_without_brokers_only_the_first_calls_wait_for_the_group(queue: Opened) -> None:
-    queue.driver.member.joined = False
+    _leave(queue)
     queue.driver.wait_to_join(0.0, lambda: False)
     for _ in range(3):
         queue.driver.wait_to_join(60.0, lambda: False)  # the time has begun with the first call

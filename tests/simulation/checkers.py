@@ -12,7 +12,7 @@ request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tests.simulation.hold_oracle import HoldChecks
 from tests.simulation.id_oracle import Request, Step, has_fired_verdict, is_ended
@@ -28,20 +28,25 @@ from timers.core.progress import MAX_REQUEST_BYTES, WITNESS_S, Progress
 from timers.core.timer import CUT_VALUE_BYTES, Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.machines.firing.policy import CallbackRules
 from timers.process.config.settings import Settings
-from timers.v1.future_pb2 import Future
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.checks import InvalidRequestError
 from timers.wire.cold import PartitionColdFormat, decode_cold
 from timers.wire.dead_letter import OVERDUE
 from timers.wire.formats import schedule
 
 
-def asked_for(key: bytes | None, value: bytes | None) -> tuple[object, ...]:
-    """What a request asks for. Leading zeros of its key, and unknown fields of its value, are not stored."""
-    callback = b"" if value is None else Future.FromString(value).callBack
-    return (*future.summarize_request(key, value), key if key is None or not key.isdigit() else int(key), callback)
+def asked_for(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> tuple[object, ...]:
+    """What a request asks for. Leading zeros of its key, and unknown fields of its value, are not stored. What was sent
+    without protobuf may be written anew with it."""
+    name = key if key is None or not key.isdigit() else int(key)
+    try:
+        topic, callback_key, payload = future.read_callback(value, h.timer_headers(headers), len(value or b""), True)
+    except InvalidRequestError:
+        return name, value
+    return name, topic, key_bytes(callback_key), payload
 
 
 class Checkers:
@@ -241,7 +246,10 @@ class Checkers:
         # The next level, which exists only in tests, does not say how it would rebuild the key of such a request.
         key = record.key if sent.compacted and shift_of(sent.headers) else sent.key
         is_same = (record.key, record.value, kept) == (key, value, sent.headers)
-        if not is_same and not (is_rebuilt and asked_for(record.key, record.value) == asked_for(sent.key, value)):
+        if is_rebuilt and not is_same:
+            asked = asked_for(sent.key, value, sent.headers)
+            is_same = asked_for(record.key, record.value, record.headers) == asked
+        if not is_same:
             raise Violation(f"the dead letter of {source} differs from the request")
         if headers[h.TIMER_ERROR] == b"message-refused" and request.row is not None and request.row[2] is not None:
             raise Violation(f"no broker refused the callback of {source}")

@@ -141,7 +141,8 @@ class HoldChecks:
 
     def _check_ended(self, machine: TopicPartition, hold: Hold, before: Progress, after: Progress) -> None:
         # A pause that found no room, and the commands after it, are not taken: these may have an effect all the same.
-        newest = self.commands[-1].number if self.commands and _is_full(before) else after.taken
+        new = {each.target for each in self.commands if each.is_paused and each.number > before.taken}
+        newest = self.commands[-1].number if self.commands and _is_full(before, len(new)) else after.taken
         by_command = [
             each.over_s
             for each in self.commands
@@ -316,6 +317,6 @@ class HoldChecks:
                 raise Violation(f"{machine} has holds that do not end: {log.progress.holds}")
 
 
-def _is_full(progress: Progress) -> bool:
-    """Whether there is no room for another pause."""
-    return sum(hold.reason == PAUSE for hold in progress.holds) >= fired.MOST_PAUSES
+def _is_full(progress: Progress, new: int = 0) -> bool:
+    """Whether there is no room for another pause, after so many new ones."""
+    return sum(hold.reason == PAUSE for hold in progress.holds) + new >= fired.MOST_PAUSES

@@ -248,6 +248,15 @@ def test_a_noisy_target_waits_for_the_others() -> None:
     assert rig.at(13) == [(13, 6004)]
 
 
+def test_a_pause_ends_the_noisy_hold_of_its_target_where_it_begins() -> None:
+    """What a noisy hold holds is sent when no other timer is due: of a paused target nothing may be."""
+    noisy = Holds().with_noisy("mail", Moment(5, (11, 4), 0), 11)
+    now = Moment(9, (12, 8), 0)
+    held = noisy.paused(pause(), now, 12)
+    assert [(hold.reason, hold.end) for hold in held] == [(NOISY, now), (PAUSE, None)]
+    assert [hold.end for hold in noisy.paused(pause(target="sms"), now, 12)] == [None, None]
+
+
 @pytest.mark.parametrize("disk", ["lost", "kept", "of before"])
 def test_what_is_pending_beside_held_rows_of_its_second_fires(tmp_path: Path, disk: str) -> None:
     """No entry of the store may begin below ``fired_through`` and end above it: a scan would miss its end."""

@@ -129,7 +129,4 @@ CHANGED = {
             "after.with_holds(with_noisy(self.progress, noisy, ...).holds)",
         ),
     ),
-    "[I36] a noisy hold goes on beside a pause": paused(
-        ("hold._replace(end=now) if hold.target == command.target and hold.end is None else hold", "hold"),
-    ),
 }

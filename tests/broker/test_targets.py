@@ -91,7 +91,7 @@ def test_a_pause_ends_by_itself(system: System, operator: Operator, monkeypatch:
     started(system, monkeypatch)
     target = system.target()
     operator.run("targets", "pause", target, "--for", "1h")
-    operator.run("targets", "pause", target, "--for", "5s", "--over", "2s", "--wait")
+    operator.run("targets", "pause", target, "--for", "10s", "--over", "2s", "--wait")
     until_s = operator.listed()[target]["until_s"]
     requests = system.send(*soon(target, 8))
     fired = system.fired(requests)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.screens import settled
+from tests.browser.screens import running, settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
@@ -34,16 +34,7 @@ def pages_of(
     address: str, tmp_path: Path, workers: int, open_page: Any, **settings: str
 ) -> Iterator[tuple[System, ConsoleProcess, list[Worker], Any]]:
     """Workers that fire, a console, and its open overview."""
-    system = System(address, tmp_path, TIMERS_QUERIES="values", **settings)
-    started = [system.worker() for _ in range(workers)]
-    url = f"http://127.0.0.1:{started[0].port}"
-    console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_WORKER_URL": url})
-    try:
-        for worker in started:
-            worker.start()
-        console.start().wait_for("console: ")
-        for worker in started:
-            worker.ready()
+    with running(address, tmp_path, workers, **settings) as (system, console, started):
         system.send(*timers(system.target(), 40, due_in(2), 4), *timers(system.target(), 7, due_in(86_400), 1))
         watched = open_page(console.url)
         watched.expected = ["503", "504", "Failed to load resource"]
@@ -52,9 +43,6 @@ def pages_of(
         tile(watched.page, "Pending").get_by_text("7", exact=True).wait_for()
         wait_until(lambda: float(rate(watched.page) or 0) > 0, "a page shows the rate that a worker has counted")
         yield system, console, started, watched.page
-    finally:
-        console.end()
-        system.close()
 
 
 def tile(page: Any, name: str) -> Any:

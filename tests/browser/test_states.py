@@ -6,19 +6,15 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.screens import SEEN, settled
-from tests.harness.console_process import ConsoleProcess
+from tests.browser.screens import SEEN, running, settled
 from tests.harness.publication import Publication, publish_in_process
-from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.system import PARTITIONS, timers
 from tests.harness.waiting import wait_until
-from tests.harness.worker import Worker
 from timers.cli.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser, pytest.mark.long]
@@ -26,27 +22,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.browser, pytest.mark.long]
 DAY_S = 86_400
 LONG_S = 300.0
 """Deadline for a million timers on a busy machine."""
-
-
-@contextmanager
-def running(
-    address: str, tmp_path: Path, workers: int, **settings: str
-) -> Iterator[tuple[System, ConsoleProcess, list[Worker]]]:
-    """Workers and a console that reads, of one app."""
-    system = System(address, tmp_path, TIMERS_QUERIES="values", **settings)
-    started = [system.worker() for _ in range(workers)]
-    url = f"http://127.0.0.1:{started[0].port}"
-    console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_WORKER_URL": url})
-    try:
-        for worker in started:
-            worker.start()
-        console.start().wait_for("console: ")
-        for worker in started:
-            worker.ready()
-        yield system, console, started
-    finally:
-        console.end()
-        system.close()
 
 
 def test_without_workers_and_brokers_each_screen_says_what_is_missing(tmp_path: Path, open_page: Any) -> None:

@@ -26,7 +26,6 @@ from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed, Simulator
-from timers.core.timer import TopicPartition
 
 DAY_S = 86_400
 CLUSTER_DAYS = 30
@@ -86,6 +85,8 @@ class DaysCluster(Simulator):
         seed: of this cluster.
         faults: kinds of faults.
     """
+
+    has_long_logs = True
 
     def __init__(self, seed: int, faults: Collection[str], parts: Parts, worker: type[SimWorker] | None) -> None:
         if worker is None:
@@ -177,14 +178,6 @@ class DaysCluster(Simulator):
     def _dated_records(self) -> Iterable[SimRecord]:
         """Not the ticks, of which some are years ahead: each night the clock would go on by as much."""
         return (each for each in self.log.committed if each.topic != self._settings.oscillator_topic)
-
-    def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
-        """A log of weeks is read again in large pieces: a store must not be too old before it has read it [I9]."""
-        machine = worker.runners[name].machine
-        if not machine.recovering:
-            super()._deliver(worker, name)
-        elif (fetched := worker.poll_requests(name, max(50, machine.left_to_replay // 4))) is not None:
-            worker.runners[name].loop.add_fetch(fetched)
 
     def _pass_idle(self, seconds: int) -> None:
         """Let time pass in which nothing comes. One tick stands for all until the next timer is due."""

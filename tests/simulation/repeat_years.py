@@ -128,6 +128,7 @@ class RepeatYears(RepeatSimulator):
 
     workload = YearsWorkload
     pausing_part = 0.15
+    has_long_logs = True
 
     def __init__(self, seed: int, steps: int = 120, parts: Parts = REAL, worker: type[SimWorker] = YearsWorker) -> None:
         super().__init__(seed, parts, worker)
@@ -151,14 +152,6 @@ class RepeatYears(RepeatSimulator):
 
     def _new_checkers(self) -> Checkers:
         return YearsCheckers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
-
-    def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
-        """A long log is read again in large pieces."""
-        machine = worker.runners[name].machine
-        if not machine.recovering:
-            super()._deliver(worker, name)
-        elif (fetched := worker.poll_requests(name, max(50, machine.left_to_replay // 4))) is not None:
-            worker.runners[name].loop.add_fetch(fetched)
 
     def _snapshot(self) -> str:
         """Take some steps of a snapshot; sometimes a worker loses its disk, and restores the last one."""

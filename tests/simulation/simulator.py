@@ -67,6 +67,9 @@ class SimulationFailed(AssertionError):
 class Simulator(SimCluster):
     """One random run."""
 
+    has_long_logs = False
+    """Whether a log is read again in large pieces: a store must not be too old before it has read it [I9]."""
+
     def __init__(self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         super().__init__(seed, parts, worker)
         self._pauses = self._with_pauses(worker, parts)
@@ -173,7 +176,10 @@ class Simulator(SimCluster):
         return self._step(worker, name)
 
     def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
-        fetched = worker.poll_requests(name, self._random.choice(self._fetch_sizes))
+        if self.has_long_logs and (machine := worker.runners[name].machine).recovering:
+            fetched = worker.poll_requests(name, max(50, machine.left_to_replay // 4))
+        else:
+            fetched = worker.poll_requests(name, self._random.choice(self._fetch_sizes))
         if fetched is not None:
             worker.runners[name].loop.add_fetch(fetched)
 

@@ -118,10 +118,10 @@ class TransactionCounters:
     """Verdict -> cancels and replacements of timers with an id."""
     followed: int = 0
     """Occurrences of timers that repeat, appended to the log."""
-    lacking: Counter[str] = field(default_factory=Counter)
-    """Zone that is not known here -> timers that wait for it, and look again after a minute."""
     mended: int = 0
     """Those of them that were appended again, because the log has lost them."""
+    lacking: Counter[str] = field(default_factory=Counter)
+    """Zone that is not known here -> timers that wait for it, and look again after a minute."""
     missed: Counter[str] = field(default_factory=Counter)
     """Reason -> occurrences that are not sent."""
     forwarded: int = 0
@@ -199,9 +199,9 @@ class Counters:
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and replacements of timers with an id.
         followed: occurrences of timers that repeat, appended to the log.
+        mended: those of them that were appended again, because the log has lost them.
         zone_unknown: how often timers did not know what follows, because their zone is not known here: once a minute.
         lacking: zone that is not known here -> (minute, timers that looked for it in this minute, in the one before).
-        mended: those of them that were appended again, because the log has lost them.
         missed: reason -> occurrences that are not sent.
         forwarded: requests that went cold.
         unlisted: requests that count although the version that they name has fired [I27].
@@ -223,9 +223,9 @@ class Counters:
         self.dead_lettered: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
         self.followed = 0
+        self.mended = 0
         self.zone_unknown = 0
         self.lacking: dict[str, tuple[int, int, int]] = {}
-        self.mended = 0
         self.missed: Counter[str] = Counter()
         self.forwarded = 0
         self.unlisted = 0

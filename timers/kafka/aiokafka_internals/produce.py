@@ -333,10 +333,15 @@ async def deliver(
         _deliver_to(producer, leader, {place: batches[place] for place in places}, outcomes, answered)
         for leader, places in by_leader.items()
     ]
-    if len(deliveries) == 1:  # gather() would start a task, which costs CPU time
-        await deliveries[0]
+    await together(deliveries)
+
+
+async def together(sendings: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Wait for requests to several leaders."""
+    if len(sendings) == 1:  # gather() would start a task, which costs CPU time
+        await sendings[0]
     else:
-        await asyncio.gather(*deliveries)
+        await asyncio.gather(*sendings)
 
 
 async def add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) -> bool:

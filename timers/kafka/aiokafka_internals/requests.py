@@ -106,6 +106,13 @@ _TAGS = ("tags", TaggedFields)
 
 NO_TAGS: dict[int, bytes] = {}
 
+
+def _topics(*fields: tuple[str, Any]) -> tuple[str, CompactArray]:
+    """The field of a flexible version that has partitions by topic, each with these fields."""
+    partitions = CompactArray(("partition", Int32), *fields, _TAGS)
+    return "topics", CompactArray(("topic", _COMPACT), ("partitions", partitions), _TAGS)
+
+
 PRODUCE_KEY, END_KEY, OFFSETS_KEY = 0, 26, 28
 
 
@@ -118,36 +125,17 @@ class ProduceInTransaction(
         ("transactional_id", _COMPACT),
         ("acks", Int16),
         ("timeout_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _COMPACT),
-                ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
-                _TAGS,
-            ),
-        ),
+        _topics(("records", CompactBytes)),
         _TAGS,
     ),
     answer=Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic", _COMPACT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("offset", Int64),
-                        ("append_time_ms", Int64),
-                        ("log_start", Int64),
-                        ("record_errors", CompactArray(("index", Int32), ("why", _COMPACT), _TAGS)),
-                        ("why", _COMPACT),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
+        _topics(
+            ("error_code", Int16),
+            ("offset", Int64),
+            ("append_time_ms", Int64),
+            ("log_start", Int64),
+            ("record_errors", CompactArray(("index", Int32), ("why", _COMPACT), _TAGS)),
+            ("why", _COMPACT),
         ),
         ("throttle_time_ms", Int32),
         _TAGS,
@@ -192,35 +180,12 @@ class OffsetsInTransaction(
         ("generation_id", Int32),
         ("member_id", _COMPACT),
         ("group_instance_id", _COMPACT),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _COMPACT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _COMPACT),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
-        ),
+        _topics(("offset", Int64), ("leader_epoch", Int32), ("metadata", _COMPACT)),
         _TAGS,
     ),
     answer=Schema(
         ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _COMPACT),
-                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), _TAGS)),
-                _TAGS,
-            ),
-        ),
+        _topics(("error_code", Int16)),
         _TAGS,
     ),
 ):

@@ -165,11 +165,7 @@ async def deliver(
             by_leader.setdefault(leader, []).append(place)
         if tries == 1 and len(by_leader.keys() - {None, NO_LEADER}) > 1:
             await produce.add_partitions(producer, batches)  # without success the leaders add them
-        if len(by_leader) == 1:  # gather() would start a task, which costs CPU time
-            for each in by_leader.items():
-                await delivery.send_to(*each)
-        else:
-            await asyncio.gather(*(delivery.send_to(*each) for each in by_leader.items()))
+        await produce.together([delivery.send_to(*each) for each in by_leader.items()])
         if not delivery.left:
             return
         await asyncio.sleep(ENDING.after(tries))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 from timers.core.ports import Follower
 from timers.core.printable import quoted
@@ -53,10 +54,9 @@ class Followers:
         records = [future_by_id.encode_occurrence(each, transaction.source) for each in followers]
         if limit is not None and any(transaction.size_alone(*record) > limit for record in records):
             limit = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
-        if limit is not None:
-            records = [
-                record for each, record in zip(followers, records, strict=True) if self._fits(each, record, limit)
-            ]
+            if limit is not None:
+                fit = (self._fits(each, record, limit) for each, record in zip(followers, records, strict=True))
+                records = [*compress(records, fit)]
         transaction.add_own(records)
         transaction.counts.followed += len(records)
         return len(records)

@@ -36,8 +36,8 @@ from timers.spark.frames.timer_columns import (
     RowOptions,
     TimerColumns,
     TimerRow,
+    as_given,
     delay_hashed,
-    early,
     past_sentence,
     row_hash,
 )
@@ -59,8 +59,6 @@ why it is no timer."""
 _OF_REJECTS = frozenset((FILE, LINE, REASON))
 
 _BATCH_ROWS = 10_000
-_FIRST_S = 10**9
-"""A due second before it, in 2001, is encoded as a time: see :func:`timers.spark.frames.timer_columns.early`."""
 _GZIP, _PARQUET_MAGIC, _UTF_16 = b"\x1f\x8b", b"PAR1", (b"\xff\xfe", b"\xfe\xff")
 _PLACE = re.compile(r"([^=/]+)=([^/]*)")
 
@@ -222,8 +220,7 @@ class RowFiles:
         due_s = cast("int", request.at)
         if options.past == "refuse" and due_s < now_ns // 10**9:
             raise InvalidTimerError(past_sentence(due_s))
-        if due_s < _FIRST_S:
-            request = request._replace(at=early(due_s))
+        request = request._replace(at=as_given(due_s))
         if request.id is not None:
             return TimerRow(request, due_s, "")
         pairs = [*cast("Sequence[tuple[str, Any]]", request.headers or ())]

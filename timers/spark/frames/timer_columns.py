@@ -177,8 +177,8 @@ class TimerColumns:
                     when = due_s if delay is None else delay_hashed(delay)
                     digits = row_hash(when, topic, key, _checked(value) or b"", pairs)
                     id = f"{name}-{digits}" if self._options.gives_ids else None
-                when_due = due_s if due_s >= _FIRST_S else early(due_s)
-                request = TimerRequest(topic, key, _checked(value) or b"", when_due, None, pairs, None, _checked(id))
+                given = as_given(due_s)
+                request = TimerRequest(topic, key, _checked(value) or b"", given, None, pairs, None, _checked(id))
                 yield TimerRow(request, due_s, digits)
             except InvalidTimerError as error:
                 yield error
@@ -211,9 +211,9 @@ def delay_hashed(delay: Any) -> str:
     return f"+{due_second(None, delay, now_ns=0)}"
 
 
-def early(due_s: int) -> datetime:
-    """A due second before 2002 as clients take it: they take such a number for a delay."""
-    return datetime.fromtimestamp(due_s, UTC)
+def as_given(due_s: int) -> int | datetime:
+    """A due second as clients take it: they take a number before 2002 for a delay."""
+    return due_s if due_s >= _FIRST_S else datetime.fromtimestamp(due_s, UTC)
 
 
 def _encoded(text: str | bytes | None) -> bytes | None:

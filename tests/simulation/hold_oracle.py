@@ -207,21 +207,27 @@ class HoldChecks:
         progress = log.progress
         if not (held or progress.holds):
             return
+        self.forget_sent(machine)
         for offset, request in log.timers():
             if request.key is None or request.row is None or offset >= progress.next_offset:
                 continue
             if not progress.is_past(request.key):
                 continue
             hold = progress.hold_of(request.key, request.row[1])
-            if offset in held and self._outcomes(request):
-                held.discard(offset)
-                self.counts["released"] += 1
             if (hold is not None) == (offset in held):
                 continue
             if self._counts(machine, request, progress):
                 what = "is held" if offset in held else "is not held"
                 raise Violation(f"{request.record.source} with key {request.key} {what}, and progress says {hold}")
             held.discard(offset)
+
+    def forget_sent(self, machine: TopicPartition) -> None:
+        """Note which held requests were sent, moved or given up: they are not part of a release that begins later."""
+        held = self._held[machine]
+        for offset, request in self._logs[machine].timers() if held else ():
+            if offset in held and self._outcomes(request):
+                held.discard(offset)
+                self.counts["released"] += 1
 
     # ---- a machine ----------------------------------------------------------------------------------------------
 

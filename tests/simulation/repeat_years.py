@@ -96,6 +96,7 @@ class YearsCheckers(RepeatCheckers):
         for machine, log in self.logs.items():
             if log.changed:
                 self._check_witness(machine, log)
+                self.holds.forget_sent(machine)
         if runner is not None and runner.machine.progress.holds:
             self.holds.check(runner)
 

@@ -13,6 +13,7 @@
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
+    ├── OutboxError            the database of an outbox cannot be reached or has no such table (exit code 1)
     ├── TargetError            a callback topic cannot be paused or resumed as asked for (exit code 2)
     ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
     ├── NameTakenError         another process has taken the name of this one       (exit code 6)
@@ -108,6 +109,10 @@ class QueueError(TimersError):
 
 class LeaseLostError(QueueError):
     """The message is no longer this receiver's: its lease is over, its partition moved, or it was settled before."""
+
+
+class OutboxError(TimersError):
+    """The database of an outbox cannot be reached, or has no such table."""
 
 
 class TargetError(TimersError):

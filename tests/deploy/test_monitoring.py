@@ -14,13 +14,14 @@ import promql_parser
 import pytest
 import yaml
 
+from timers.outbox.monitoring import METRICS as OUTBOX_METRICS
 from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.spark.monitoring import SHARED
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
-METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
+METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS, *OUTBOX_METRICS)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "alerts.yml"
@@ -87,6 +88,8 @@ def about(rule: dict[str, Any]) -> str:
     on_spark = read & {entry.name for entry in (*SPARK_METRICS, *SHARED)}
     if read & {entry.name for entry in WORKER_METRICS}:
         return "workers and the engine on Spark" if on_spark else "workers only"
+    if read & {entry.name for entry in OUTBOX_METRICS}:
+        return "relays of an outbox only"
     return "jobs on Spark only" if on_spark else "queues only"
 
 

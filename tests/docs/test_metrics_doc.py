@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from timers.outbox.monitoring import METRICS as OUTBOX_METRICS
 from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.wire.dead_letter import BATCH_UNREADABLE, CODES, LOST_FROM_LOG, REPEAT_LOST
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
-METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
+METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS, *OUTBOX_METRICS)
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "metrics.md").read_text()
 

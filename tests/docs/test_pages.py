@@ -15,6 +15,7 @@ from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from tests.harness.sim_console import SimCluster
 from timers.cli.main import cli
 from timers.console.web.server import Server
+from timers.outbox.monitoring import METRICS as OUTBOX_METRICS
 from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
 from timers.process.metrics import Entry
@@ -78,7 +79,7 @@ def test_each_decision_has_a_number_of_its_own() -> None:
 def test_settings_and_metrics_exist(path: Path) -> None:
     text = path.read_text()
     assert set(re.findall(r"\bTIMERS_[A-Z_]*", text)) <= ENVIRONMENT | PATTERNS | {"TIMERS_NAME"}
-    catalogs: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
+    catalogs: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS, *OUTBOX_METRICS)
     metrics = {entry.name for entry in catalogs}
     named = {OF_PROMETHEUS.sub("", name) for name in re.findall(r"`(timers_[a-z_]+)[`{]", text)}
     console = Server(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), SimCluster())

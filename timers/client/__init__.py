@@ -50,6 +50,7 @@ from timers.errors import (
 if TYPE_CHECKING:
     from timers.client.calls import TimerId
     from timers.client.clients import AsyncTimersClient, TimersClient
+    from timers.client.outbox import AsyncSqlOutbox, SqlOutbox
     from timers.client.request import TimerRequest
     from timers.client.retry import Backoff
     from timers.client.tokens import (
@@ -65,12 +66,14 @@ if TYPE_CHECKING:
     from timers.wire.verdict import VerdictMessage
 
 _MODULES = {
+    "AsyncSqlOutbox": "timers.client.outbox",
     "AsyncTimersClient": "timers.client.clients",
     "Backoff": "timers.client.retry",
     "MappingFirings": "timers.client.tokens",
     "MappingTokens": "timers.client.tokens",
     "Repeat": "timers.wire.repeat",
     "SqlFirings": "timers.client.tokens",
+    "SqlOutbox": "timers.client.outbox",
     "SqlTokens": "timers.client.tokens",
     "Timeouts": "timers.client.tokens",
     "TimerId": "timers.client.calls",
@@ -93,6 +96,7 @@ __all__ = [
     "UNCHANGED",
     "UNKNOWN",
     "AccessError",
+    "AsyncSqlOutbox",
     "AsyncTimersClient",
     "Backoff",
     "InvalidTimerError",
@@ -104,6 +108,7 @@ __all__ = [
     "Repeat",
     "SettingsError",
     "SqlFirings",
+    "SqlOutbox",
     "SqlTokens",
     "Timeouts",
     "TimerId",

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from timers.client.request import is_number
 from timers.core.printable import quoted
 from timers.errors import (
+    InvalidTimerError,
     PublishError,
     SettingsError,
     TimersError,
@@ -235,6 +236,8 @@ class Connection:
                 f"the broker refuses the time of this machine's clock for topic {topic!r}: correct the clock, or set "
                 "message.timestamp.type=LogAppendTime on the topic"
             )
+        if code in (KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION):
+            return InvalidTimerError(f"the broker refuses the record to {topic!r}: {error.str()} ({error.name()})")
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
         return kind(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")

@@ -190,11 +190,16 @@ def _at(cell: str) -> str | None:
     return cell.strip() or None  # spreadsheets and people write a space after the comma
 
 
-def _headers_cell(cell: str) -> Any:
+def headers_cell(cell: str) -> Any:
+    """The value of ``headers``, as JSON text; :func:`headers_of` reads it.
+
+    Raises:
+        InvalidTimerError: it is no JSON.
+    """
     return parse_object(b'{"headers":%b}' % cell.encode())["headers"]
 
 
-_READ: dict[str, Callable[[str], Any]] = {"headers": _headers_cell, "delay": _delay, "at": _at}
+_READ: dict[str, Callable[[str], Any]] = {"headers": headers_cell, "delay": _delay, "at": _at}
 """Column -> how a cell of it is read. All other ones are text."""
 
 

@@ -48,7 +48,7 @@ from timers.errors import SettingsError
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
 
@@ -62,7 +62,7 @@ class SqlTable:
 
     def __init__(self, connection: Any, paramstyle: str, *, commit: bool, table: str, **columns: str) -> None:
         # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
-        names = [("table", table, _QUALIFIED), *((argument, name, _IDENTIFIER) for argument, name in columns.items())]
+        names = [("table", table, QUALIFIED), *((argument, name, _IDENTIFIER) for argument, name in columns.items())]
         for argument, name, pattern in names:
             if not pattern.fullmatch(name):
                 raise SettingsError(

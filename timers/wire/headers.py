@@ -71,6 +71,9 @@ TIMER_NEXT = repeating.NEXT
 TIMER_REQUEST_HASH = "timer-request-hash"
 """On a request that the HTTP API got with an ``Idempotency-Key``: hashes of the key and of the body."""
 
+TIMER_ROW = "timer-row"
+"""On a request that a relay of an outbox has sent: the id of its row, by which the next relay finds it."""
+
 TIMER_ERROR = "timer-error"
 """On a dead letter: the error code."""
 

@@ -1,0 +1,78 @@
+"""Metrics and health of a relay, over HTTP. Needs the extra ``metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from timers.outbox.relay import Counters, Relay
+from timers.process.clock import Clock
+from timers.process.http.metrics_server import MetricsServer
+from timers.process.metrics import Entry, Samples, registry
+
+
+def _counter(name: str) -> Callable[[Counters], Samples]:
+    return lambda counters: [((), getattr(counters, name))]
+
+
+def _age_s(counters: Counters) -> Samples:
+    oldest_ms = counters.oldest_ms
+    return [((), 0.0 if oldest_ms is None else max(0.0, Clock().now_s() - oldest_ms / 1000))]
+
+
+METRICS: tuple[Entry[Counters], ...] = (
+    Entry("timers_outbox_sent_total", "Rows whose requests the brokers have acknowledged.", _counter("sent")),
+    Entry(
+        "timers_outbox_again_total",
+        "Rows that were sent a second time, because a relay or a connection had ended before the answer.",
+        _counter("again"),
+    ),
+    Entry(
+        "timers_outbox_found_total",
+        "Rows that were not sent a second time, because their requests were found in the log.",
+        _counter("found"),
+    ),
+    Entry(
+        "timers_outbox_refused",
+        "Rows in the table that are not sent; their column reason says why. Counted once a minute.",
+        _counter("refused"),
+    ),
+    Entry(
+        "timers_outbox_oldest_age_seconds",
+        "Age of the oldest row that waits, since it was written; 0 if none waits. A relay that stands by says 0.",
+        _age_s,
+    ),
+    Entry(
+        "timers_outbox_active",
+        "1 if this relay sends the rows; 0: another one does, or the database cannot be reached.",
+        lambda counters: [((), float(counters.is_first))],
+    ),
+    Entry(
+        "timers_outbox_ready",
+        "1 if /health/ready answers 200.",
+        lambda counters: [((), float(counters.error is None))],
+    ),
+)
+
+
+@contextmanager
+def monitor(relay: Relay, port: int, host: str) -> Iterator[int]:
+    """Serve ``/metrics``, ``/health/live`` and ``/health/ready`` for a relay inside the block. Yields the port.
+
+    Args:
+        port: 0 takes a free one.
+        host: address to listen on. The pages need no login: keep them inside your network.
+
+    Raises:
+        SettingsError: the port is in use, or the address is not of this machine.
+    """
+    metrics = registry(METRICS, lambda: relay.counters)
+
+    def unready() -> list[str]:
+        return [] if relay.counters.error is None else [relay.counters.error]
+
+    server = MetricsServer(metrics, list, unready, port, host)
+    try:
+        yield server.port
+    finally:
+        server.close()

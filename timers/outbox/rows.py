@@ -1,0 +1,98 @@
+"""A row of the outbox, and the request that it asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timers.client.outbox import CANCEL, COLUMNS, SCHEDULE
+from timers.client.timer_lines import headers_cell, headers_of
+from timers.core.operation import ABSENT
+from timers.core.printable import quoted
+from timers.errors import InvalidTimerError
+from timers.wire import headers as h
+from timers.wire.formats import LOG_APPEND_TIME, future_by_id
+from timers.wire.headers import Header
+from timers.wire.record import RequestRecord
+
+READ = ("number", *COLUMNS, "created_ms", "sent_ms")
+"""The columns that a relay reads: the fields of :class:`Row`."""
+
+
+class Row(NamedTuple):
+    """A row that waits. A program of any language may have written it."""
+
+    number: int
+    id: str
+    aggregateid: str
+    type: str
+    payload: bytes | None
+    timer_topic: str | None
+    timer_key: str | None
+    timer_due: int | None
+    timer_repeat: str | None
+    timer_if: str | None
+    headers: str | None
+    created_ms: int
+    sent_ms: int | None
+    """When a relay began to send it, by the relay's clock; None: none has."""
+
+    @property
+    def is_harmless_twice(self) -> bool:
+        """Whether a second request changes nothing while workers remember the timer."""
+        return self.timer_if == ABSENT
+
+
+class Request(NamedTuple):
+    """The record on the topic of requests with an id."""
+
+    key: bytes
+    value: bytes | None
+    headers: list[Header]
+
+
+def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
+    """Return the request of a row, which a worker would accept.
+
+    Args:
+        now_ms: epoch milliseconds.
+        max_request_bytes: as ``TIMERS_MAX_REQUEST_BYTES``.
+
+    Raises:
+        InvalidTimerError: it would become a dead letter; the sentence is that of the dead letter.
+    """
+    if row.type not in (SCHEDULE, CANCEL):
+        raise InvalidTimerError(f"type is {quoted(row.type):.100}: write {SCHEDULE} or {CANCEL}")
+    is_cancel = row.type == CANCEL
+    given: list[tuple[str, str | int | None]] = [
+        (h.TIMER_TOPIC, row.timer_topic),
+        (h.TIMER_KEY, row.timer_key),
+        (h.TIMER_DUE, row.timer_due),
+        (h.TIMER_REPEAT, row.timer_repeat),
+        (h.TIMER_IF, row.timer_if),
+    ]
+    own = [(name, str(value).encode()) for name, value in given if value is not None]
+    if is_cancel and (row.payload is not None or any(name != h.TIMER_IF for name, _ in own)):
+        raise InvalidTimerError(f"a row of type {CANCEL} has no payload, and of the columns timer_* only timer_if")
+    if not is_cancel and (row.payload is None or row.timer_topic is None):
+        raise InvalidTimerError(f"a row of type {SCHEDULE} needs timer_topic and payload, which may be empty")
+    headers = [*_callback_headers(row.headers), *own, (h.TIMER_ROW, row.id.encode())]
+    request = Request(row.aggregateid.encode(), row.payload, headers)
+    record = RequestRecord(0, request.key, request.value, tuple(headers), now_ms, LOG_APPEND_TIME)
+    decoded = future_by_id.decode([record], max_request_bytes, by_headers=True, needs_value=True, repeats=True)
+    for rejected in decoded.rejected:
+        raise InvalidTimerError(f"{rejected.message} ({rejected.code})")
+    return request
+
+
+def row_of(headers: Sequence[Header]) -> str | None:
+    """Return the id of the row that a request came from; None: from none."""
+    content = h.last(headers, h.TIMER_ROW)
+    return None if content is None else content.decode("utf-8", "replace")
+
+
+def _callback_headers(text: str | None) -> list[Header]:
+    """The headers of the callback; of those of the engine only the key, if it is no text."""
+    pairs = [] if text is None else headers_of(headers_cell(text))
+    data = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    return [(name, value) for name, value in data if name == h.TIMER_KEY or not name.startswith(h.PREFIX)]

@@ -84,7 +84,11 @@ GROUPS = (
         "You may need these after a failure. [operations.md](operations.md) says when to set which.",
         "session_timeout_s accept_loss max_clock_leap_s accept_time_s",
     ),
-    Group("Logs and canaries", "Set these to observe workers.", "log_format canary_interval_s"),
+    Group(
+        "Logs, canaries and traces",
+        "Set these to observe workers, and to turn traces off in programs that set timers or receive callbacks.",
+        "log_format canary_interval_s tracing",
+    ),
     Group("Tests", "Do not set this in production.", "clock_offset_s"),
 )
 
@@ -111,6 +115,7 @@ PAGES = {
     "hot_horizon_s": "cold-tier.md",
     "catch_up_per_s": "operations.md#after-a-downtime",
     "canary_interval_s": "operations.md#canary-timers",
+    "tracing": "tracing.md",
     "accept_loss": "operations.md#a-lost-log",
     "accept_time_s": "operations.md#clocks",
     "callback_allow": "security.md#where-callbacks-may-go",

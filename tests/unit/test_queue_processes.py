@@ -26,6 +26,7 @@ class SimMessage:
 
     attempt = 1
     sent_ms = 1_700_000_000_123
+    group = "queue.jobs"
     key: bytes | None = b"\xfe"
     headers: list[tuple[str, bytes | None]] = [("trace", b"1"), ("null", None)]  # noqa: RUF012
 

@@ -52,6 +52,7 @@ WRONG = [
     ("TIMERS_CONSOLE_URL", "https://timers.example.com/a b", "http://host:port/path"),
     ("TIMERS_CONSOLE_URL", "ftp://timers.example.com", "http://host:port"),
     ("TIMERS_CONSOLE_WRITE", "yes", "0 or 1"),
+    ("TIMERS_TRACING", "off", "0 or 1"),
     ("TIMERS_CONSOLE_USERS_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_CERT_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_KEY_FILE", "/no/such/file", "a file that can be read"),

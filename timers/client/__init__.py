@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         TokenStore,
         source_of,
     )
+    from timers.client.tracing import callback_span
     from timers.wire.repeat import Repeat
     from timers.wire.verdict import VerdictMessage
 
@@ -81,6 +82,7 @@ _MODULES = {
     "TimersClient": "timers.client.clients",
     "TokenStore": "timers.client.tokens",
     "VerdictMessage": "timers.wire.verdict",
+    "callback_span": "timers.client.tracing",
     "source_of": "timers.client.tokens",
 }
 """Name -> the module that is imported at its first use."""
@@ -121,6 +123,7 @@ __all__ = [
     "UnreachableError",
     "VerdictMessage",
     "VerdictName",
+    "callback_span",
     "source_of",
 ]
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
+from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, Publisher, left_s, set_result
 from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
@@ -285,7 +286,7 @@ class ById(Publisher):
     def _encode(self, request: TimerRequest) -> Record:
         id_key("" if request.id is None else request.id)  # without an id the record would be one for another topic
         own = () if request.repeat is None else self._kafka.settings.own_topics
-        return Encoder(self._kafka.max_request_bytes, own)(request)
+        return Encoder(self._kafka.max_request_bytes, own, tracing.current)(request)
 
     def _sent(self, call: _Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
         if isinstance(result, TimersError):

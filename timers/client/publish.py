@@ -28,6 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import BytesLike, Encoder, TimerRequest, condition_headers, wrong_request
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
@@ -195,7 +196,7 @@ class Publisher:
             BufferError: the producer's queue is full; try again soon.
             PublishError: the producer refuses the request.
         """
-        record = Encoder(self._kafka.max_request_bytes)(request)
+        record = Encoder(self._kafka.max_request_bytes, context=tracing.current)(request)
         return self.write(self._kafka.request_topic, *record, self._partition(request.key))
 
     def write(
@@ -306,7 +307,7 @@ class Publisher:
             elif sources is not None:
                 sources[index] = id or _timer_id(message)
 
-        encode = Encoder(self._kafka.max_request_bytes, self._kafka.settings.own_topics)
+        encode = Encoder(self._kafka.max_request_bytes, self._kafka.settings.own_topics, tracing.Current())
         by_id, conditions = condition is not None, condition_headers(condition)
         deadline = monotonic() + self.timeout_s
         topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from numbers import Real
@@ -83,11 +83,18 @@ class Encoder:
         max_request_bytes: largest record value that the worker accepts (``TIMERS_MAX_REQUEST_BYTES``).
         own_topics: topics of the engine. A timer that repeats must not send to them: each of its callbacks would be
             another request.
+        context: returns the headers of the current trace context.
     """
 
-    __slots__ = ("_due_s", "_future", "_max_request_bytes", "_own_topics", "_record_key", "_topic")
+    __slots__ = ("_context", "_due_s", "_future", "_max_request_bytes", "_own_topics", "_record_key", "_topic")
 
-    def __init__(self, max_request_bytes: int, own_topics: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        max_request_bytes: int,
+        own_topics: Collection[str] = (),
+        context: Callable[[], Sequence[Header]] = tuple,
+    ) -> None:
+        self._context = context
         self._max_request_bytes = max_request_bytes
         self._own_topics = own_topics
         self._future = Future()
@@ -95,8 +102,11 @@ class Encoder:
         self._due_s = -1
         self._record_key = b""
 
-    def __call__(self, request: TimerRequest) -> Record:
+    def __call__(self, request: TimerRequest, context: Sequence[Header] | None = None) -> Record:
         """The record of one request.
+
+        Args:
+            context: headers of a trace context; None takes those of the current one.
 
         Raises:
             InvalidTimerError: with one sentence that says which part is wrong and what it should be.
@@ -120,7 +130,7 @@ class Encoder:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             except (TypeError, ValueError):
                 if isinstance(key, bytearray | memoryview):
-                    return self(TimerRequest(*request)._replace(key=bytes(key)))
+                    return self(TimerRequest(*request)._replace(key=bytes(key)), context)
                 if key is not None and not isinstance(key, bytes):
                     raise
                 future.callBackKey = ""
@@ -133,9 +143,13 @@ class Encoder:
                     f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                     "reference instead of the data"
                 )
-            if not headers and not extra_headers and token is None and id is None:
+            if context is None:
+                context = self._context()
+            if not headers and not extra_headers and token is None and id is None and not context:
                 return self._record_key, payload, None
             sent = [*_headers(headers, token), *extra_headers]
+            if context:
+                sent = names.with_context(sent, context)
             if names.has_schema_ids(sent):  # of key and payload of the callback: those of a Future do not arrive
                 payload = future.callBack
                 sent += encode_by_headers(topic, None if extra_headers else future.callBackKey)
@@ -168,7 +182,7 @@ class Encoder:
                 f"callback topic {quoted(request.topic)} is one of the engine: a timer that repeats makes no requests"
             )
         repeat.check(now_s)
-        key, payload, headers = self(request._replace(repeat=None, at=_FIRST_AT_S))
+        key, payload, headers = self(request._replace(repeat=None, at=_FIRST_AT_S), ())
         sent = [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
         header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in sent)
         if len(payload) > MAX_VALUE_BYTES or header_bytes > MAX_OTHER_BYTES:
@@ -177,6 +191,10 @@ class Encoder:
                 f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the "
                 "log: send a reference instead of the data"
             )
+        for name, value in names.with_context(sent, self._context())[len(sent) :]:
+            header_bytes += 2 * len(names.TIMER_TRACE + name) + len(value or b"")  # the callback's one, and this one
+            if header_bytes <= MAX_OTHER_BYTES:  # else the timer is set without it
+                sent.append((names.TIMER_TRACE + name, value))
         return key, payload, sent
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.client import tracing
 from timers.client.request import Encoder, TimerRequest, due_second, sent_headers
 from timers.client.tokens import source_of
 from timers.core.printable import quoted
@@ -20,11 +21,7 @@ from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.headers import Header
-
-ATTEMPT = "retry-attempt"
-"""Number of the retry, in ASCII digits: the first attempt has no such header. The name does not begin with `timer-`,
-because workers remove such headers."""
+from timers.wire.headers import ATTEMPT, Header
 
 MAX_ATTEMPT_DIGITS = 6
 _MS_DIGITS = 13
@@ -145,7 +142,8 @@ def plan(
     number = _attempt(received) + 1 if attempt is None else attempt
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
         raise InvalidTimerError(f"attempt={quoted(attempt):.100} is not the number of a retry: 1, 2, ...")
-    other_headers = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
+    kept = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
+    other_headers = h.renewed(kept, tracing.current())
     target = received.topic if topic is None else topic
     if number > backoff.retries:
         return _dead_letter(received, other_headers, target, backoff, dead_letter_topic)

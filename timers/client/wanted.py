@@ -31,7 +31,7 @@ from timers.client.request import TimerRequest, id_key, tell
 from timers.client.timer_lines import parse_fields, repeat_of
 from timers.core.printable import json_value, quoted
 from timers.errors import InvalidTimerError
-from timers.wire.headers import SET, TOKEN
+from timers.wire.headers import SET, TOKEN, TRACE
 from timers.wire.query import format_due
 from timers.wire.repeat import Repeat, RepeatError
 
@@ -254,6 +254,8 @@ def _parts(
     parts |= {} if not key else {"key": _text(key)}
     parts |= {"value": _text(value or b"")}
     for name, content in headers:
+        if name in TRACE:  # says who has set it, and not what it is
+            continue
         number = sum(known.partition(" #")[0] == f"header {name}" for known in parts)
         parts[f"header {name}{f' #{number + 1}' if number else ''}"] = "null" if content is None else _text(content)
     return parts

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -154,12 +155,14 @@ class BoundedThreads:
         self._running = 0
 
     def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function as soon as a thread is free. The future is its result; until then it can be cancelled."""
+        """Call a function as soon as a thread is free, with the caller's ``contextvars``. The future is its result;
+        until then it can be cancelled."""
         future: Future[_T] = Future()
+        context = copy_context()
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
-                _run(future, partial(function, *args, **kwargs))
+                _run(future, partial(context.run, function, *args, **kwargs))
 
         with self._lock:
             if self._running < self._most:

@@ -22,6 +22,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from timers.client import tracing
 from timers.client.publish import left_s
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.errors import QueueError
@@ -349,20 +350,22 @@ def _put_back(call: Future[list[Message]]) -> None:
 
 
 async def _handle(message: AsyncMessage, handler: Callable[[AsyncMessage], Awaitable[None]], tasks: TaskRun) -> None:
-    """Call a handler for a message, and settle the message as :func:`finish` says."""
+    """Call a handler for a message in a span of its own, and settle the message as :func:`finish` says."""
     process = os.getpid()
     failure: BaseException | None = None
-    try:
-        await handler(message)
-    except BaseException as error:
-        if tasks.cuts_off(error):
-            message.put_back()
-            if tasks.is_interrupt(error) or issubclass(type(error), asyncio.CancelledError | GeneratorExit):
-                raise
-            return
-        failure = error
-    end_fork_of(process, failure)
-    if message.may_wait:
-        await _in_thread(finish, message, failure)
-    else:
-        finish(message, failure)
+    with tracing.callback_span(message) as span:
+        try:
+            await handler(message)
+        except BaseException as error:
+            if tasks.cuts_off(error):
+                message.put_back()
+                if tasks.is_interrupt(error) or issubclass(type(error), asyncio.CancelledError | GeneratorExit):
+                    raise
+                return
+            failure = error
+            tracing.fail(span, error)
+        end_fork_of(process, failure)
+        if message.may_wait:
+            await _in_thread(finish, message, failure)
+        else:
+            finish(message, failure)

@@ -47,6 +47,7 @@ from timers.queue.settling import NewPartitions, Settler
 from timers.queue.verification import epoch_end
 from timers.wire import topics
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED
+from timers.wire.headers import Header
 
 MAX_READY = 4000
 """Messages that may wait for receivers. Above that, nothing is read until receivers have taken half of them."""
@@ -364,17 +365,17 @@ class Member:
             return True
         return None if self.settler.owns(delivery._partition, delivery._ledger) else False
 
-    def later(self, delivery: Delivery, after_s: float, error: str) -> records.Record:
-        """Return the timer that delivers a message again.
+    def later(self, delivery: Delivery, after_s: float, error: str, context: Sequence[Header] = ()) -> records.Record:
+        """Return the timer that delivers a message again. ``context``: headers of the trace context of its handler.
 
         Raises:
             InvalidTimerError: the message is too large for a request.
         """
-        return records.later(delivery._content, self.signing, after_s, error, self.terms.max_request_bytes)
+        return records.later(delivery._content, self.signing, after_s, error, self.terms.max_request_bytes, context)
 
-    def letter(self, delivery: Delivery, code: str, reason: str) -> records.Record:
-        """Return the dead letter of a message."""
-        return records.letter(delivery._content, self.signing, code, reason, self.terms.max_request_bytes)
+    def letter(self, delivery: Delivery, code: str, reason: str, context: Sequence[Header] = ()) -> records.Record:
+        """Return the dead letter of a message. ``context``: as in :meth:`later`."""
+        return records.letter(delivery._content, self.signing, code, reason, self.terms.max_request_bytes, context)
 
     def protect(self, partitions: Iterable[Partition]) -> list[Guard]:
         """Set guards for the messages that receivers hold, and return them. They need a commit.

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeAlias
 
+from timers.client import tracing
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError
 from timers.queue import records
@@ -16,6 +17,7 @@ from timers.queue.driver import Driver
 from timers.queue.ledger import BACK, BIND, DONE, LATER, LONGER, MAX_CRASHES, Settlement
 from timers.queue.member import ACKED, RETRIED, Delivery
 from timers.queue.sending import Guard
+from timers.wire import topics
 from timers.wire.dead_letter import CRASHED, REJECTED
 
 After: TypeAlias = float | timedelta | Sequence[float | timedelta] | None
@@ -44,6 +46,11 @@ class Message(Delivery):
         It contains the time of sending, because a topic that is deleted and created again has the same sources.
         """
         return f"{self._driver.terms.name} {self.source} {self.sent_ms}"
+
+    @property
+    def group(self) -> str:
+        """Name of the queue's consumer group."""
+        return topics.queue_group(self._driver.terms.name)
 
     def ack(self) -> None:
         """Mark the message as done. A process commits every 100 ms; :meth:`Queue.settle` waits for it.
@@ -76,7 +83,8 @@ class Message(Delivery):
             InvalidTimerError: the topic is not legal, or a value is neither str nor bytes.
             LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
-        driver, make = self._driver, partial(records.output, self.source, topic, key, value, headers)
+        make = partial(records.output, self.source, topic, key, value, headers, tracing.current())
+        driver = self._driver
         if not driver.call(lambda: driver.member.add_output(self, make)):
             raise self._lost()
 
@@ -105,7 +113,7 @@ class Message(Delivery):
         if after is None:
             after = terms.backoff.delay_s(self.attempt, random.random())
         after_s = records.delay_s(after, self.attempt)
-        written = [] if terms.ordered else [member.later(self, after_s, error)]
+        written = [] if terms.ordered else [member.later(self, after_s, error, tracing.current())]
         self._settle(LATER, RETRIED, Guard.leave, written=written, after_s=after_s)
 
     def reject(self, reason: str) -> None:
@@ -145,7 +153,7 @@ class Message(Delivery):
         self._settle(LONGER, "", None, after_s=records.seconds("lease_s", lease_s))
 
     def _give_up(self, code: str, reason: str) -> None:
-        letter = self._driver.member.letter(self, code, reason)
+        letter = self._driver.member.letter(self, code, reason, tracing.current())
 
         def write(guard: Guard, timeout_s: float) -> bool:
             return guard.write_letter(letter, self.sent_ms // 1000, timeout_s)

@@ -17,7 +17,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
-from timers.client.retry import ATTEMPT
 from timers.core.printable import quoted
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected
@@ -27,7 +26,7 @@ from timers.queue.metadata import Commit, Partition
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.cold import framed
-from timers.wire.headers import Header
+from timers.wire.headers import ATTEMPT, Header
 
 SOURCE = "queue-source"
 """On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""
@@ -218,29 +217,43 @@ def check_text(name: str, given: object) -> None:
         raise InvalidTimerError(f"{name} is of type {type(given).__name__}: give a str, such as str(error)")
 
 
-def later(message: Content, signing: Signing, after_s: float, error: str, max_request_bytes: int) -> Record:
+def later(
+    message: Content,
+    signing: Signing,
+    after_s: float,
+    error: str,
+    max_request_bytes: int,
+    context: Sequence[Header] = (),
+) -> Record:
     """Return the timer of a message's next delivery.
+
+    Args:
+        context: headers of the trace context in which it was handled.
 
     Raises:
         InvalidTimerError: the message is too large for a request.
     """
     more = [(ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace"))] if error else []
-    _, value, headers = Encoder(max_request_bytes)(_return(message, signing, message.attempt, more))
+    _, value, headers = Encoder(max_request_bytes)(_return(message, signing, message.attempt, context, more))
     return Record(Kind.RETRY, value, headers or [], message.source, math.ceil(after_s * 1000))
 
 
-def _return(message: Content, signing: Signing, attempt: int, more: Sequence[Header] = ()) -> TimerRequest:
+def _return(
+    message: Content, signing: Signing, attempt: int, context: Sequence[Header], more: Sequence[Header] = ()
+) -> TimerRequest:
     """The request of a timer that returns a message."""
-    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in OWN]
+    kept = h.renewed([each for each in h.without_timer_headers(message.headers) if each[0] not in OWN], context)
     own = signing.sign(message.source, message.sent_ms, attempt, message.key, message.value)
     value = message.value or b""
     return TimerRequest(signing.returns_topic, message.key, value, at=_AT_ONCE_S, headers=[*kept, *more, *own])
 
 
-def letter(message: Content, signing: Signing, code: str, reason: str, max_request_bytes: int) -> Record:
+def letter(
+    message: Content, signing: Signing, code: str, reason: str, max_request_bytes: int, context: Sequence[Header] = ()
+) -> Record:
     """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
-    first attempt."""
-    key, value, headers = Encoder(2**31)(_return(message, signing, 0))
+    first attempt. ``context``: as in :func:`later`."""
+    key, value, headers = Encoder(2**31)(_return(message, signing, 0, context))
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
     rejected = Rejected(0, code, sentence, key, value, headers or [])
     encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)
@@ -255,8 +268,10 @@ def truncated_letter(record: Record, reason: str) -> Record:
     return Record(Kind.LETTER, None, encoded.headers, record.source)
 
 
-def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Record:
-    """Return a record to be written when the message with this source is done.
+def output(
+    source: str, topic: str, key: Any, value: Any, headers: HeadersLike = (), context: Sequence[Header] = ()
+) -> Record:
+    """Return a record to be written when the message with this source is done. ``context``: as in :func:`later`.
 
     Raises:
         InvalidTimerError: the topic is not legal, or key, value or headers cannot be sent.
@@ -264,7 +279,7 @@ def output(source: str, topic: str, key: Any, value: Any, headers: HeadersLike =
     if not isinstance(topic, str) or not topics.is_legal(topic):
         raise InvalidTimerError(f"output topic {quoted(topic)} is not {topics.LEGAL_FORM}")
     key, value = (None if each is None else as_bytes(each) for each in (key, value))
-    return Record(Kind.OUTPUT, value, sent_headers(headers), source, key=key, topic=topic)
+    return Record(Kind.OUTPUT, value, h.with_context(sent_headers(headers), context), source, key=key, topic=topic)
 
 
 def as_bytes(data: object) -> bytes:

@@ -22,13 +22,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, TypeAlias
 
+from timers.client import tracing
 from timers.client.request import BytesLike, HeadersLike
 from timers.core.printable import quoted
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
@@ -111,17 +112,27 @@ def call(handler: Callable[[Any], object], message: object) -> None:
         )
 
 
-def handle(message: Message, handler: Callable[[Message], None]) -> None:
-    """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler."""
+def handle(
+    message: Message,
+    handler: Callable[[Message], None],
+    traced: Callable[[Message], AbstractContextManager[Any]] = tracing.callback_span,
+) -> None:
+    """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler.
+
+    Args:
+        traced: returns the block in which this is done, with a span or None.
+    """
     process = os.getpid()
-    try:
-        call(handler, message)
-    except BaseException as error:  # kept in a local, it would keep its frames, and with them the message
-        end_fork_of(process, error)
-        finish(message, error)
-    else:
-        end_fork_of(process, None)
-        finish(message, None)
+    with traced(message) as span:
+        try:
+            call(handler, message)
+        except BaseException as error:  # kept in a local, it would keep its frames, and with them the message
+            end_fork_of(process, error)
+            tracing.fail(span, error)
+            finish(message, error)
+        else:
+            end_fork_of(process, None)
+            finish(message, None)
 
 
 def finish(message: Message, error: BaseException | None) -> None:
@@ -227,6 +238,7 @@ class RemoteMessage:
 
     Attributes:
         id: the same in all deliveries of the message; see :attr:`Message.id`.
+        group: as :attr:`Message.group`.
         is_over: the handler has returned, and the parent was told so.
     """
 
@@ -237,6 +249,7 @@ class RemoteMessage:
     source: str
     sent_ms: int
     id: str
+    group: str
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     is_settled: bool = False
     is_over: bool = False
@@ -245,7 +258,7 @@ class RemoteMessage:
     def of(cls, message: Message) -> RemoteMessage:
         """Copy what a handler may read."""
         one = message
-        return cls(one.key, one.value, one.headers, one.attempt, one.source, one.sent_ms, one.id)
+        return cls(one.key, one.value, one.headers, one.attempt, one.source, one.sent_ms, one.id, one.group)
 
     def ack(self) -> None:
         """As :meth:`Message.ack`."""
@@ -309,8 +322,8 @@ def _extend(message: RemoteMessage, lease_s: float) -> bool:
 
 
 def _end(message: RemoteMessage, error: BaseException | None) -> None:
-    """Tell the parent what the handler did: its calls, whether one of them settles the message, and text, traceback and
-    place of its exception.
+    """Tell the parent what the handler did: its calls, whether one of them settles the message, text, traceback and
+    place of its exception, and the trace context.
 
     No question of this message follows: its answer would be taken for the next message, or the next message for its
     answer."""
@@ -318,11 +331,12 @@ def _end(message: RemoteMessage, error: BaseException | None) -> None:
     with _asking:
         message.is_over = True
         try:
-            _to_parent.send((message.calls, message.is_settled, None if error is None else _texts(error)))
+            failure = None if error is None else _texts(error)
+            _to_parent.send((message.calls, message.is_settled, failure, tracing.current()))
         except OSError:
             raise
         except BaseException as unsent:  # the handler put something into the message that cannot be sent
-            _to_parent.send(([], False, _texts(unsent)))
+            _to_parent.send(([], False, _texts(unsent), tracing.current()))
 
 
 def _texts(error: BaseException) -> tuple[str, str, str]:
@@ -346,14 +360,16 @@ def _serve(pipe: Connection, handler: Handler) -> None:
         pipe.send("ready")
         while True:
             message: RemoteMessage = pipe.recv()
-            try:
-                call(handler, message)
-            except BaseException as error:
-                end_fork_of(process, error)
-                _end(message, error)
-            else:
-                end_fork_of(process, None)
-                _end(message, None)
+            with tracing.callback_span(message) as span:
+                try:
+                    call(handler, message)
+                except BaseException as error:
+                    end_fork_of(process, error)
+                    tracing.fail(span, error)
+                    _end(message, error)
+                else:
+                    end_fork_of(process, None)
+                    _end(message, None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
@@ -469,7 +485,8 @@ class Child:
             self.end(kill=True)
             _log.warning("message %s: its lease is over, so its process was ended", message.source)
             return
-        handle(message, partial(self._settle, reply))
+        *_, context = reply
+        handle(message, partial(self._settle, reply), lambda _: tracing.given(context))  # its process has the span
 
     def _reply(self, message: Message) -> Any:
         """What the handler did; None if the delivery is over and the handler still runs."""
@@ -488,7 +505,7 @@ class Child:
 
     def _settle(self, reply: Any, message: Message) -> None:
         """Settle the message as the handler said. Errors of these calls are errors of the handler."""
-        calls, is_settled, failure = reply
+        calls, is_settled, failure, _ = reply
         if failure is not None:
             if not is_settled:
                 raise RemoteError(*failure)

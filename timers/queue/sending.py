@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeAlias
 
-from timers.client import TimersClient
+from timers.client import TimersClient, tracing
 from timers.client.clients import FULL_QUEUE_WAIT_S, refuse_if_full
 from timers.client.config import Connection
 from timers.client.publish import OnResult, Publisher, left_s
@@ -21,7 +21,7 @@ from timers.core.operation import CANCELLED
 from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError
 from timers.kafka.brokers_time import BrokersTime
 from timers.queue.records import Record, as_bytes
-from timers.wire.headers import Header
+from timers.wire.headers import Header, with_context
 
 _log = logging.getLogger("timers.queue")
 
@@ -196,10 +196,10 @@ class Sender:
         deadline = monotonic() + self._publisher.timeout_s
         self._publisher.open(deadline)
         remaining_s = left_s(deadline)
-        answers, wrong = _Answers(), None
+        answers, wrong, context = _Answers(), None, tracing.Current()
         for index, message in enumerate(messages):
             try:
-                record = record_of(message)
+                record = record_of(message, context())
             except InvalidTimerError as error:
                 sentence = wrong_request(index, error).replace("request", "message", 1).replace("scheduled", "sent")
                 wrong = InvalidTimerError(sentence if index else str(error))
@@ -249,13 +249,14 @@ class Sender:
         self._publisher.close(deadline)
 
 
-def record_of(message: Sendable) -> tuple[bytes | None, bytes, list[Header]]:
-    """Key, value and headers of a message."""
+def record_of(message: Sendable, context: Sequence[Header] = ()) -> tuple[bytes | None, bytes, list[Header]]:
+    """Key, value and headers of a message. ``context``: headers of the current trace context."""
     if isinstance(message, str | BytesLike):
-        return None, as_bytes(message), []
+        message = None, message
     if not isinstance(message, tuple | list) or not 2 <= len(message) <= 3:
         raise InvalidTimerError(
             f"a message is of type {type(message).__name__}: give a value, (key, value), or (key, value, headers)"
         )
     key, value, *headers = message
-    return None if key is None else as_bytes(key), as_bytes(value), sent_headers(headers[0] if headers else None)
+    sent = with_context(sent_headers(headers[0] if headers else None), context)
+    return None if key is None else as_bytes(key), as_bytes(value), sent

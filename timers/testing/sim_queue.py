@@ -26,7 +26,7 @@ from typing import Any, cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka import Message as SimMessage
 
-from timers.client import Backoff
+from timers.client import Backoff, tracing
 from timers.client.request import At, BytesLike, HeadersLike
 from timers.queue import records
 from timers.queue.driver import Driver
@@ -112,7 +112,7 @@ class SimQueue:
     def send_many(self, messages: Iterable[Sendable]) -> list[str]:
         """As :meth:`timers.queue.Queue.send_many`."""
         sources = []
-        for key, value, headers in map(record_of, messages):
+        for key, value, headers in (record_of(message, tracing.current()) for message in messages):
             self._append(self.topic, key, value, headers, self.timers.clock.now_ms)
             sources.append(topics.source(self.topic, 0, self._ends[self.topic] - 1))
         return sources

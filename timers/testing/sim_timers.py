@@ -37,6 +37,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
+from timers.client import tracing
 from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
 from timers.core import levels
@@ -313,7 +314,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self._read_count = 0
         self._verdicts: dict[str, VerdictMessage] = {}
         self._commands: dict[str, Command] = {}
-        self._encode = Encoder(settings.max_request_bytes, settings.own_topics)
+        self._encode = Encoder(settings.max_request_bytes, settings.own_topics, tracing.Current())
         self.restart()
 
     def schedule_request(

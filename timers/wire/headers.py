@@ -125,6 +125,20 @@ TOKEN = "callback-token"
 because such headers do not reach the receiver."""
 
 
+ATTEMPT = "retry-attempt"
+"""On a message that its receiver has sent again (``retry_later``, queues): number of the retry, in ASCII digits. The
+first attempt has no such header. The name does not begin with ``timer-``, because workers remove such headers."""
+
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+BAGGAGE = "baggage"
+TRACE = frozenset((TRACEPARENT, TRACESTATE, BAGGAGE))
+"""Headers of W3C that name the context of a trace. Callbacks have them; the client writes them."""
+
+TIMER_TRACE = "timer-trace-"
+"""On a request for a timer that repeats: before the name of a header of a trace context, which its callbacks have. It
+does not say what the timer is: a request that differs in nothing else is ``unchanged``."""
+
 SCHEMA_IDS = frozenset(("__key_schema_id", "__value_schema_id"))
 """Headers in which serializers of a schema registry say how they wrote key and value of the record."""
 
@@ -192,3 +206,37 @@ def without_schema_ids(headers: Sequence[Header]) -> list[Header]:
 def has_schema_ids(headers: Sequence[Header]) -> bool:
     """Return whether headers name schemas of a registry."""
     return any(name in SCHEMA_IDS for name, _ in headers)
+
+
+def with_context(headers: Sequence[Header], context: Sequence[Header]) -> list[Header]:
+    """Return headers with those of a trace context, unless they name one of their own. Baggage is for itself."""
+    given = {name for name, _ in headers}
+    if given & {TRACEPARENT, TRACESTATE, *(name for name, _ in context if name != BAGGAGE)}:
+        given |= {name for name, _ in context if name != BAGGAGE}
+    return [*headers, *(header for header in context if header[0] not in given)]
+
+
+def renewed(headers: Sequence[Header], context: Sequence[Header] = ()) -> list[Header]:
+    """Return the headers of a message that is sent again, with one trace context: the given one, or its newest one.
+
+    Producers that write a trace context add it to the headers that are there, and readers take the first one: without
+    this, a message that was retried twice has three of them, and its receiver finds the oldest.
+    """
+    fresh = {name for name, _ in context}
+    if fresh - {BAGGAGE}:
+        fresh |= {TRACEPARENT, TRACESTATE}
+    kept: list[Header] = []
+    seen, single = set(fresh), TRACE | fresh
+    for header in reversed(headers):
+        if header[0] in single:
+            if header[0] in seen:
+                continue
+            seen.add(header[0])
+        kept.append(header)
+    return [*reversed(kept), *context]
+
+
+def traced(headers: Sequence[Header]) -> list[Header]:
+    """Return the trace context in the headers of a request for a timer that repeats, as its callbacks have it."""
+    found = [(name.removeprefix(TIMER_TRACE), value) for name, value in headers if name.startswith(TIMER_TRACE)]
+    return [header for header in found if header[0] and not header[0].startswith(PREFIX)]

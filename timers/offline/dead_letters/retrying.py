@@ -144,7 +144,10 @@ class Retry:
         if mark is None and not self.force and self.marks.may_be_forgotten(letter):
             return Decision(None, *_FORGOTTEN)
         level = self.log.allowed_level if letter.decoded.code == LEVEL_TOO_LOW else levels.SUPPORTED
-        return decide(letter, self.log.original(letter), mark, self.settings.max_request_bytes, self.force, level)
+        made = decide(letter, self.log.original(letter), mark, self.settings.max_request_bytes, self.force, level)
+        if made.request is None or not made.request.headers or h.last(made.request.headers, h.TIMER_SEAL) is not None:
+            return made  # a seal covers all headers
+        return made._replace(request=made.request._replace(headers=h.renewed(made.request.headers)))
 
 
 def _size(pair: LetterAndRequest) -> int:

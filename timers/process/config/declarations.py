@@ -322,6 +322,12 @@ class Declarations:
         default="",
         unit="topic,...",
     )
+    tracing: bool = setting(
+        variables.flag,
+        "1: clients put the trace context of a program that uses OpenTelemetry into its timers, and receivers open "
+        "spans that link to it. 0: they do neither.",
+        default=True,
+    )
     max_depth: int = number_setting(
         (1, 1000),
         "Longest chain of timers that set timers, if callbacks to TIMERS_REQUEST_TOPIC are allowed. A request holds "

@@ -225,6 +225,20 @@ def _warn_of_unknown(env: Mapping[str, str], known: set[str]) -> None:
         _logger.warning("%s is not a setting and has no effect: %s", name, meant)
 
 
+def of_environment(name: str) -> Any:
+    """Return one setting, of a part that has no need of the others.
+
+    Args:
+        name: its field in :class:`Settings`.
+
+    Raises:
+        SettingsError: its variable is wrong.
+    """
+    setting = SETTINGS[name]
+    is_given = setting.is_given(os.environ)
+    return setting.parse(setting.env, os.environ[setting.env]) if is_given else getattr(Declarations, name)
+
+
 def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(value)

@@ -265,6 +265,8 @@ def _decode_repeating(
     topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
     due_s = timestamp_s if is_definition else checks.decode_due(own.get(h.TIMER_DUE), f"header {h.TIMER_DUE}")
     others = h.without_timer_headers(record.headers) if len(own) < len(record.headers) else []
+    if is_definition:
+        others = h.with_context(others, h.traced(record.headers))
     callback_headers = future.callback_headers(others, own, drops_schema_ids=True) or None
     callback: Row = (offset, topic, key, payload, callback_headers, Origin(id, due_s, 0))
     if is_definition:
@@ -405,7 +407,8 @@ _OF_OCCURRENCES = frozenset(
 
 def definition_of(key: bytes, value: bytes, headers: list[h.Header]) -> tuple[bytes, bytes, list[h.Header]]:
     """Return the request that sets the timer of an occurrence again, from the record of the occurrence."""
-    return key, value, [header for header in headers if header[0] not in _OF_OCCURRENCES]
+    kept = (header for header in headers if header[0] not in _OF_OCCURRENCES)
+    return key, value, [(h.TIMER_TRACE + name if name in h.TRACE else name, content) for name, content in kept]
 
 
 def rebuild_occurrence(row: Row, due_s: int) -> tuple[bytes, bytes, list[h.Header]]:

@@ -64,7 +64,7 @@ CHECK_JOBS ?= 10
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
-test: $(VENV)/.dev check ## All tests but the long ones; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
+test: $(VENV)/.dev check test-slow ## All tests but the long ones; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
 	@$(MAKE) --no-print-directory test-waiting
 
 WAITING = tests/broker tests/browser tests/conformance tests/spark
@@ -129,7 +129,7 @@ test-other-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.0 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
 # process. Many tests wait, so all parts run at the same time. The longest parts begin first; the output of each is shown
 # at its end, if this make can do so.
-check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
+check: $(VENV)/.dev ## What needs no broker and is quick: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
 
@@ -154,7 +154,11 @@ PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[k-rt-z]*.py' --ignore
 PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-j]*.py' --ignore-glob='tests/unit/test_sp*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
-	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)
+	@$(PYTEST) -m "$(NOT_WAITING) and not slow and not long" $(PART_$*)
+
+# Mutations, and runs of simulators: they take more time than all other tests of these folders.
+test-slow: $(VENV)/.dev
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and slow and not long" tests/unit $(PART_property) $(PART_simulation)
 
 test-pure-long: $(VENV)/.dev
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)

@@ -150,6 +150,7 @@ def run(seed: int, old_members: bool) -> None:
         assert group.deal() == shares, "nothing happened"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_members", [False, True])
 def test_each_deal_is_balanced_and_moves_only_what_must_move(old_members: bool) -> None:
     for seed in range(QUICK):

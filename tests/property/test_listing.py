@@ -152,6 +152,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TOPICS), st.sampled
 PREFIXES = ("", "req/1/", "req/1/1", "re", "req/10", "a", "a-", "ü", "\ufffd", "a\ufffd", "t", "\ud800", "none")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)  # each opens a store
 @given(
     ROWS,

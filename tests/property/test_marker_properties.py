@@ -208,6 +208,7 @@ def test_a_message_is_delivered_again_after_its_lease_and_only_then(
 IN_THE_INDEX = [rule for rule in MUTATIONS if rule != "no End for a message that is delivered again"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", IN_THE_INDEX)
 def test_a_broken_index_is_noticed(rule: str) -> None:
     mutation = MUTATIONS[rule]

@@ -207,6 +207,7 @@ def test_runs_of_open_messages_are_found(opened: list[int]) -> None:
     assert [each for _, each in worst_parts(opened, 401)] == offsets
 
 
+@pytest.mark.slow
 def test_a_limit_counts_until_it_is_reached_and_then_follows_what_is_done() -> None:
     ledger = Ledger(Saved(0))
     ledger.starts.allow(ALL)

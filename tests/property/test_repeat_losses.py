@@ -23,11 +23,13 @@ BROKEN: dict[str, tuple[str, str]] = {
 """Rule -> what the product says, and what it says instead."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_second_of_a_rule_is_sent_once_over_losses(seed: int) -> None:
     run(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_broken_rule_is_found(rule: str) -> None:
     with edits.applied([BROKEN[rule]]), pytest.raises(AssertionError):

@@ -386,6 +386,7 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
 CALLS = st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN, VIEW, RESTORE), min_size=6, max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(CALLS, SECONDS)
 def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> None:
@@ -406,6 +407,7 @@ HELD_CALLS = st.lists(
 BEGIN = st.just(NEVER) | st.tuples(SECONDS, st.integers(0, 9))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(HELD_CALLS, SECONDS, BEGIN)
 def test_the_stores_are_twins_while_rows_are_held(

@@ -31,6 +31,7 @@ def test_runs_of_other_kinds_that_once_failed(of: str) -> None:
         KINDS[of](int(kept["seed"])).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [pytest.param(each, marks=[pytest.mark.long] if "long" in each else []) for each in KEPT["days"]],
@@ -41,6 +42,7 @@ def test_runs_of_days_that_once_failed(kept: dict[str, str]) -> None:
     Days(int(kept["seed"]), int(kept["days"]), only=only).run()
 
 
+@pytest.mark.slow
 def test_days_follow_each_other_on_the_same_logs() -> None:
     lines: list[str] = []
     run = Days(4, days=4, actions=60, tell=lines.append)
@@ -61,6 +63,7 @@ def test_a_run_repeats_itself_and_has_the_chosen_faults_only() -> None:
     assert not runs[0].faults_done.keys() & (names | {"arm"})
 
 
+@pytest.mark.slow
 def test_days_have_pauses_that_last_through_idle_times_unless_they_are_left_out() -> None:
     runs = [Days(34, days=2, actions=60, faults=faults) for faults in (("hold",), ())]
     for run in runs:
@@ -85,6 +88,7 @@ def test_what_is_forgotten_must_not_fire_again(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(failed.value.__cause__, Violation)
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_shrunk_to_what_it_needs_and_repeated_by_its_command() -> None:
     broken = Parts(machine=mutations.CountsOffsetsAsRecords)
 

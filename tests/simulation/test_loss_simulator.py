@@ -15,6 +15,7 @@ SEEDS = 14
 """Later seeds run in ``make test-all``."""
 
 
+@pytest.mark.slow
 def test_no_run_with_losses_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
@@ -38,6 +39,7 @@ def test_no_later_run_with_losses_breaks_a_promise(first: int) -> None:
         LossSimulator(seed).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_of_losses_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"losses: {rule}", partial(quick_seeds.losses_find, rule), 150), "no run found it"

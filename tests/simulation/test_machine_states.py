@@ -49,6 +49,7 @@ for name in METHODS:
     setattr(WatchedMachine, name, watched(getattr(Machine, name)))
 
 
+@pytest.mark.slow
 def test_machines_make_the_transitions_of_the_table() -> None:
     table = {(state, name, after) for state, steps in STEPS.items() for name, many in steps.items() for after in many}
     for seed in SEEDS:
@@ -70,6 +71,7 @@ MOST_SEEDS = 200
 """So many seeds are tried if these do not suffice any longer."""
 
 
+@pytest.mark.slow
 def test_lives_make_the_transitions_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {(state, event) for state, steps in LIFE.items() for event in steps}
 

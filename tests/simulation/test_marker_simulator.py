@@ -15,6 +15,7 @@ SEEDS = 20
 """Later seeds run in ``make test-all``."""
 
 
+@pytest.mark.slow
 def test_no_run_with_markers_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -22,6 +22,7 @@ FILES = [*map(Path, map(str, [module.__file__ for module in (*MODULES, loss_muta
 SEEDS = search.load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     assert rule in SEEDS, f"{rule!r} has no seed: {search.HOW}"
@@ -66,6 +67,7 @@ def private_functions() -> set[str]:
     return {name for name in named if re.match("_[a-z]", name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_mutation_names_a_private_method_of_the_core(path: Path) -> None:
     """So code may move, and private methods may get other names, without a change of the mutations."""

@@ -29,6 +29,7 @@ def test_no_promise_is_broken_in_many_runs(first: int) -> None:
         QueueSimulator(seed).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"queue: {rule}", partial(quick_seeds.queue_finds, rule)), "no run found it"

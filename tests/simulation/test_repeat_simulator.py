@@ -20,6 +20,7 @@ SEEDS = 10
 YEARS = 4
 
 
+@pytest.mark.slow
 def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
@@ -56,6 +57,7 @@ def test_long_runs_break_no_promise() -> None:
     assert counts["occurrences"] > 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_of_timers_that_repeat_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"repeats: {rule}", partial(quick_seeds.repeats_find, rule), 40), "no run found it"

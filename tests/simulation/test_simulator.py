@@ -19,6 +19,7 @@ ALL_SEEDS = 6000
 UPGRADE_SEEDS = 15
 
 
+@pytest.mark.slow
 def test_no_run_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
@@ -83,6 +84,7 @@ def test_no_run_with_slow_openings_breaks_a_promise(seeds: range) -> None:
     assert all(faults[fault] > len(seeds) for fault in ("let_go", "open_slowly", "end_pauses"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 2000), marks=pytest.mark.long)], ids=str)
 def test_no_run_with_pauses_breaks_a_promise(seeds: range) -> None:
     counts: Counter[str] = Counter()
@@ -94,6 +96,7 @@ def test_no_run_with_pauses_breaks_a_promise(seeds: range) -> None:
     assert min(counts[each] for each in ("changed pauses", "noisy", "other paces")) >= len(seeds) // 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [500, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_long_run(steps: int) -> None:
     simulator = Simulator(seed=71, steps=steps)

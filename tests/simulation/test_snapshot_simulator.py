@@ -28,6 +28,7 @@ def test_no_run_with_snapshots_breaks_a_promise() -> None:
     assert counts["fired"] > 100
 
 
+@pytest.mark.slow
 def test_no_run_with_snapshots_and_losses_breaks_a_promise() -> None:
     restores = 0
     for seed in range(SEEDS):
@@ -45,6 +46,7 @@ def test_no_later_run_with_snapshots_breaks_a_promise(first: int) -> None:
         SnapshotLossSimulator(seed).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [*MUTATIONS, *LOSS_MUTATIONS])
 def test_a_broken_rule_of_snapshots_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"snapshots: {rule}", partial(quick_seeds.snapshots_find, rule), 150), "no run found it"

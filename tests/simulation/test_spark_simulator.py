@@ -31,6 +31,7 @@ def test_random_runs(seed: int) -> None:
     run_of(SimSpark, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1000547, 1002246, 1003157])
 def test_ticks_a_little_behind_the_second_that_others_have_fired(seed: int) -> None:
     SimSpark(seed).go()
@@ -74,6 +75,7 @@ def test_later_runs_whose_machines_hold_back_the_ends_of_their_logs(first: int) 
         SchedulingSpark(seed).go()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_in_which_logs_lose_their_end(seed: int) -> None:
     run_of(LosingSpark, seed)
@@ -92,6 +94,7 @@ def test_the_losses_are_noticed_and_accepted() -> None:
         assert sum(run.happened[name] for run in runs), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
 def test_runs_that_take_snapshots_and_trim_logs(seed: int) -> None:
     run_of(SnapshotSpark, seed)
@@ -116,11 +119,13 @@ def test_an_engine_that_breaks_a_rule_of_snapshots_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"spark snapshots: {rule}", partial(spark_snapshots.snapshots_find, rule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", spark_losses.BROKEN)
 def test_an_engine_that_breaks_a_rule_of_losses_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"spark losses: {rule}", partial(spark_losses.losses_find, rule)), "no run found it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", spark_mutations.MUTATIONS)
 def test_a_broken_engine_is_found(rule: str) -> None:
     assert quick_seeds.is_found(f"spark: {rule}", partial(spark_mutations.spark_finds, rule), 60), "no run found it"

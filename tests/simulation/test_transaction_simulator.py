@@ -64,6 +64,7 @@ def test_no_later_run_breaks_a_promise(first: int) -> None:
             run(seed, None, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_of_transactions_is_found(rule: str) -> None:
     with applied([MUTATIONS[rule]], TRANSACTION_ROOMS):

@@ -200,6 +200,7 @@ def test_an_audit_without_a_known_time_is_undecided() -> None:
     assert report.as_json(findings())["undecided"]["time"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
 def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
     """Drawing gives no warning, and the page chooses the colour of each text."""

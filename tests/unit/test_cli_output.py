@@ -168,6 +168,7 @@ STARTING = {"worker", "console", "broker start", "broker stop", "broker reset", 
 """Commands that replace this process, serve until a signal, or change the broker of the project."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, _ in commands(cli) if name not in STARTING])
 def test_text_of_others_is_safe_in_each_argument_of_each_command(
     no_broker: str, capsys: pytest.CaptureFixture[str], name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

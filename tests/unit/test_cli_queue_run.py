@@ -46,6 +46,7 @@ sys.exit(main(["queue", "run", "jobs", "module:function"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "breaks",
     [

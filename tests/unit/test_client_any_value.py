@@ -238,6 +238,7 @@ TAKERS: list[tuple[Callable[[str, Any], None], list[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # numpy.float16 is compared with a larger number
 @pytest.mark.parametrize(
     ("take", "argument"),

@@ -65,6 +65,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_fork_says_what_it_cannot_do_and_ends() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.harness.forked_clients"], capture_output=True, text=True, timeout=STUCK_S
@@ -177,6 +178,7 @@ def test_all_tasks_end_when_no_broker_answers(silent: str) -> None:
     assert all(isinstance(answer, TimersError) for answer in answers) and len(answers) == 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["silent", "refusing"])
 def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brokers: str, end: signal.Signals) -> None:
     client = TimersClient(brokers, timeout_s=ANSWERED_S)
@@ -205,6 +207,7 @@ def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brok
         call_in_thread("close", close).result(STUCK_S)
 
 
+@pytest.mark.slow
 def test_a_bulk_that_is_read_slowly_is_not_given_up(brokers: str) -> None:
     def slow() -> Iterator[TimerRequest]:
         yield REQUESTS[0]

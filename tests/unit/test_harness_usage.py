@@ -22,6 +22,7 @@ threading.Thread(target=work).start()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
 def test_what_java_compiles_does_not_count() -> None:
     def cpu_s(name: bytes) -> float:

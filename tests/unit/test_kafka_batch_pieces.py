@@ -178,6 +178,7 @@ def test_a_value_above_the_limit_is_cut_and_all_others_are_whole(name: str, smal
 BOMB_BYTES = 32 * 1024 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CODECS.keys() - {"none"}))
 def test_a_bomb_is_read_within_bounds(name: str, limit: int) -> None:
     header, data = packed([(b"1", b"before", []), (b"2", bytes(BOMB_BYTES), []), (b"3", b"after", [])])

@@ -64,6 +64,7 @@ exit $EXIT_CODE
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit_code", [0, 1])
 def test_uv_is_taken_where_it_is_and_its_errors_are_shown(checkout: Path, exit_code: int) -> None:
     uv = checkout / "uv"

@@ -50,6 +50,7 @@ class SimProcess:
         return dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [4_321, 9_999])
 def test_one_of_ten_thousand_suspects_is_found_with_few_crashes_and_commits(poison: int) -> None:
     messages, ends, commits = 10_000, 1, 0

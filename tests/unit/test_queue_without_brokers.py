@@ -54,6 +54,7 @@ def test_receive_says_soon_that_no_broker_answers(refusing: str) -> None:
             queue.receive(1, WAIT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"concurrency": 3}, {"processes": 1}], ids=str)
 def test_run_says_soon_that_no_broker_answers(refusing: str, how: dict[str, int]) -> None:
     with Queue("jobs", brokers=refusing) as queue, pytest.raises(QueueError, match=f"no broker answers at {refusing}"):

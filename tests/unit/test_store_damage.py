@@ -299,6 +299,7 @@ def test_a_partly_deleted_store_is_not_opened(tmp_path: Path, monkeypatch: pytes
     again.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 40), marks=pytest.mark.long)], ids=str)
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_damaged_stores_lose_no_timer_and_fire_none_twice(has_ids: bool, seeds: range, tmp_path: Path) -> None:

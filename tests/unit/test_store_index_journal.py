@@ -13,7 +13,7 @@ MAX_BYTES = 100_000
 
 
 def held_bytes(journal: IndexJournal) -> int:
-    held = [*journal._newer.items(), *journal._older.items()]
+    held = [*journal._newer.items(), *journal._older.items(), *journal._read.items()]
     messages = [len(each[3]) + len(each[4]) for _, each in held if each is not None and len(each) == 5]
     return sum(len(id) for id, _ in held) + ENTRY_BYTES * len(held) + sum(messages)
 
@@ -36,7 +36,12 @@ def test_memory_is_bounded_and_every_entry_reaches_the_index(seed: int, of_messa
         expected |= batch
         index |= journal.next_to_index(batch)
         journal.note_written(batch)
+        ids = {draw.choice(list(expected)), draw.choice(list(batch)), b"unknown"}
+        found, missing = journal.find(ids)
+        assert found == {id: expected.get(id) for id in ids - set(missing)}
+        journal.note_read({id: index.get(id) for id in missing})
+        assert journal.find(missing)[1] == [], "the next look-up reads them from memory"
         most = max(most, held_bytes(journal))
-    assert 2 * MAX_BYTES * 0.9 < most < 2 * MAX_BYTES * 1.5
+    assert 2 * MAX_BYTES * 0.9 < most < 2.5 * MAX_BYTES * 1.5
     found, missing = journal.find(expected.keys())
     assert found | {id: index[id] for id in missing} == expected

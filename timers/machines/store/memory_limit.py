@@ -39,6 +39,9 @@ class IndexJournal:
     database. When all are written, the older part of the journal is deleted. When the newer set is full, it becomes the
     older one. Most ids are ended before that, and never become a key.
 
+    What was read from the database stays in memory until its id is written, or half the memory of a set was read since:
+    a timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
+
     Args:
         max_bytes: returns how much memory the newer set may take.
 
@@ -53,6 +56,8 @@ class IndexJournal:
         self._newer_bytes = 0
         self._newer: dict[bytes, Entry | None] = {}
         self._older: dict[bytes, Entry | None] = {}
+        self._read: dict[bytes, Entry | None] = {}
+        self._read_bytes = 0
         self._unwritten: list[bytes] = []
         self._written = self._written_next = 0
         self.older_first = self.newer_first = self.next = 0
@@ -78,12 +83,19 @@ class IndexJournal:
         found: dict[bytes, Entry | None] = {id: get(id, _ABSENT) for id in ids}
         missing = [id for id, entry in found.items() if entry is _ABSENT]
         if missing:
-            older = self._older
-            found |= {id: older[id] for id in missing if id in older}
+            older, read = self._older, self._read
+            found |= {id: older[id] if id in older else read.get(id, _ABSENT) for id in missing}
             missing = [id for id in missing if found[id] is _ABSENT]
             for id in missing:
                 del found[id]
         return found, missing
+
+    def note_read(self, entries: Mapping[bytes, Entry | None]) -> None:
+        """Remember entries that were read from the database."""
+        self._read_bytes += _size(entries)
+        if self._read_bytes > self._max_bytes() // 2:
+            self._read, self._read_bytes = {}, 0
+        self._read.update(entries)
 
     def _add(self, entries: Mapping[bytes, Entry | None]) -> None:
         newer = self._newer
@@ -112,6 +124,8 @@ class IndexJournal:
         """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
         self._written = self._written_next
         self._add(entries)
+        for id in entries if self._read else ():
+            self._read.pop(id, None)
         self.next += 1
         if self._written == len(self._unwritten):
             self.older_first = self.newer_first

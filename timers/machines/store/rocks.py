@@ -306,7 +306,10 @@ class RocksStore:
         if ids:
             found = self._db.get_all([INDEX + id for id in ids])
             decoded = (None if value is None else self._decoded(layout.unpack_entry, value) for value in found)
-            known |= zip(ids, decoded, strict=True)
+            read = dict(zip(ids, decoded, strict=True))
+            if self._journal is not None:
+                self._journal.note_read(read)
+            known |= read
         return known
 
     def entries_after(self, id: bytes, limit: int) -> IndexPage:

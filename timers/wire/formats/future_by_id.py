@@ -160,6 +160,8 @@ def decode(
             if value is None:
                 _decode_cancel(decoded, record, headers, needs_value, repeats)
                 continue
+            if repeats and by_headers and _read_occurrence(decoded, record, headers, max_request_bytes, seconds, legal):
+                continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
             own = None if has_due_alone or not headers else h.timer_headers(headers)
             if own and h.TIMER_REPEAT in own and _decode_repeating(decoded, record, own, max_request_bytes, repeats):
@@ -231,6 +233,68 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value:
 
 
 # ---- timers that repeat ---------------------------------------------------------------------------------------------
+
+_OCCURRENCE = (h.TIMER_DUE, h.TIMER_REPEAT, h.TIMER_FOLLOWS, h.TIMER_VERSION, h.TIMER_NOMINAL)
+"""The last headers of nearly all occurrences, as the engine appends them."""
+
+
+def _read_occurrence(
+    decoded: Decoded,
+    record: Any,
+    headers: Headers,
+    max_request_bytes: int,
+    seconds: dict[bytes | None, int],
+    legal: set[str],
+) -> bool:
+    """Add an occurrence to ``decoded`` if it is plain, in half the time of :func:`_decode_repeating`: that one
+    reads all others, and says what is wrong with them.
+
+    Args:
+        seconds: digits -> the second.
+        legal: callback topics that were checked.
+
+    Returns:
+        Whether it is plain.
+    """
+    at = len(headers) - len(_OCCURRENCE)
+    if at < 1 or headers[-1][0] != h.TIMER_NOMINAL or len(record.value) > max_request_bytes:
+        return False
+    names, contents = zip(*headers, strict=True)
+    if names[at:] != _OCCURRENCE:
+        return False
+    due, rule, follows, version, nominal = contents[at:]
+    at -= 1
+    callback_key = None
+    if names[at] == h.TIMER_KEY:
+        callback_key, at = contents[at], at - 1
+    if names[at] != h.TIMER_TOPIC or any(name.startswith(h.PREFIX) for name in names[:at]):
+        return False
+    offset, timestamp_s, topic = record.offset, record.timestamp // 1000, (contents[at] or b"").decode(errors="replace")
+    try:
+        id, repeat = decode_id(record.key), repeat_of(rule or b"")
+        if topic not in legal:
+            checks.check_topic(topic, "")
+            legal.add(topic)
+        for digits in (due, nominal):
+            if digits not in seconds:
+                seconds[digits] = checks.decode_due(digits)
+    except InvalidRequestError:
+        return False
+    due_s, share_s = seconds[due], repeat.share_s(record.key)
+    followed, place = h.number(follows), topics.parse_source((version or b"").decode("ascii", "replace"))
+    has_seconds = repeat.every_s is None or repeat.from_s is not None
+    if followed is None or place is None or due_s - seconds[nominal] != share_s or not has_seconds:
+        return False
+    decoded.follows[offset] = Follows(followed, place[2], is_last=False)
+    row_headers = [headers[-4], headers[-2], headers[-1], *headers[:at]]
+    row: Row = (offset, topic, callback_key, record.value, row_headers, Origin(id, due_s, 0))
+    if due_s in decoded.rows:
+        decoded.rows[due_s].append(row)
+    else:
+        decoded.rows[due_s] = [row]
+    decoded.operations.append((record.key, offset, due_s, timestamp_s))
+    decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
+    return True
 
 
 def _decode_repeating(

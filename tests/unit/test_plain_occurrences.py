@@ -1,0 +1,74 @@
+"""An occurrence that is read quickly is read as the complete reader reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+from timers.core.timer import Decoded
+from timers.wire import headers as h
+from timers.wire.formats import RequestRecord, future_by_id
+
+NOW_S = 1_800_000_000
+MOST = 20
+DUE = b"%d" % (NOW_S + 10)
+
+PARTS: dict[str, list[Any]] = {
+    h.TIMER_TOPIC: [b"out", b"no topic", b"\xff", b"", None, "left out"],
+    h.TIMER_KEY: ["left out", b"k", None],
+    h.TIMER_DUE: [DUE, b"0" + DUE, b"%d" % (NOW_S + 13), b"-1", None, "left out"],
+    h.TIMER_REPEAT: [
+        b"every=10; from=%d" % NOW_S,
+        b"every=10; from=%d; spread=7" % NOW_S,
+        b"cron=0 9 * * *; zone=Europe/Paris",
+        b"every=10",
+        b"every=0",
+        None,
+        "left out",
+    ],
+    h.TIMER_FOLLOWS: [b"3", b"-1", b"9" * 30, None, "left out"],
+    h.TIMER_VERSION: [b"by-id/0/2", b"by-id/0/2~1", b"by-id/2", b"\xff", None],
+    h.TIMER_NOMINAL: [DUE, b"soon", None, "left out"],
+    "key": [b"a", b"\xff", b"", None, b"i" * 600],
+    "value": [b"x", b"", b"x" * (MOST + 1), None],
+    "before": [[], [("user", None)], [(h.TIMER_TOPIC, b"other")], [(h.TIMER_AGAIN, b"1")], [(h.TIMER_IF, b"absent")]],
+    "after": [[], [("user", b"1")], [(h.TIMER_LAST, b"1")], [(h.TIMER_OWED, DUE)], [(h.TIMER_WAYPOINT, b"5")]],
+    "kind": [1, 0, None],
+    "renamed": ["", h.TIMER_FOLLOWS, h.TIMER_VERSION],
+}
+
+
+def record(changes: dict[str, Any]) -> RequestRecord:
+    """Returns the record of an occurrence, as the engine appends it but for some parts."""
+    parts = {name: each[0] for name, each in PARTS.items()} | changes
+    own = [(name, parts[name]) for name in PARTS if name.startswith(h.PREFIX) and parts[name] != "left out"]
+    own = [("user" if name == parts["renamed"] else name, content) for name, content in own]
+    headers = [*parts["before"], *own, *parts["after"]]
+    return RequestRecord(7, parts["key"], parts["value"], headers, NOW_S * 1000, parts["kind"])
+
+
+def all_records() -> Iterator[RequestRecord]:
+    """Yields records of which at most two parts are changed."""
+    for names in combinations(PARTS, 2):
+        for contents in product(*(PARTS[name] for name in names)):
+            yield record(dict(zip(names, contents, strict=True)))
+
+
+def decode(record: RequestRecord) -> Decoded:
+    return future_by_id.decode([record], MOST, by_headers=True, needs_value=True, repeats=True)
+
+
+def test_what_is_read_quickly_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = [(each, decode(each)) for each in all_records()]
+    monkeypatch.setattr(future_by_id, "_read_occurrence", lambda *_: False)
+    for each, quickly in read:
+        assert quickly == decode(each), each
+
+
+def test_what_the_engine_appends_is_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(future_by_id, "_decode_repeating")
+    for changes in ({}, {h.TIMER_KEY: b"k"}, {"before": [("user", b"1")]}):
+        assert decode(record(changes)).follows == {7: (3, 2, False)}

@@ -77,7 +77,7 @@ class Swept(NamedTuple):
 class Sweeper:
     """Removes entries in many short sweeps, so that no timer waits for a long one.
 
-    A sweep reads as many entries as were written since the last one. So all entries are read before their number has
+    A sweep reads as many entries as were noted since the last one. So all entries are read before their number has
     doubled. It reads twice as many as the last one if most of those were over: after a storm nothing is written any
     more, and each snapshot and each takeover would pay for what is over.
 
@@ -90,7 +90,7 @@ class Sweeper:
         self._store = store
 
     def note_written(self, entries: int) -> None:
-        """Note how many entries were written."""
+        """Note how many entries were written, without occurrences of timers that repeat: they have no new id."""
         self.swept = self.swept._replace(written=self.swept.written + entries)
 
     def note_named(self, snapshot: NamedSnapshot, forgotten: int) -> None:

@@ -159,8 +159,7 @@ class Repeat:
         Raises:
             RepeatError: it is no rule.
         """
-        plain = _PLAIN.fullmatch(data)  # 1 µs in place of 7: each interval has a rule of its own
-        return _of_header(data) if plain is None else cls(None, int(plain[1]), None, int(plain[2]))
+        return _of_header(data)
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, str]) -> Self:
@@ -356,6 +355,8 @@ class Repeat:
 
 @lru_cache(4_096)
 def _of_header(data: bytes) -> Repeat:
+    if plain := _PLAIN.fullmatch(data):  # a quarter of the time: each interval has a rule of its own
+        return Repeat(None, int(plain[1]), None, int(plain[2]))
     if len(data) > MAX_HEADER_BYTES:
         raise RepeatError(f"the rule has {len(data)} bytes, more than {MAX_HEADER_BYTES}: name fewer dates to except")
     try:

@@ -202,10 +202,7 @@ def decode(
             if condition is not None:
                 decoded.conditions[offset] = condition
         row = (offset, topic, row_key, payload, callback_headers, origin)
-        if due_s in by_due:
-            by_due[due_s].append(row)
-        else:
-            by_due[due_s] = [row]
+        by_due.setdefault(due_s, []).append(row)
     return decoded
 
 
@@ -288,10 +285,7 @@ def _read_occurrence(
     decoded.follows[offset] = Follows(followed, place[2], is_last=False)
     row_headers = [headers[-4], headers[-2], headers[-1], *headers[:at]]
     row: Row = (offset, topic, callback_key, record.value, row_headers, Origin(id, due_s, 0))
-    if due_s in decoded.rows:
-        decoded.rows[due_s].append(row)
-    else:
-        decoded.rows[due_s] = [row]
+    decoded.rows.setdefault(due_s, []).append(row)
     decoded.operations.append((record.key, offset, due_s, timestamp_s))
     decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
     return True

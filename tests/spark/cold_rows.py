@@ -7,14 +7,16 @@ from pyspark.sql import functions as F
 
 from timers.spark import cold
 from timers.spark.cold import DAY_S, HELD, ColdTables
+from timers.spark.jobs.hold import MAX_RECORDS
 
 NOW_S = 1_700_000_000
 
 
 def fill(spark: SparkSession, tables: ColdTables, count: int, days: int) -> None:
-    """``count`` cold timers, spread evenly over ``days`` days from now on."""
+    """``count`` cold timers, spread evenly over ``days`` days from now on, in the files of `hold`."""
     due_s = (F.lit(NOW_S) + F.floor(F.col("id") * F.lit(days * DAY_S / count))).cast("long")
     rows = spark.range(count).select(
+        F.timestamp_seconds(due_s).alias("due"),
         cold.day_of(due_s).alias("due_day"),
         due_s.alias("due_s"),
         F.concat(F.lit("timer-request/0/"), F.col("id").cast("string")).alias("source"),
@@ -27,4 +29,5 @@ def fill(spark: SparkSession, tables: ColdTables, count: int, days: int) -> None
         F.lit("x" * 100).cast("binary").alias("value"),
         F.lit(None).cast(HELD["headers"].dataType).alias("headers"),
     )
-    cold.append(rows.repartition("due_day"), tables.held, HELD)
+    files = max(1, count // MAX_RECORDS)
+    cold.append(rows.repartition(files).sortWithinPartitions("due_s"), tables.held, HELD)

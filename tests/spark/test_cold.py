@@ -260,22 +260,27 @@ def test_a_copy_that_is_refused_does_not_stop_the_others(
 # ---- cost and care --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
-    """Of 30 days' files, those of the day are opened: to find what is near, and to fetch it."""
-    fill(spark, tables, 3000, days=30)
+def files_of(spark: SparkSession, tables: ColdTables) -> int:
+    return cold.files_scanned(spark.read.format("delta").load(tables.held), tables.held)
+
+
+def test_files_are_few_and_what_is_not_near_is_not_looked_at(
+    spark: SparkSession, tables: ColdTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep clusters the files of micro-batches: a search opens one, and those that came since."""
+    for _ in range(3):
+        fill(spark, tables, 3000, days=3 * 365)
+    assert files_of(spark, tables) == 3
+    monkeypatch.setattr(cold, "_FILE_BYTES", 10_000)
+    assert cold.compact(spark, tables) == 3
+    assert 5 < files_of(spark, tables) <= 40
+    assert cold.compact(spark, tables) == 0, "what is clustered is not rewritten"
     fill(spark, tables, 300, days=30)
-    stored = spark.read.format("delta").load(tables.held)
-    assert stored.count() == 3300
-    everything = stored.select("source")
-    everything.collect()
-    assert cold.files_scanned(everything, tables.held) >= 60
-    near = cold.unpromoted(spark, tables, NOW_S + 3600, F.lit(True))
+    near = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True))
     found = near.toArrow()
-    assert 0 < found.num_rows < 10
+    assert 0 < found.num_rows < 20
     assert cold.files_scanned(near, tables.held) == 2
-    whole = cold.whole_requests(
-        spark, tables, spark.createDataFrame(found), found.column("due_day").unique().to_pylist()
-    )
+    whole = cold.whole_requests(spark, tables, spark.createDataFrame(found), NOW_S, NOW_S + DAY_S)
     assert len(whole.collect()) == found.num_rows
     assert cold.files_scanned(whole, tables.held) == 2
 
@@ -295,16 +300,15 @@ def test_what_is_over_is_forgotten_and_files_become_few(
         rounds.append(promote_chunk(spark, job, logs, later_s))
     # Each source is there twice, as if the stream had lost its checkpoint.
     assert [each.promoted for each in rounds] == [19]
-    before = cold.day_of(F.lit(later_s - 2 * DAY_S).cast("long"))
-    old = spark.read.format("delta").load(tables.held).where(F.col("due_day") < before).count()
+    before_s = later_s - promote.RETIRE_AFTER_S
+    held = spark.read.format("delta").load(tables.held)
+    old = held.where(F.col("due_s") < before_s).count()
     said: list[str] = []
     assert promote.maintain(spark, tables, later_s, said.append).startswith(f"promote: {old} old timers deleted")
-    assert old > 0 and said[0].startswith(f"promote: merging small files of {tables.held}: 1")
-    held = spark.read.format("delta").load(tables.held)
-    assert held.where(F.col("due_day") < before).count() == 0
-    everything = held.select("source")
-    assert len(everything.collect()) > 30
-    assert cold.files_scanned(everything, tables.held) == held.select("due_day").distinct().count()
+    assert old > 0 and said[0].startswith(f"promote: merging small files of {tables.held}: ")
+    assert held.where(F.col("due_s") < before_s).isEmpty()
+    assert held.count() == 60 - old
+    assert files_of(spark, tables) == 1
     assert promote_chunk(spark, job, logs, later_s).promoted == 0
 
 
@@ -320,8 +324,8 @@ def test_only_what_was_promoted_is_deleted(
     cold.append(rows.where(gone), tables.promoted, PROMOTED)
     look = cold._sources
 
-    def look_and_hold(spark: SparkSession, path: str) -> DataFrame:
-        found = look(spark, path)
+    def look_and_hold(spark: SparkSession, path: str, before_s: int) -> DataFrame:
+        found = look(spark, path, before_s)
         if path == tables.promoted:
             found = spark.createDataFrame(found.collect(), found.schema)
             cold.append(late, tables.held, HELD)
@@ -331,10 +335,59 @@ def test_only_what_was_promoted_is_deleted(
     assert cold.delete_promoted(spark, tables, NOW_S + 3 * DAY_S) == 1
     left = [row.source for row in cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).collect()]
     assert sorted(left) == ["timer-request/0/1", "timer-request/0/2"]
-    assert spark.read.format("delta").load(tables.promoted).isEmpty()
+    promoted = spark.read.format("delta").load(tables.promoted)
+    assert promoted.count() == 1, "a search that began before may have found the request"
+    assert cold.delete_promoted(spark, tables, NOW_S + 3 * DAY_S) == 0
+    assert promoted.isEmpty()
 
 
 def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> None:
     tables.create(spark)
+    assert_layout(spark, tables)
+
+
+def assert_layout(spark: SparkSession, tables: ColdTables) -> None:
     for path, schema in ((tables.held, HELD), (tables.promoted, PROMOTED), (tables.batches, BATCHES)):
         assert spark.read.format("delta").load(path).schema == schema
+        (about,) = DeltaTable.forPath(spark, path).detail().collect()
+        assert (about.partitionColumns, about.clusteringColumns) == ([], ["due_s"] if path != tables.batches else [])
+
+
+# ---- tables of an earlier version ------------------------------------------------------------------------------------
+
+
+def earlier(rows: DataFrame) -> DataFrame:
+    """Rows as the version before wrote them."""
+    return rows.drop("due")
+
+
+def test_tables_of_an_earlier_version_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    """They were partitioned by due day. A version that goes back to them may write before the next one comes."""
+    fresh, tables = ColdTables((tmp_path / "fresh").as_uri()), ColdTables((tmp_path / "cold").as_uri())
+    fresh.create(spark)
+    fill(spark, fresh, 20, days=10)
+    rows = spark.read.format("delta").load(fresh.held)
+    foreign = rows.limit(1).select(*(F.lit(None).cast(of.dataType).alias(of.name) for of in HELD))
+    done = rows.where("due_s % 2 = 0").select("due_day", "due_s", "source", F.lit("batch").alias("batch"))
+    for path, frame in ((tables.held, earlier(rows.unionByName(foreign))), (tables.promoted, done)):
+        plain = frame.select(*(F.col(name).alias(name, metadata={}) for name in frame.columns))
+        plain.repartition("due_day").write.format("delta").partitionBy("due_day").save(path)
+    spark.createDataFrame([("batch", "begun", 7, "{}")], BATCHES).write.format("delta").save(tables.batches)
+    expected = sorted(rows.collect())
+    assert sorted(cold.stored(spark, tables.held, HELD).where("due IS NOT NULL").collect()) == expected
+
+    tables.create(spark)
+    assert_layout(spark, tables)
+    held = spark.read.format("delta").load(tables.held)
+    assert sorted(held.where("source IS NOT NULL").collect()) == expected
+    assert held.count() == 21
+    assert spark.read.format("delta").load(tables.promoted).count() == done.count() > 0
+    versions = [DeltaTable.forPath(spark, path).history().count() for path in (tables.held, tables.promoted)]
+    tables.create(spark)
+    assert [DeltaTable.forPath(spark, path).history().count() for path in (tables.held, tables.promoted)] == versions
+
+    again = earlier(rows.withColumn("source", F.concat("source", F.lit("0"))))
+    again.write.format("delta").mode("append").save(tables.held)  # the earlier version, after a way back
+    tables.create(spark)
+    assert spark.read.format("delta").load(tables.held).where("due IS NOT NULL").count() == 40
+    assert_layout(spark, tables)

@@ -1,54 +1,101 @@
-"""The tables of the cold tier: cold requests by due day, and which of them were promoted.
+"""The tables of the cold tier: cold requests, and which of them were promoted.
 
 Three Delta tables in one directory. Rows are only appended; requests that were promoted days ago are deleted::
 
-    held      the cold requests, one directory for each due day (UTC)
-    promoted  which requests were promoted, by due day
+    held      the cold requests
+    promoted  which requests were promoted
     batches   begin and end of each batch of copies; after a crash they show the interrupted batch
+
+They are ordinary tables, without partitions: each append writes one file, and upkeep clusters the rows by due second,
+so that a search for timers that are due soon opens few files (docs/adr/0046). Other programs may read and maintain
+them: what conflicts with a commit of theirs is tried again.
 
 Nothing here uses Kafka: transforms take and return DataFrames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import date, timedelta
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial, reduce
 from operator import and_, or_
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark.columns import digits, due_second, payload_bytes, schema
-from timers.spark.storage import Steps, table_at
+from timers.spark.storage import Steps, retried, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
 
-HELD = schema(
-    "due_day date, due_s bigint, source string, topic string, partition int, append_ms bigint, held_ms bigint, "
-    "seal binary, key binary, value binary, headers headers"
-)
-"""A cold request, with the key, value and headers that were sent. ``topic`` and ``partition`` are where it is promoted
-to, ``held_ms`` is the time at which `hold` read it. A record of the cold topic that is no cold request is never
-promoted: its ``due_day`` and ``source`` are null."""
 
-PROMOTED = schema("due_day date, due_s bigint, source string, batch string")
+def _commented(comments: dict[str, str]) -> StructType:
+    """The schema of a table, from ``name type`` -> comment."""
+    columns = schema(", ".join(comments))
+    commented = zip(columns, comments.values(), strict=True)
+    return StructType([StructField(of.name, of.dataType, True, {"comment": said}) for of, said in commented])
+
+
+_SOURCE_COMMENT = "Name of the request: topic/partition/offset of its record"
+
+HELD = _commented(
+    {
+        "due timestamp": "When the timer is due. Null: a record of the cold topic that is no cold request",
+        "due_s bigint": "The same in epoch seconds",
+        "source string": _SOURCE_COMMENT,
+        "topic string": "Request topic to which the timer is written back",
+        "partition int": "Partition to which the timer is written back",
+        "append_ms bigint": "When the broker appended the request, in epoch milliseconds",
+        "held_ms bigint": "When `timers spark hold` read it, in epoch milliseconds",
+        "seal binary": "Proves that the worker of the partition sent this request away: 32 hex digits",
+        "key binary": "Key of the request as it was sent; the id of a timer with an id",
+        "value binary": "Value of the request as it was sent",
+        "headers headers": "Headers of the request as they were sent",
+        "due_day date": "Day (UTC) of due",
+    }
+)
+"""A cold request, with the key, value and headers that were sent. A record of the cold topic that is no cold request is
+never promoted: its ``due`` and ``source`` are null. Earlier versions look for timers by ``due_day``."""
+
+PROMOTED = _commented(
+    {
+        "due_day date": "Day (UTC) on which the timer is due",
+        "due_s bigint": "When the timer is due, in epoch seconds",
+        "source string": _SOURCE_COMMENT,
+        "batch string": "Batch of copies in which it was written back",
+    }
+)
 """A request that was promoted."""
 
-BATCHES = schema("batch string, state string, until_s bigint, starts string")
-"""A batch of copies: a row for its begin and one for its end (:class:`timers.spark.storage.Steps`). All its timers were
-due by ``until_s``. ``starts``, in the row of the begin, is JSON: where the request logs ended then."""
+BATCHES = _commented(
+    {
+        "batch string": "Name of the batch",
+        "state string": "begun: before its copies are written; done: after they are recorded",
+        "until_s bigint": "All its timers were due by this epoch second",
+        "starts string": "Where the request logs ended when it began, as JSON",
+    }
+)
+"""A batch of copies: a row for its begin and one for its end (:class:`timers.spark.storage.Steps`)."""
 
 DAY_S = 86_400
 
 _LOG_RETENTION = "interval 7 days"
+
+CLUSTERED_BY = "due_s"
+
+_FILE_BYTES = 64 << 20
+"""Target size of a clustered file: a search that finds its second in it opens the whole file."""
+
+_RUN_BYTES = 1 << 30
+"""Clustered files of one run do not overlap. Upkeep rewrites a run until it has this size, or a third of the table: so
+a second is in one file of each of about four runs, and upkeep rewrites at most half of a large table at a time."""
 
 
 def cold_sources(settings: Settings) -> list[str]:
@@ -73,16 +120,46 @@ class ColdTables:
         return Steps(spark, self.batches, BATCHES)
 
     def create(self, spark: SparkSession) -> None:
-        """Create the missing tables."""
-        for path, columns, by_day in (
-            (self.held, HELD, True),
-            (self.promoted, PROMOTED, True),
-            (self.batches, BATCHES, False),
-        ):
-            table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
-            if by_day:
-                table = table.partitionedBy("due_day")
-            table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
+        """Create the missing tables, and give those of an earlier version the layout of this one."""
+        for path, columns in ((self.held, HELD), (self.promoted, PROMOTED), (self.batches, BATCHES)):
+            if not DeltaTable.isDeltaTable(spark, path):
+                table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
+                if CLUSTERED_BY in columns.names:
+                    table = table.clusterBy(CLUSTERED_BY)
+                table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
+            elif CLUSTERED_BY in columns.names:
+                retried(partial(_take_over, spark, path, columns))
+
+
+def _take_over(spark: SparkSession, path: str, columns: StructType) -> None:
+    """Give a table of an earlier version the layout of this one: it was partitioned by due day, and had no ``due``.
+
+    The rows are rewritten in one commit, which fails if another one has added or deleted rows meanwhile. A table that
+    an earlier version has used since has rows without ``due``, and is rewritten too.
+    """
+    table = DeltaTable.forPath(spark, path)
+    (about,) = table.detail().select("partitionColumns", "clusteringColumns").collect()
+    is_clustered = bool(about.clusteringColumns)
+    if about.partitionColumns or set(columns.names) - set(table.toDF().columns) or _without_due(table.toDF()):
+        rows, said = stored(spark, path, columns), {of.name: of.metadata for of in columns}
+        commented = rows.select(*(F.col(name).alias(name, metadata=said.get(name, {})) for name in rows.columns))
+        commented.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+        is_clustered = False  # the columns were of the schema before
+    if not is_clustered:
+        spark.sql(f"ALTER TABLE delta.`{path.replace('`', '``')}` CLUSTER BY ({CLUSTERED_BY})")
+
+
+def _without_due(rows: DataFrame) -> bool:
+    return "due" in rows.columns and not rows.where("due IS NULL AND due_s IS NOT NULL").isEmpty()
+
+
+def stored(spark: SparkSession, path: str, columns: StructType) -> DataFrame:
+    """The rows of a table, also of one that has the layout of an earlier version, in the order of ``columns``. Columns
+    that a user has added come last."""
+    rows = spark.read.format("delta").load(path)
+    if "due" in columns.names:
+        rows = rows.withColumn("due", F.timestamp_seconds("due_s"))
+    return rows.select(*columns.names, *(name for name in rows.columns if name not in columns.names))
 
 
 def hold(records: DataFrame, held_ms: Column) -> DataFrame:
@@ -122,7 +199,8 @@ def hold(records: DataFrame, held_ms: Column) -> DataFrame:
     valid = F.coalesce(reduce(and_, required, F.col("ours")), F.lit(False))
     names = ("due_s", "source", "topic", "partition", "append_ms", "seal")
     checked = decoded.withColumns({name: F.when(valid, F.col(name)) for name in names})
-    return checked.withColumns({"due_day": day_of(F.col("due_s")), "held_ms": held_ms}).select(HELD.names)
+    due = {"due": F.timestamp_seconds("due_s"), "due_day": day_of(F.col("due_s"))}
+    return checked.withColumns({**due, "held_ms": held_ms}).select(HELD.names)
 
 
 _SOURCE = rf"^{SOURCE_PATTERN}\z"
@@ -133,7 +211,7 @@ def _value(name: str) -> Column:
 
 
 def day_of(due_s: Column) -> Column:
-    """The due day of a due second, by which the tables are partitioned."""
+    """The due day of a due second."""
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(due_s / DAY_S).cast("int"))
 
 
@@ -164,18 +242,17 @@ def has_place(ends: Offsets) -> Column:
 def unpromoted(spark: SparkSession, tables: ColdTables, until_s: int, condition: Column) -> DataFrame:
     """The requests that are due by ``until_s`` and not promoted: (due_day, due_s, source, size), one row for a source.
 
-    The cost depends on the requests that are due by then and not yet deleted. Spark opens no files of later days.
+    The cost depends on the requests that are due by then and not yet deleted: Spark skips files whose first request is
+    due later.
 
     Args:
         condition: further condition on rows of :data:`HELD`.
     """
-    until = day_of(F.lit(until_s).cast("long"))
-    held = spark.read.format("delta").load(tables.held)
-    due = held.where((F.col("due_day") <= until) & (F.col("due_s") <= until_s)).where(condition)
+    is_due = F.col("due_s") <= until_s
+    due = spark.read.format("delta").load(tables.held).where(is_due).where(condition)
     sized = due.select("due_day", "due_s", "source", payload_bytes().alias("size"))
-    promoted = spark.read.format("delta").load(tables.promoted).where(F.col("due_day") <= until)
-    left = sized.join(promoted.select("due_day", "source"), ["due_day", "source"], "left_anti")
-    return left.select("due_day", "due_s", "source", "size").dropDuplicates(["source"])
+    promoted = spark.read.format("delta").load(tables.promoted).where(is_due)
+    return sized.join(promoted.select("source"), "source", "left_anti").dropDuplicates(["source"])
 
 
 def files_scanned(frame: DataFrame, path: str) -> int:
@@ -184,54 +261,84 @@ def files_scanned(frame: DataFrame, path: str) -> int:
     return sum(file.split(":", 1)[-1].strip("/").startswith(f"{root}/") for file in frame.inputFiles())
 
 
-def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, days: Iterable[object]) -> DataFrame:
-    """The complete requests (:data:`HELD`) of chosen (due_day, source) of some days. Only files of these are opened."""
-    held = spark.read.format("delta").load(tables.held).where(F.col("due_day").isin(*days))
-    wanted = F.broadcast(chosen.select("due_day", "source").distinct())
-    return held.join(wanted, ["due_day", "source"], "left_semi").select(HELD.names).dropDuplicates(["source"])
+def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, first_s: int, last_s: int) -> DataFrame:
+    """The complete requests (:data:`HELD`) of chosen sources, which are due from ``first_s`` to ``last_s``."""
+    held = spark.read.format("delta").load(tables.held).where(F.col("due_s").between(first_s, last_s))
+    wanted = F.broadcast(chosen.select("source").distinct())
+    return held.join(wanted, "source", "left_semi").select(HELD.names).dropDuplicates(["source"])
 
 
 def append(frame: DataFrame, path: str, columns: StructType) -> None:
     """Append rows to a table in one commit."""
-    frame.select(columns.names).write.format("delta").mode("append").save(path)
+    rows = frame.select(columns.names).write.format("delta").mode("append")
+    retried(lambda: rows.save(path))
 
 
 # ---- maintenance -----------------------------------------------------------------------------------------------------
 
 
 def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
-    """Delete the promoted requests of days before ``before_s``, and what says that they were promoted; count them.
+    """Delete the promoted requests that are due before ``before_s``, and what says that they were promoted; count them.
 
     Each deleted row has a record of its promotion. So a request that `hold` adds meanwhile stays, and a request that
-    cannot be promoted does not keep the others of its day.
+    cannot be promoted does not keep the others. The record is deleted by the next call: a search that began before this
+    one may still find the request, and must find the record too.
     """
-    day = F.lit(date(1970, 1, 1) + timedelta(before_s // DAY_S))  # a literal: Delta opens no files of later days
-    done = _sources(spark, tables.promoted).where(F.col("due_day") < day).alias("done")
+    left = _sources(spark, tables.held, before_s).alias("held")
+    promoted = DeltaTable.forPath(spark, tables.promoted).alias("done")
+    same = F.col("held.source") == F.col("done.source")
+    gone = promoted.merge(left, same).whenNotMatchedBySourceDelete(F.col("done.due_s") < before_s)
+    retried(gone.execute)
+    done = _sources(spark, tables.promoted, before_s).alias("done")
     if done.isEmpty():
         return 0
-    same = (F.col("held.due_day") == F.col("done.due_day")) & (F.col("held.source") == F.col("done.source"))
     held = DeltaTable.forPath(spark, tables.held).alias("held")
-    (merged,) = held.merge(done, same & (F.col("held.due_day") < day)).whenMatchedDelete().execute().collect()
-    left = _sources(spark, tables.held).where(F.col("due_day") < day).alias("held")
-    promoted = DeltaTable.forPath(spark, tables.promoted).alias("done")
-    promoted.merge(left, same).whenNotMatchedBySourceDelete(F.col("done.due_day") < day).execute()
+    old = held.merge(done, same & (F.col("held.due_s") < before_s)).whenMatchedDelete()
+    (merged,) = retried(lambda: old.execute().collect())
     return int(merged.num_deleted_rows)
 
 
-def _sources(spark: SparkSession, path: str) -> DataFrame:
-    """The requests in a table: (due_day, source)."""
-    return spark.read.format("delta").load(path).select("due_day", "source").distinct()
+def _sources(spark: SparkSession, path: str, before_s: int) -> DataFrame:
+    """The requests in a table that are due before a second: (source)."""
+    rows = spark.read.format("delta").load(path).where(F.col("due_s") < before_s)
+    return rows.select("source").distinct()
 
 
 def compact(spark: SparkSession, tables: ColdTables, say: Callable[[str], None] = lambda line: None) -> int:
-    """Merge small files, which may take minutes, and delete replaced files that readers no longer need. Returns how
-    many files were merged."""
+    """Merge small files and cluster them by due second, which may take minutes, and delete replaced files that readers
+    no longer need. Returns how many files were merged."""
     replaced = 0
     for path in (tables.held, tables.promoted, tables.batches):
         table = DeltaTable.forPath(spark, path)
         (about,) = table.detail().select("numFiles", "sizeInBytes").collect()
         say(f"merging small files of {path}: {counted(about.numFiles, 'file')}, {about.sizeInBytes / 1e6:,.0f} MB")
-        (row,) = table.optimize().executeCompaction().collect()
+        with _clustering(spark, about.sizeInBytes):
+            (row,) = retried(table.optimize().executeCompaction).collect()
         replaced += row.metrics.numFilesRemoved
         table.vacuum()  # keeps replaced files for seven days
     return replaced
+
+
+@contextmanager
+def _clustering(spark: SparkSession, table_bytes: int) -> Iterator[None]:
+    """Inside the block, OPTIMIZE of Delta's liquid clustering rewrites runs of the sizes above, which it calls ZCubes.
+    By default they have 100 GB, and files 1 GB."""
+    run = max(_RUN_BYTES, table_bytes // 3)
+    optimize = "spark.databricks.delta.optimize"
+    chosen = {
+        f"{optimize}.maxFileSize": _FILE_BYTES,
+        f"{optimize}.clustering.mergeStrategy.minCubeSize.threshold": run,
+        f"{optimize}.clustering.mergeStrategy.minCubeSize.targetCubeSize": run * 3 // 2,
+        "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    }
+    before = {name: spark.conf.get(name, None) for name in chosen}
+    try:
+        for name, value in chosen.items():
+            spark.conf.set(name, str(value))
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)

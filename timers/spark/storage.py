@@ -1,11 +1,16 @@
-"""What a job keeps on storage: DataFrames, and a table of its steps; and which directories all executors reach."""
+"""What a job keeps on storage: DataFrames, and a table of its steps; which directories all executors reach; and commits
+to tables that others change too."""
 
 from __future__ import annotations
 
+import logging
 import re
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+from delta.exceptions import DeltaConcurrentModificationException
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +19,13 @@ from pyspark.sql.types import StructType
 from timers.errors import SettingsError
 from timers.spark import jvm
 from timers.spark.jvm import on_storage
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRIES = 10
+"""How often a commit to a table is tried, if other commits come between."""
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 """How a URI begins: a file may have a colon in its name. ``file:///...`` says that the machines share this disk."""
@@ -57,6 +69,17 @@ def table_at(directory: str, name: str) -> str:
     return f"{directory.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
 
 
+def retried(action: Callable[[], T]) -> T:
+    """Do what commits once, again if another commit to the table came between: nothing of it was committed then."""
+    for tried in range(1, _TRIES):
+        try:
+            return action()
+        except DeltaConcurrentModificationException as error:
+            logger.info("another program has changed the table, try %d: %s", tried + 1, str(error).partition("\n")[0])
+            time.sleep(min(5.0, 0.1 * 2**tried))
+    return action()
+
+
 class Steps:
     """The steps of a job, in a Delta table with one row when a step begins and one when it is done. Its columns: the
     name of the step, ``state``, and columns of the job."""
@@ -65,7 +88,8 @@ class Steps:
         self._spark, self._path, self._schema = spark, path, schema
 
     def add(self, *row: Any) -> None:
-        self._spark.createDataFrame([row], self._schema).write.format("delta").mode("append").save(self._path)
+        frame = self._spark.createDataFrame([row], self._schema)
+        retried(lambda: frame.write.format("delta").mode("append").save(self._path))
 
     def unfinished(self) -> list[Row]:
         """The first row of each step that began and is not done."""

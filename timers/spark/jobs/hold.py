@@ -18,7 +18,7 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import kafka
-from timers.spark.cold import ColdTables, hold
+from timers.spark.cold import CLUSTERED_BY, ColdTables, hold
 
 _OBSERVED, _FOREIGN = "hold", "foreign"
 """Names of what Spark counts in each micro-batch: records that are no cold requests."""
@@ -87,9 +87,10 @@ def start(spark: SparkSession, settings: Settings, tables: ColdTables, every_s: 
         failOnDataLoss="true",
         maxOffsetsPerTrigger=str(MAX_RECORDS),
     )
-    # By due day, so that a micro-batch writes one file for each day.
     held = hold(records, F.unix_millis(F.current_timestamp()))
-    held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN)).repartition("due_day")
+    held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN))
+    # A micro-batch writes one file, sorted: a search reads only the pages of the seconds that it needs.
+    held = held.repartition(1).sortWithinPartitions(CLUSTERED_BY)
     writer = held.writeStream.queryName("timers-hold").format("delta").outputMode("append")
     writer = writer.option("checkpointLocation", tables.checkpoint)
     if every_s is None:

@@ -42,7 +42,7 @@ from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark import cold, kafka
-from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
+from timers.spark.cold import PROMOTED, ColdTables, cold_sources
 from timers.spark.columns import header_text, headers_of, record_batch, schema
 from timers.spark.session import described
 from timers.spark.storage import BEGUN, DONE, Kept
@@ -320,10 +320,10 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
     found = 0
     for batch, _, until_s, starts in interrupted:
         deleted = logs.deleted
-        held = spark.read.format("delta").load(tables.held).where(F.col("due_day") <= day_of(F.lit(until_s)))
+        held = spark.read.format("delta").load(tables.held).where(F.col("due_s") <= until_s)
         sources = logs.copies_since(kafka.from_json(starts)).distinct()
-        known = spark.read.format("delta").load(tables.promoted).select("due_day", "source")
-        new = held.join(sources, "source", "left_semi").join(known, ["due_day", "source"], "left_anti")
+        known = spark.read.format("delta").load(tables.promoted).select("source")
+        new = held.join(sources, "source", "left_semi").join(known, "source", "left_anti")
         with Kept() as kept:
             rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
             found += rows.count()
@@ -355,11 +355,11 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
     if not count:
         return Round(0, False, files, monotonic() - began)
     batch = uuid.uuid4().hex
-    chosen = spark.createDataFrame(found.slice(0, count).select(["due_day", "due_s", "source"]))
+    first = found.slice(0, count).select(["due_day", "due_s", "source"])
+    chosen, seconds = spark.createDataFrame(first), first.column("due_s")
     steps = job.tables.steps(spark)
     steps.add(batch, BEGUN, until_s, kafka.as_json(ends))
-    days = found.slice(0, count).column("due_day").unique().to_pylist()
-    requests = cold.whole_requests(spark, job.tables, chosen, days).repartition(1)
+    requests = cold.whole_requests(spark, job.tables, chosen, seconds[0].as_py(), seconds[-1].as_py()).repartition(1)
     try:
         sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
     except PySparkException as error:

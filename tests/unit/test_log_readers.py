@@ -30,7 +30,7 @@ TOPIC = "requests"
 
 
 def said(group: str, *offsets: int, code: int = 0, place_code: int = 0, topic: str = TOPIC) -> dict[str, Any]:
-    places = [{"offset": each, "error_code": place_code} for each in offsets]
+    places = [{"partition": p, "offset": each, "error_code": place_code} for p, each in enumerate(offsets)]
     return {"group": group, "error_code": code, "topics": [{"topic": topic, "partitions": places}]}
 
 
@@ -120,7 +120,7 @@ def test_a_group_that_moves_is_asked_again_later(monkeypatch: pytest.MonkeyPatch
 
 def test_a_broker_that_knows_no_kinds_lists_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SimBroker({"a": "", "b": ""}, {"b": said("b", 1)}, (ListAllGroups,))
-    assert readers(monkeypatch, broker) == [LogReader("b", "classic")]
+    assert readers(monkeypatch, broker) == [LogReader("b", "classic", offsets=((0, 1),))]
 
 
 def test_many_groups_are_asked_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +148,16 @@ def test_groups_that_no_broker_lists_stop_a_deletion(monkeypatch: pytest.MonkeyP
     assert list(trimmer({0: 1, 1: 3}).other_readers(TOPIC, 2, lambda: None)) == []
     with pytest.raises(Refused, match=r"^partitions \[1\] of __consumer_offsets have no leader"):
         list(trimmer({0: 1, 1: -1}).other_readers(TOPIC, 2, lambda: None))
+
+
+def test_the_history_of_the_app_is_known_by_how_far_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = f"{Settings.load({'TIMERS_BROKERS': '127.0.0.1:1'}).app_id}-history"
+    answers = {group: said(group, 7, -1), "others-history": said("others-history", 1)}
+    broker = SimBroker(dict.fromkeys(answers, "Classic"), answers)
+    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: broker)
+    asked = trimmer(None)
+    assert list(asked.other_readers(TOPIC, 2, lambda: None)) == ["group 'others-history'"]
+    assert asked.read_by_history == {0: 7}
 
 
 def test_groups_that_cannot_be_listed_are_a_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
-from timers.machines.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, STEP_S, WITHIN_S, Trimmer
+from timers.machines.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, READERS_S, STEP_S, WITHIN_S, Trimmer
 from timers.machines.verifying import Verified
 from timers.process.partition_metrics import PartitionMetrics
 
@@ -41,6 +41,7 @@ class SimBrokers:
         self.passes_s = 0.0
         self.now_s = 0.0
         self.rolled = self.asked_since = 0
+        self.read_by_history: dict[int, int] = {}
 
     # as LogTrimmer
 
@@ -173,6 +174,17 @@ def test_what_is_not_old_enough_is_kept(made: Callable[..., Trial]) -> None:
     assert not trial.trimmer.is_due(TP, trial.runner), "it is not asked all the time"
     trial.now_s += 60
     assert trial.trimmer.is_due(TP, trial.runner)
+
+
+def test_what_the_history_has_not_read_is_kept(made: Callable[..., Trial]) -> None:
+    trial = made()
+    trial.brokers.read_by_history = {1: 300, 0: 5}
+    assert (trial.trim(), trial.brokers.start) == (1, 300)
+    trial.now_s += 2 * READERS_S
+    assert (trial.trim(), trial.metrics.trim_refused) == (1, True), "it stands still"
+    trial.brokers.read_by_history = {1: 5000}
+    trial.now_s += 2 * READERS_S + AGAIN_S
+    assert (trial.trim(), trial.brokers.start, trial.metrics.trim_refused) == (2, 700, False)
 
 
 @pytest.mark.parametrize(

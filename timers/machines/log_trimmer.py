@@ -155,10 +155,15 @@ class LogTrimmer:
 
     Args:
         settings: of the app.
+
+    Attributes:
+        read_by_history: partition -> how far `timers spark history` has read the topic whose readers were asked for
+            last. It needs no older requests.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.read_by_history: dict[int, int] = {}
         self._admin: AdminClient = asking_admin(settings)
 
     def ends(self, tp: TopicPartition) -> tuple[int, int]:
@@ -208,7 +213,11 @@ class LogTrimmer:
             found = group_access.readers_of(self._settings, topic, partitions, TIMEOUT_S, check)
         except (OSError, TimeoutError, AiokafkaError) as error:
             raise Refused(f"the groups that may read it cannot be listed ({error!r})") from error
+        self.read_by_history = {}
         for each in found:
+            if each.group == topics.history_group(self._settings.app_id) and each.offsets:
+                self.read_by_history = dict(each.offsets)
+                continue
             why = f" (kind {each.kind!r}; it cannot be asked: {each.unasked})" if each.unasked else ""
             yield f"group {each.group!r}{why}"
 
@@ -250,8 +259,8 @@ class Trimmer:
         self._settings, self._pool, self._now_s, self._ask, self._is_behind = settings, pool, now_s, ask, is_behind
         self._clock = Clock()
         self._known: dict[TopicPartition, _Known] = {}
-        self._others: dict[str, tuple[float, list[str]]] = {}
-        """Topic -> when its other readers were looked for, and who they are."""
+        self._others: dict[str, tuple[float, list[str], dict[int, int]]] = {}
+        """Topic -> when its other readers were looked for, who they are, and how far the history has read it."""
         self._logs: LogTrimmer | None = None
         self._said: set[str] = set()
 
@@ -357,10 +366,10 @@ class Trimmer:
         for named in (progress.snapshot, progress.older_snapshot):
             if named is not None and not log.has_footer(named):
                 raise Unreadable(f"its snapshot at offset {named.applied} has lost records")
-        asked_at, others = self._others.get(tp[0], (-math.inf, []))
+        asked_at, others, _ = self._others.get(tp[0], (-math.inf, [], {}))
         if monotonic() > asked_at + READERS_S:
             others = list(logs.other_readers(tp[0], self._pool.parts.cluster.partitions.get(tp[0], 0), check))
-            self._others[tp[0]] = monotonic(), others
+            self._others[tp[0]] = monotonic(), others, logs.read_by_history
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             raise Refused(
@@ -417,6 +426,14 @@ class Trimmer:
     ) -> int:
         """Delete, by what the machine commits now. Returns where the log begins then; 0: nothing was deleted."""
         self._check(logs, known, tp, log, check)
+        read_to = self._others[tp[0]][2].get(tp[1])
+        if read_to is not None:
+            kept_from = read_to if kept_from is None else min(read_to, kept_from)
+            if kept_from <= start:
+                raise Refused(
+                    f"`timers spark history` has read to offset {read_to} only: let it run, or delete the offsets of "
+                    f"its group {topics.history_group(self._settings.app_id)!r} if it has gone ({RUNBOOK})"
+                )
         committed = known.runner.machine.committed
         if not committed.settings.trims:
             if self._agree(known, tp, committed, log, check):

@@ -73,6 +73,9 @@ engine_id: Name = "{}-engine".format
 importer_id: Name = "{}-import".format
 """Transactional id of `timers import-pending`: a second import fences the first."""
 
+history_group: Name = "{}-history".format
+"""The group in which `timers spark history` notes how far it has read the topics of requests. It has no members."""
+
 queue_group: Name = "queue.{}".format
 """Of a queue: its consumer group."""
 

@@ -50,6 +50,8 @@ class LogReader(NamedTuple):
     kind: str
     unasked: str = ""
     """Why the brokers do not say whether it has an offset there; empty: it has one."""
+    offsets: tuple[tuple[int, int], ...] = ()
+    """Partition and offset of what a group of consumers has committed there."""
 
 
 async def log_readers(
@@ -125,7 +127,9 @@ async def _readers(
         if UNSTABLE_OFFSET_COMMIT in codes or any(
             not place["error_code"] and (kind == SHARE or place["offset"] >= 0) for place in places
         ):
-            found.append(LogReader(said["group"], kind))
+            known = [place for place in places if kind != SHARE and not place["error_code"] and place["offset"] >= 0]
+            offsets = tuple((place["partition"], place["offset"]) for place in known)
+            found.append(LogReader(said["group"], kind, offsets=offsets))
         elif codes:
             refusal: type[KafkaError] = for_code(min(codes))
             if refusal.retriable:

@@ -67,8 +67,8 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
         cluster.create(topic, PARTITIONS, APPEND_TIME)
     first_s = int(time.time()) - 2 * SPREAD_S
     begun = time.monotonic()
-    _write(brokers, topics.REQUEST, _requests(options.requests, first_s, target))
-    _write(brokers, target, _firings(options.requests, first_s))
+    write(brokers, topics.REQUEST, requests(options.requests, first_s, target))
+    write(brokers, target, firings(options.requests, first_s))
     written_s = time.monotonic() - begun
     command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "-o", "json", "--master", options.master]
     command += ["--output", str(directory / "out"), "--log-file", str(directory / "spark.log")]
@@ -81,7 +81,7 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
         stderr=subprocess.PIPE,
         text=True,
     )
-    peak = _Peak(audit.pid)
+    peak = Peak(audit.pid)
     output, stages = audit.communicate()
     took_s = time.monotonic() - audit_begun
     if audit.returncode not in (0, 3):
@@ -112,13 +112,13 @@ def _due_s(number: int, first_s: int) -> int:
     return first_s + number * 7919 % SPREAD_S + (number % PENDING == 0) * 86_400
 
 
-def _requests(count: int, first_s: int, target: str) -> Iterator[dict[str, Any]]:
+def requests(count: int, first_s: int, target: str) -> Iterator[dict[str, Any]]:
     value = future.encode(target, "key", PAYLOAD)
     for number in range(count):
         yield {"partition": number % PARTITIONS, "key": b"%d" % _due_s(number, first_s), "value": value}
 
 
-def _firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
+def firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
     """The callbacks. Offsets of requests are known, because one producer writes each partition from offset 0."""
     for number in range(count):
         if number % PENDING:
@@ -131,7 +131,7 @@ def _firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
             yield {"partition": number % PARTITIONS, "key": b"key", "value": PAYLOAD, "headers": headers}
 
 
-def _write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
+def write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
     config = {"enable.idempotence": True, "linger.ms": 20, "batch.num.messages": 20_000, "compression.type": "lz4"}
     producer = Producer({**client_settings(brokers), **config})
     produce: Callable[..., None] = producer.produce
@@ -148,7 +148,7 @@ def _write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
         raise RuntimeError(f"the broker did not take all records of {topic}")
 
 
-class _Peak:
+class Peak:
     """Measures the peak memory of a process and its children."""
 
     def __init__(self, pid: int) -> None:

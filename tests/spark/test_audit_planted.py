@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import defaultdict
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from pyspark.sql import SparkSession
 from tests.harness.constants import Constants
 from tests.harness.planted import Asked, ByteWriter, ProductWriter, Record
 from tests.harness.waiting import DEADLINE_S
-from tests.spark.audit_world import HOUR_MS, AuditedSystem, World, found, world
+from tests.spark.audit_world import HOUR_MS, MAX_LAG_S, AuditedSystem, World, found, world
 from timers.spark.audit import report
+from timers.spark.audit.gaps import Scope
+from timers.spark.audit.outcomes import Moment
 from timers.spark.cold import ColdTables
+from timers.spark.jobs import day_audit
+from timers.spark.jobs.audit import Audit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -167,5 +172,15 @@ def test_one_audit_names_each_planted_fault(
     assert listed == {fault: sorted(names) for fault, names in expected.items()}
     assert findings.verdict == "faulty" and [each.code for each in findings.gaps] == ["open-transaction"]
     assert {fault: len(names) for fault, names in expected.items()} == dict(findings.faults)
+    by_day: dict[str, list[str]] = defaultdict(list)
+    moment = Moment(int(time.time() * 1000), 5, MAX_LAG_S)
+    seconds = planted.due_s - 3600, planted.due_s, int(time.time()) + 600
+    for day in sorted({datetime.fromtimestamp(each, UTC).date() for each in seconds}):
+        audit = Audit(audited.settings, Scope(), moment)
+        of_day = day_audit.run(spark, audit, str(tmp_path / "history"), day, print)
+        assert [each.code for each in of_day.gaps] == ["open-transaction"]
+        for fault, rows in of_day.listed.items():
+            by_day[fault] += map(report._name, rows)
+    assert {fault: sorted(names) for fault, names in by_day.items()} == listed
     html = report.page(findings, audited.settings)
     assert all(name in html for names in expected.values() for name in names)

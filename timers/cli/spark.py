@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _JOBS = {
     "engine": ("spark_jobs:engine", "Fire timers on Spark instead of with workers."),
     "audit": ("spark_audit:audit", "Find the outcome of each request, from the topics alone."),
+    "history": ("spark_history:history", "Keep what became of each timer in tables, longer than the topics do."),
     "pending": ("spark_jobs:pending", "Show what is pending, as a table and as a forecast by hour."),
     "import": ("spark_import:bulk_import", "Import timers from Parquet, CSV or JSON lines, each row once."),
     "hold": ("spark_jobs:hold", "Move timers that are due far ahead from the cold topic into a table."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
         high = int(found["high"]) if found["high"] else _NO_END
         ranges.setdefault(found["topic"], {})[int(found["partition"])] = range(int(found["low"]), high)
     return ranges
+
+
+def _check_history(table: str | None, day: datetime | None, has_scope: bool) -> None:
+    if table is None and day is not None:
+        raise click.UsageError("--day is of an audit from tables: name them with --history")
+    if table is not None and has_scope:
+        raise click.UsageError("--history has all timers of a day: leave out --from, --to, --range and --cold-table")
 
 
 @click.command()
@@ -81,6 +89,18 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     metavar="URI",
     help="Directory of the cold tier's tables (--tables of `hold` and `promote`): timers in it count as cold.",
 )
+@click.option(
+    "--history",
+    "history_table",
+    metavar="URI",
+    help="Audit one due day from these tables of `timers spark history`, which are brought up to the topics first.",
+)
+@click.option(
+    "--day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
+    help="The due day (UTC), with --history.  [default: yesterday]",
+)
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @output_option("-o")
 @launch_options
@@ -94,6 +114,8 @@ def audit(
     directory: Path,
     tables: str | None,
     cold_table: str | None,
+    history_table: str | None,
+    day: datetime | None,
     table_format: str,
     output: Output,
     **options: Any,
@@ -112,8 +134,10 @@ def audit(
       timers spark audit
       timers spark audit --from 1d --callback-topic 'order-*' -o json
       timers spark audit --master spark://host:7077 --tables s3a://bucket/audits
+      timers spark audit --history s3a://bucket/history --day 2030-01-31
     """
     now_s = time.time()
+    _check_history(history_table, day, bool(from_ or to or ranges or cold_table))
     settings = Settings.load()
     # Python gets the values of whole batches of records: by default 10,000, which may be large.
     launched = launch(options, "audit", {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"})
@@ -126,6 +150,7 @@ def audit(
     from timers.spark.audit.outcomes import Moment
     from timers.spark.cold import ColdTables
     from timers.spark.jobs import audit as job
+    from timers.spark.jobs import day_audit
     from timers.spark.session import session
     from timers.spark.storage import check_shared
 
@@ -150,7 +175,10 @@ def audit(
         moment = Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
-        findings = job.run(spark, arguments, say)
+        if history_table is None:
+            findings = job.run(spark, arguments, say)
+        else:
+            findings = day_audit.run(spark, arguments, history_table, None if day is None else day.date(), say)
     path = directory / "report.html"
     with written("--output", path):
         path.write_text(report.page(findings, settings), encoding="utf-8")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from timers.core.keys import MAX_OFFSET
@@ -67,7 +67,8 @@ refused, because it has a condition. ``content`` is the hash of the
 callback (:func:`timers.spark.columns.content`).
 
 A record of a timer that repeats has its ``rule``. An occurrence also has ``nominal_s``, or a waypoint ``decided_s``,
-the offset of the record that it ``follows``, the ``version`` of its definition, and whether it is the last one."""
+the offset of the record that it ``follows``, the ``version`` of its definition, and whether it is the last one. The
+``version`` of a copy is the cold request that it names."""
 
 _CALLBACK = "value binary, headers headers"
 
@@ -84,6 +85,7 @@ def decode(
     max_request_bytes: int,
     request_topic: str,
     progress: Mapping[TopicPartition, Progress] = MappingProxyType({}),
+    more: Sequence[Column] = (),
 ) -> DataFrame:
     """The records of request topics, decoded by their request formats.
 
@@ -95,9 +97,10 @@ def decode(
         request_topic: the topic of native requests.
         progress: of the partitions: each record is read at its feature level [I21]. A record without a ``source`` is
             named with its cut [I28].
+        more: further columns, of value and headers of the callback.
 
     Returns:
-        In the shape of :data:`REQUEST`.
+        In the shape of :data:`REQUEST`, and ``more``.
     """
     each = partial(decode_batch, formats=dict(formats), max_request_bytes=max_request_bytes, progress=dict(progress))
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
@@ -107,7 +110,7 @@ def decode(
     needed = records.select(*given, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
     decoded = needed.mapInArrow(batchwise(each), _WITH_CALLBACK)
     hash = content(F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic)
-    return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(REQUEST.names)
+    return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(*REQUEST.names, *more)
 
 
 def decode_batch(
@@ -158,7 +161,9 @@ def _decoded(
     if request_format.allows_cold_tier:
         is_copy = PartitionColdFormat(topic, partition).is_copy
         for copy in filter(is_copy, chunk):
-            rows_by_offset[copy.offset] = _without_timer(COPY, name(copy.offset))
+            promoted = dict(copy.headers or ()).get(h.TIMER_PROMOTED) or b""
+            chain = (*_NO_CHAIN[:4], promoted.decode("ascii", "replace"), None)
+            rows_by_offset[copy.offset] = *_without_timer(COPY, name(copy.offset))[: -len(chain)], *chain
         if rows_by_offset:
             chunk = [each for each in chunk if each.offset not in rows_by_offset]
     decoded = Decoded()

@@ -37,16 +37,26 @@ _JUDGED = schema("request string, fault string, sends boolean, sent_due_s bigint
 def missed(records: DataFrame) -> DataFrame:
     """Records about missed occurrences, on the topic of verdicts: ``version``, ``timer_id``, ``nominal_s`` (the first
     one), ``missed`` (number), ``missed_last_s``."""
+    return missed_of(missed_records(records))
+
+
+def missed_records(records: DataFrame) -> DataFrame:
+    """The same columns of each such record, with its place."""
     fields = {"timer_id": "id", "nominal_s": "first", "missed": "missed", "missed_last_s": "last"}
     text = F.col("value").cast("string")
     read = {name: F.get_json_object(text, f"$.{field}") for name, field in fields.items()}
     named = records.where(header_text(h.TIMER_SOURCE).isNull()).select(
+        *("topic", "partition", "offset", "timestamp_ms", "timestamp_type"),
         header_text(h.TIMER_VERSION).alias("version"),
         *((each if name == "timer_id" else each.try_cast("bigint")).alias(name) for name, each in read.items()),
     )
-    known = named.where("version is not null and nominal_s is not null and missed is not null")
+    return named.where("version is not null and nominal_s is not null and missed is not null")
+
+
+def missed_of(records: DataFrame) -> DataFrame:
+    """Results of :func:`missed_records`, as :func:`missed` returns them."""
     sums = F.sum("missed").alias("missed"), F.max("missed_last_s").alias("missed_last_s")
-    return known.groupBy("version", "timer_id", "nominal_s").agg(*sums)
+    return records.groupBy("version", "timer_id", "nominal_s").agg(*sums)
 
 
 def linked(judged: DataFrame, missed: DataFrame) -> DataFrame:

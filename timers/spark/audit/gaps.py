@@ -166,6 +166,8 @@ class Gaps:
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
     """Partition -> progress of its machine, if it has holds."""
     retry_topic: str = ""
+    knows_keys: bool = True
+    """Whether timers have their keys. Without them, each partition of a topic may be that of a record."""
 
     def is_held(self, timer: Timer) -> bool:
         """Whether the callback topic is paused or noisy, and the engine holds the timer [I33]."""
@@ -203,7 +205,7 @@ class Gaps:
         if topic not in self.topics:
             return Gap(self.as_of_ms, NO_TOPIC)
         count, gaps = self.topics[topic]
-        if key is None and moved:
+        if key is None and (moved or not self.knows_keys):
             return max(gaps.values(), default=None)
         return gaps.get(partitions_for([key], [number], count)[0]) if gaps else None
 
@@ -428,6 +430,12 @@ def unplaced_others(outputs: DataFrame, requests: DataFrame, log: Log) -> DataFr
     return unmatched.withColumn(
         "reason", F.when(F.col("request").isNull(), INCOMPLETE).otherwise(_reason(log, NO_REQUEST))
     )
+
+
+def count_unplaced_callbacks(callbacks: DataFrame) -> list[Unplaced]:
+    """The callbacks that are not judged (results of :func:`unplaced_callbacks`), by reason."""
+    named = {"what": F.lit(CALLBACKS), "records": F.col("firings"), "example": F.col("request")}
+    return count_unplaced(callbacks.withColumns(named))
 
 
 def count_unplaced(outputs: DataFrame) -> list[Unplaced]:

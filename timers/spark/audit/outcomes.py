@@ -350,19 +350,34 @@ _LETTER_HEADERS = (h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE)
 """The last headers of a dead letter."""
 
 
+_RECORD = ("topic", "partition", "offset", "timestamp_ms", "timestamp_type")
+"""Columns of a record of an output that are kept."""
+
+
 def firings(records: DataFrame, request_topic: str) -> DataFrame:
     """The fired messages among the records of callback topics, which may have other records too: :data:`FIRING`."""
-    append_ms = F.when(F.col("timestamp_type") == LOG_APPEND_TIME, F.col("timestamp_ms"))
+    return firings_of(firing_records(records, request_topic))
+
+
+def firing_records(records: DataFrame, request_topic: str) -> DataFrame:
+    """The fired messages among the records of callback topics: of each its place, ``request``, ``timer_id``, ``due_s``,
+    ``fired_ms`` and ``content``, as in :data:`FIRING`."""
     return records.select(
+        *_RECORD,
         F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
         columns.timer_id().alias("timer_id"),
         F.when(columns.header(h.TIMER_ID).isNotNull(), columns.timer_due()).alias("due_s"),
-        F.col("topic").alias("callback_topic"),
         columns.timer_fired().alias("fired_ms"),
-        append_ms.alias("append_ms"),
-        columns.source().alias("position"),
         columns.content(F.col("topic"), F.col("key"), F.col("value"), request_topic).alias("content"),
     ).where("timer_id is not null or fired_ms is not null")
+
+
+def firings_of(records: DataFrame) -> DataFrame:
+    """Results of :func:`firing_records`, as :data:`FIRING`."""
+    append_ms = F.when(F.col("timestamp_type") == LOG_APPEND_TIME, F.col("timestamp_ms")).alias("append_ms")
+    place = columns.source().alias("position")
+    found = F.col("topic").alias("callback_topic")
+    return records.select("request", "timer_id", "due_s", found, "fired_ms", append_ms, place, "content")
 
 
 def letters(records: DataFrame) -> DataFrame:
@@ -371,23 +386,48 @@ def letters(records: DataFrame) -> DataFrame:
     ``request`` is null for all records that are no dead letters, as :func:`timers.wire.dead_letter.decode` sees them.
     Those of batches that cannot be read are left out: no request is known of them.
     """
+    return letters_of(letter_records(records))
+
+
+def letter_records(records: DataFrame) -> DataFrame:
+    """Of each record of the dead letter topic its place, ``request`` and ``code``, which are null if it is no dead
+    letter; without those of batches that cannot be read."""
     last = F.transform(F.slice("headers", -len(_LETTER_HEADERS), len(_LETTER_HEADERS)), lambda each: each["key"])
     is_letter = (F.size("headers") >= len(_LETTER_HEADERS)) & (last == F.array(*map(F.lit, _LETTER_HEADERS)))
     named = records.select(
+        *_RECORD,
         F.when(is_letter, columns.header_text(h.TIMER_SOURCE)).alias("request"),
         F.when(is_letter, columns.header_text(h.TIMER_ERROR)).alias("code"),
     )
-    known = named.where(F.col("code").isNull() | (F.col("code") != BATCH_UNREADABLE))
-    return known.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
+    return named.where(F.col("code").isNull() | (F.col("code") != BATCH_UNREADABLE))
+
+
+def letters_of(records: DataFrame) -> DataFrame:
+    """Results of :func:`letter_records`, by request."""
+    return records.groupBy("request").agg(F.count(F.lit(1)).alias("letters"), F.min("code").alias("letter_code"))
 
 
 def verdicts(records: DataFrame) -> DataFrame:
     """Verdicts on cancels and updates: ``asked_by`` (the record of the cancel or update), ``verdict``."""
-    named = records.select(
-        columns.header_text(h.TIMER_SOURCE).alias("asked_by"),
-        F.get_json_object(F.col("value").cast("string"), "$.verdict").alias("verdict"),
-    )
-    return named.where("asked_by is not null").groupBy("asked_by").agg(F.min("verdict").alias("verdict"))
+    return verdicts_of(verdict_records(records))
+
+
+def verdict_records(records: DataFrame) -> DataFrame:
+    """Of each verdict its place, ``request`` (the record that it is about), ``code`` (the verdict), ``timer_id``, and
+    ``due_s`` of the timer that had this id before."""
+    text = F.col("value").cast("string")
+    return records.select(
+        *_RECORD,
+        columns.header_text(h.TIMER_SOURCE).alias("request"),
+        F.get_json_object(text, "$.verdict").alias("code"),
+        F.get_json_object(text, "$.id").alias("timer_id"),
+        F.get_json_object(text, "$.due").try_cast("bigint").alias("due_s"),
+    ).where("request is not null")
+
+
+def verdicts_of(records: DataFrame) -> DataFrame:
+    """Results of :func:`verdict_records`, as :func:`verdicts` returns them."""
+    return records.groupBy(F.col("request").alias("asked_by")).agg(F.min("code").alias("verdict"))
 
 
 def moved(requests: DataFrame) -> DataFrame:

@@ -160,12 +160,26 @@ def _records(
         yield (*place, 0, LOG_APPEND_TIME, *request[:2], request[2] or None, origin.request)
 
 
-_NO_LIMIT = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 """The audit accepts requests of any size. Their partitions judged them by the limit of that time, which may have been
 another one: a request that was rejected has a dead letter."""
 
 SETTLING_S = 15.0
 """How long an audit waits for transactions that are open when it starts. Those of workers end within 10 s."""
+
+
+def moved_below(progress: Mapping[TopicPartition, Progress]) -> dict[TopicPartition, int]:
+    """Partition -> what was pending of the requests below this offset was moved to another app."""
+    return {
+        tp: max(hole.before_offset for hole in each.holes if hole.through[0] == MOVED_S)
+        for tp, each in progress.items()
+        if each.moves
+    }
+
+
+def with_holds(progress: Mapping[TopicPartition, Progress]) -> dict[TopicPartition, Progress]:
+    """Partition -> progress of the engine, where it has holds."""
+    return {tp: each for tp, each in progress.items() if each.holds}
 
 
 class Cold(NamedTuple):
@@ -249,7 +263,7 @@ class Reading:
         return found._replace(records=self._kept.on_disk(self._decode(found.records)))
 
     def _decode(self, records: DataFrame) -> DataFrame:
-        return requests.decode(records, self.formats, _NO_LIMIT, self._settings.request_topic, self._progress)
+        return requests.decode(records, self.formats, NO_LIMIT, self._settings.request_topic, self._progress)
 
     def with_existing(self, rows: DataFrame) -> DataFrame:
         """Rows with null instead of a callback topic that does not exist: requests may name any number of those."""
@@ -278,16 +292,12 @@ class Reading:
         ]
 
     def moved(self) -> dict[TopicPartition, int]:
-        """Partition -> what was pending of the requests below this offset was moved to another app."""
-        return {
-            tp: max(hole.before_offset for hole in each.holes if hole.through[0] == MOVED_S)
-            for tp, each in self._progress.items()
-            if each.moves
-        }
+        """As :func:`moved_below`."""
+        return moved_below(self._progress)
 
     def with_holds(self) -> dict[TopicPartition, Progress]:
-        """Partition -> progress of the engine, where it has holds."""
-        return {tp: each for tp, each in self._progress.items() if each.holds}
+        """As :func:`with_holds`."""
+        return with_holds(self._progress)
 
     @cached_property
     def _progress(self) -> dict[TopicPartition, Progress]:

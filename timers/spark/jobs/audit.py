@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from time import monotonic
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,12 +23,13 @@ from timers.process.counted import per_second
 from timers.spark import jvm
 from timers.spark.audit import chains, gaps, outcomes
 from timers.spark.audit import findings as figures
-from timers.spark.audit.findings import FAULTY, Findings, collect
+from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
+from timers.spark.audit.findings import Findings, collect
 from timers.spark.audit.gaps import Scope, Unplaced, before, inside, ranges_between
-from timers.spark.audit.outcomes import LOST, UNASKED, UNDECIDED, Moment
-from timers.spark.audit.reading import Cold, Opening, Reading, check_cold_tables
+from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
+from timers.spark.audit.reading import Opening, Reading, check_cold_tables
 from timers.spark.cold import ColdTables
-from timers.spark.requests import DEFINITION, TIMER
+from timers.spark.requests import DEFINITION
 from timers.spark.session import described
 from timers.spark.storage import Kept
 
@@ -66,7 +67,7 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
     reading = Reading(spark, audit.settings, audit.scope, topics, kept)
     done: list[tuple[str, int, float]] = []
-    stages = partial(_measured, spark, say, done)
+    stages = partial(measured, spark, say, done)
     with stages("requests read") as stage:
         request_rows, counted = reading.requests()
         stage.rows = sum(each.records for each in counted)
@@ -92,29 +93,21 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     ]
     repeats = any(each.followers or each.kind == DEFINITION for each in counted)
     repeats = repeats or (opening is not None and not opening.records.where("follows is not null").isEmpty())
-    evidence_of = _Evidence(audit, reading, request_rows, kept, repeats=repeats)
+    evidence = _evidence(audit, reading, request_rows, kept, repeats=repeats)
     with stages("callbacks read") as stage:
-        stage.rows = evidence_of.read_firings(callback_topics)
+        records = reading.outputs(callback_topics)
+        stage.rows = evidence.add_firings(outcomes.firings(records, audit.settings.request_topic))
+    log, span, retry_topic = _log(reading), reading.span, audit.settings.retry_topic
+    has_retries = span.starts.get(retry_topic) != span.ends.get(retry_topic)
     with stages("outcomes found") as stage:
-        found = kept.on_disk(evidence_of.outcomes(cold))
+        found = kept.on_disk(evidence.outcomes(None if cold is None else cold.waiting))
         counts = {row.status: row["count"] for row in found.groupBy("status").count().collect()}
         stage.rows = sum(counts.values())
         left_out: list[Unplaced] = []
         if counts.get(LOST):
             found, left_out = _decided(audit, topics, reading, found)
-    with stages("tables written") as stage:
-        callbacks = evidence_of.unplaced_callbacks(found) if counts.get(None) else None
-        offenders = evidence_of.offenders(found, callbacks)
-        tables = {
-            "totals": figures.totals(found),
-            "offenders": kept.on_disk(offenders),
-            "lags": figures.lags(found, figures.span_s(60).alias("minute_s"), "callback_topic"),
-            "forecast": figures.forecast(found),
-        }
-        findings = collect(tables, found, audit.moment)
-        if audit.tables is not None:
-            _write(tables, audit)
-    findings.unplaced = evidence_of.not_judged(callbacks) + left_out
+    findings = judged(audit, stages, evidence, found, log, kept, by_callbacks=bool(counts.get(None)))
+    findings.unplaced += evidence.not_judged(log, has_retries=has_retries) + left_out
     findings.gaps = list(_reasons(audit, topics, reading, request_rows, opening))
     findings.begins = [] if opening is None else list(opening.begins.values())
     findings.counted = counted
@@ -126,99 +119,57 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
     return findings
 
 
+def judged(
+    audit: Audit,
+    stages: Callable[[str], AbstractContextManager[Stage]],
+    evidence: Evidence,
+    found: DataFrame,
+    log: gaps.Log,
+    kept: Kept,
+    *,
+    by_callbacks: bool,
+) -> Findings:
+    """Write the tables, and return the findings in outcomes.
+
+    Args:
+        by_callbacks: whether there are callbacks that belong to no request in scope.
+    """
+    with stages("tables written"):
+        callbacks = evidence.unplaced_callbacks(found, log) if by_callbacks else None
+        offenders = evidence.offenders(found, callbacks)
+        tables = {
+            "totals": figures.totals(found),
+            "offenders": kept.on_disk(offenders),
+            "lags": figures.lags(found, figures.span_s(60).alias("minute_s"), "callback_topic"),
+            "forecast": figures.forecast(found),
+        }
+        findings = collect(tables, found, audit.moment)
+        if audit.tables is not None:
+            _write(tables, audit)
+    findings.unplaced = [] if callbacks is None else gaps.count_unplaced_callbacks(callbacks)
+    return findings
+
+
 # ---- transform -------------------------------------------------------------------------------------------------------
 
 
-class _Evidence:
-    """What was requested, beside what receivers saw."""
+def _evidence(audit: Audit, reading: Reading, request_rows: DataFrame, kept: Kept, *, repeats: bool) -> Evidence:
+    settings = audit.settings
+    topics = RequestTopics(reading.without_ids, reading.with_ids, reading.schedules, settings.retry_topic)
+    told = reading.outputs([settings.verdict_topic] if reading.with_ids else [])
+    missed = chains.missed(told) if repeats else None
+    letters = outcomes.letters(reading.outputs([settings.dead_letter_topic]))
+    facts = Facts(request_rows, letters, outcomes.verdicts(told), missed)
+    is_in_scope = inside(before(reading.span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
+    return Evidence(facts, topics, is_in_scope, _is_audited(audit), audit.moment, kept)
 
-    def __init__(self, audit: Audit, reading: Reading, request_rows: DataFrame, kept: Kept, *, repeats: bool) -> None:
-        self._kept = kept
-        self._audit = audit
-        self._settings = audit.settings
-        self._reading = reading
-        self._requests = request_rows
-        letters = outcomes.letters(reading.outputs([audit.settings.dead_letter_topic]))
-        self._letters = kept.on_disk(letters)
-        # Others were only read because they may close a request in scope.
-        is_in_scope = inside(before(reading.span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
-        in_scope = _is_audited(audit) & is_in_scope
-        self._plain = outcomes.without_ids(self._of_topics(reading.without_ids)).where(_is_audited(audit))
-        self._with_ids = self._schedules = None
-        if reading.with_ids:
-            told = reading.outputs([audit.settings.verdict_topic])
-            missed = chains.missed(told) if repeats else None
-            of = outcomes.with_ids(self._of_topics(reading.with_ids), outcomes.verdicts(told), self._letters, missed)
-            if repeats:
-                of = kept.on_disk(of)
-            self._with_ids = of.where(in_scope)
-        if reading.schedules:
-            of = outcomes.of_schedules(self._of_topics(reading.schedules))
-            self._schedules = of.where(in_scope)
 
-    def _of_topics(self, topics: list[str]) -> DataFrame:
-        return self._requests.where(F.col("topic").isin(topics))
-
-    def _named(self) -> list[DataFrame]:
-        return [each for each in (self._with_ids, self._schedules) if each is not None]
-
-    def read_firings(self, callback_topics: list[str]) -> int:
-        """Read the firings, and return their number."""
-        records = self._reading.outputs(callback_topics)
-        firings = self._kept.on_disk(outcomes.firings(records, self._settings.request_topic))
-        counts = firings.agg(F.count(F.lit(1)), F.count_if(outcomes.names_no_request())).first()
-        assert counts is not None
-        count, without_request = counts
-        if without_request and self._named():
-            if self._schedules is not None:
-                firings = outcomes.without_compacted(firings, self._schedules)
-            named = reduce(DataFrame.unionByName, self._named())  # several topics may use the same id
-            firings = self._kept.on_disk(outcomes.with_requests(firings, named, self._letters))
-        self._firings = firings
-        return int(count)
-
-    def outcomes(self, cold: Cold | None) -> DataFrame:
-        moved = outcomes.moved(self._of_topics([self._settings.retry_topic]))
-        found = reduce(DataFrame.unionByName, self._named(), self._plain)
-        waiting = None if cold is None else cold.waiting
-        return outcomes.outcomes(found, self._letters, moved, self._firings, self._audit.moment, waiting)
-
-    def unplaced_callbacks(self, found: DataFrame) -> DataFrame:
-        """The callbacks that belong to no request in scope, each with its ``reason``."""
-        requests = self._requests.where(F.col("topic") != self._settings.retry_topic)
-        return self._kept.on_disk(gaps.unplaced_callbacks(found, requests, self._log()))
-
-    def offenders(self, found: DataFrame, callbacks: DataFrame | None) -> DataFrame:
-        """Each fault of each timer, with the records that show it. Without ``callbacks``, each has a request."""
-        faults = figures.offenders(found)
-        if callbacks is not None:
-            missing = callbacks.where(F.col("reason") == UNASKED).withColumnRenamed("reason", "fault")
-            faults = faults.unionByName(missing.withColumn("verdict", F.lit(FAULTY)).drop("faults", "why"))
-        return figures.with_positions(faults, self._firings)
-
-    def not_judged(self, callbacks: DataFrame | None) -> list[Unplaced]:
-        """The outputs that belong to no request in scope, without the unasked callbacks."""
-        span, retry_topic = self._reading.span, self._settings.retry_topic
-        is_moved = (F.col("topic") == retry_topic) & (F.col("kind") == TIMER)
-        moved = self._requests.where(is_moved).groupBy("request").agg(F.count(F.lit(1)).alias("records"))
-        outputs = self._letters.select(F.lit(gaps.LETTERS).alias("what"), "request", F.col("letters").alias("records"))
-        if span.starts.get(retry_topic) != span.ends.get(retry_topic):  # to look for its rows costs a look at all
-            outputs = outputs.unionByName(moved.withColumn("what", F.lit(gaps.RETRIES)))
-        found = []
-        if not outputs.isEmpty():
-            others = gaps.unplaced_others(outputs, self._requests.where(~is_moved), self._log())
-            found += gaps.count_unplaced(others.withColumn("example", F.col("request")))
-        if callbacks is not None:
-            named = {"what": F.lit(gaps.CALLBACKS), "records": F.col("firings"), "example": F.col("request")}
-            found = gaps.count_unplaced(callbacks.withColumns(named)) + found
-        return found
-
-    def _log(self) -> gaps.Log:
-        span, reading = self._reading.span, self._reading
-        whole = [*reading.without_ids, *reading.with_ids]
-        topics = [*whole, *reading.schedules]
-        read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
-        return gaps.Log(before({topic: reading.ends[topic] for topic in topics}), read)
+def _log(reading: Reading) -> gaps.Log:
+    span = reading.span
+    whole = [*reading.without_ids, *reading.with_ids]
+    topics = [*whole, *reading.schedules]
+    read = ranges_between({topic: span.starts[topic] for topic in whole}, span.ends)
+    return gaps.Log(before({topic: reading.ends[topic] for topic in topics}), read)
 
 
 def _decided(
@@ -283,16 +234,18 @@ def _write(tables: dict[str, DataFrame], audit: Audit) -> None:
         writer.option("mergeSchema", "true").save(target)  # a later version of the audit may have more columns
 
 
-class _Stage:
+class Stage:
+    """A stage of an audit."""
+
     rows = 0
 
 
 @contextmanager
-def _measured(
+def measured(
     spark: SparkSession, say: Callable[[str], None], done: list[tuple[str, int, float]], name: str
-) -> Iterator[_Stage]:
+) -> Iterator[Stage]:
     """Measure a stage and report it."""
-    begun, stage = monotonic(), _Stage()
+    begun, stage = monotonic(), Stage()
     with described(spark, f"timers audit: {name}"):
         yield stage
     took_s = monotonic() - begun
@@ -313,7 +266,7 @@ _MORE_WAITS = 20
 
 
 def brokers_now(
-    own_ms: int, newest: Callable[[], Mapping[int, NewestRecord]], max_leap_s: int, sleep: Callable[[float], None]
+    own_ms: int, newest: Callable[[], Mapping[int, NewestRecord]], max_leap_s: int, sleep: Callable[[float], object]
 ) -> tuple[int, str]:
     """The time now by the brokers' clock, or ``own_ms`` if no ticks are written; and why it is not known, or "".
 

@@ -1,0 +1,499 @@
+"""The tables of the history of timers: what the topics of an app said, and what became of each timer.
+
+Two Delta tables in one directory::
+
+    events   a row for each record of the topics, and where the job has read to: only appended to
+    timers   a row for each timer that is over. What comes later of a timer changes its row
+
+``timers`` is a function of ``events``. Nothing here uses Kafka: transforms take and return DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from timers.errors import SettingsError, SparkError
+from timers.spark import jvm
+from timers.spark.audit import chains, outcomes
+from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
+from timers.spark.audit.outcomes import Moment
+from timers.spark.cold import day_of
+from timers.spark.columns import schema
+from timers.spark.requests import COPY as _COPY
+from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
+from timers.spark.requests import REQUEST as _REQUEST
+from timers.spark.storage import Kept, table_at
+from timers.wire.topics import SOURCE_PATTERN
+
+REQUEST, CALLBACK, LETTER, VERDICT, MISSED, COPY = "request", "callback", "letter", "verdict", "missed", "copy"
+POSITION, GAP, MADE, OUTPUT = "position", "gap", "made", "output"
+
+EVENT = schema(
+    "event string, batch bigint, due_day date, due_s bigint, topic string, partition int, offset bigint, log int, "
+    "timestamp_ms bigint, timestamp_type int, request string, timer_id string, kind string, code string, "
+    "callback_topic string, wait_s bigint, attempt int, fired_ms bigint, bytes bigint, content bigint, "
+    "conditional boolean, nominal_s bigint, decided_s bigint, follows bigint, version string, is_last boolean, "
+    "missed bigint, missed_last_s bigint, caller string, end bigint, topic_id string, run string, rule binary, "
+    "record_key binary, callback_key binary"
+)
+"""A row of ``events``. ``batch`` is the number of the commit that added it.
+
+=============  ========================================================================================================
+``request``    a record of a request topic (:data:`timers.spark.requests.REQUEST`), without its value
+``copy``       a promoted copy; ``request`` is the cold request
+``callback``   a fired message (:func:`timers.spark.audit.outcomes.firing_records`)
+``letter``     a dead letter: ``request``, ``code``
+``verdict``    ``request`` (of which record), ``code`` (the verdict), ``timer_id``, ``due_s``
+``missed``     occurrences that are not sent (:func:`timers.spark.audit.chains.missed_records`)
+``position``   where the job has read to, as ``kind``, ``request`` or ``output``: ``offset`` is the next one, ``end``
+               where the topic ended at ``timestamp_ms``, with the records of open transactions. ``run`` is the process
+``gap``        records from ``offset`` to ``end`` that the job could not read, and that have a time before
+               ``timestamp_ms``; ``code`` says why
+``made``       ``timers`` was made of all batches up to ``offset``. All records of before ``timestamp_ms`` are read, but
+               those that positions show to be missing
+=============  ========================================================================================================
+
+``log`` counts the logs of a partition: a topic that was made anew has the same offsets again."""
+
+TIMERS = schema(
+    "due_day date, due timestamp, due_s bigint, outcome string, way string, request string, timer_id string, "
+    "callback_topic string, asked timestamp, fired timestamp, appended timestamp, lag_ms bigint, firings bigint, "
+    "letters bigint, code string, topic string, partition int, offset bigint, version string, nominal_s bigint, "
+    "caller string, bytes bigint, content bigint, faults string, key binary"
+)
+"""A row of ``timers``: see docs/spark.md. ``faults`` are names with commas between them; null without any."""
+
+NATIVE, WITH_ID, RETRIED, COLD, REPEATED = "native", "with-id", "retried", "cold", "repeated"
+"""Ways of a timer. Of several, the first one counts of retried, cold, repeated and with-id."""
+
+_KINDS = (TIMER, DEFINITION, WAYPOINT, REJECTED)
+"""Kinds of records of requests that have a row of their own."""
+
+_TXN = "timers-history"
+_IS_TAKEN = "ConcurrentTransaction"
+"""In Delta's error if another process has written under this name since."""
+
+_JUMP = 1_000_000_000
+"""Added to the number of a batch if the table was restored."""
+
+_SMALL = 100_000
+"""Rows below this number are one file."""
+
+_OWNER = "timers.history"
+"""Property of the table: the app, and the id of its cluster."""
+
+_EARLIER_MS = 86_400_000
+"""A change of an id may concern its version before, and all versions that were due in the day before it, or later."""
+
+
+class Position(NamedTuple):
+    """Where the job has read to in a partition."""
+
+    offset: int
+    """The next one."""
+    end: int
+    """Where the partition ended when the job asked, with the records of open transactions."""
+    log: int
+    topic_id: str
+    as_of_ms: int
+    """When the job asked."""
+
+
+class Gap(NamedTuple):
+    """Records of a partition that could not be read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    until_ms: int
+    """Records with this time or a later one could be read."""
+    code: str
+
+
+Place: TypeAlias = tuple[str, str, int]
+"""What a partition is read as, :data:`REQUEST` or :data:`OUTPUT`, its topic and its number. A topic may be both."""
+
+
+class Known(NamedTuple):
+    """What the last commits say."""
+
+    batch: int
+    """Number of the last commit; 0: there is none."""
+    positions: Mapping[Place, Position]
+    through: int
+    """``timers`` was made of all batches up to this one."""
+    as_of_ms: int
+    """All records of before this time are read, but those that positions show to be missing."""
+
+
+class History:
+    """The tables.
+
+    Args:
+        root: their directory, a path or a URI that all executors can read and write.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self.root = root
+        self.events, self.timers = (table_at(root, name) for name in ("events", "timers"))
+        self._is_made_anew = False
+        self._loaded: DataFrame | None = None
+
+    def open(self, owner: str) -> None:
+        """Create the tables if they do not exist.
+
+        Args:
+            owner: the app, and the id of its cluster.
+
+        Raises:
+            SettingsError: they belong to another owner, or one of them is lost.
+        """
+        if not DeltaTable.isDeltaTable(self._spark, self.events):
+            if DeltaTable.isDeltaTable(self._spark, self.timers):
+                raise SettingsError(
+                    f"{self.events!r} is lost, and {self.timers!r} is not, which may have timers that the topics have "
+                    "forgotten: restore the first one, or move the second one to another directory"
+                )
+            _create(self._spark, self.events, EVENT, owner, by_event=True)
+        (about,) = DeltaTable.forPath(self._spark, self.events).detail().select("properties").collect()
+        found = about.properties.get(_OWNER)
+        if found != owner:
+            raise SettingsError(f"the history in {self.root!r} is of {found}, and not of {owner}: name another --table")
+        self._is_made_anew = not DeltaTable.isDeltaTable(self._spark, self.timers)
+        _create(self._spark, self.timers, TIMERS, owner, by_event=False)
+
+    def read(self, *events: str) -> DataFrame:
+        """The rows of some kinds, as :data:`EVENT`."""
+        if self._loaded is None:  # each look at a table reads its log
+            self._loaded = self._spark.read.format("delta").load(self.events)
+        return self._loaded.where(F.col("event").isin(*events))
+
+    def known(self) -> Known:
+        """What the last commit says."""
+        rows = self.read(POSITION, MADE)
+        last, as_of_ms = rows.agg(
+            F.max("batch"), F.max(F.when(F.col("event") == MADE, F.col("timestamp_ms")))
+        ).collect()[0]
+        if last is None:
+            return Known(0, {}, 0, 0)
+        positions, through = {}, 0
+        for row in rows.where(F.col("batch") == last).collect():
+            if row.event == MADE:
+                through = 0 if self._is_made_anew else row.offset
+            else:
+                about = row.offset, row.end, row.log, row.topic_id, row.timestamp_ms
+                positions[row.kind, row.topic, row.partition] = Position(*about)
+        return Known(last, positions, through, as_of_ms or 0)
+
+    def commit(
+        self, batch: int, run: str, rows: DataFrame | None, more: Iterable[Mapping[str, Any]]
+    ) -> tuple[int, dict[str, int]]:
+        """Append rows in one commit. Returns its number; and the callback topics that its requests name, each with the
+        time of the first of these, in ms.
+
+        Args:
+            batch: number of the commit, one more than that of the last one.
+            run: this process.
+            rows: with columns of :data:`EVENT`; None: no others than ``more``.
+            more: rows with the names of their columns, among them all positions.
+
+        Raises:
+            SparkError: another process has appended a batch of this number.
+        """
+        for number in (batch, batch + _JUMP):
+            said = [tuple({**row, "batch": number, "run": run}.get(name) for name in EVENT.names) for row in more]
+            added = self._spark.createDataFrame(said, EVENT).coalesce(1)
+            if rows is not None:
+                rows = rows.withColumn("batch", F.lit(number).cast("long"))
+                added = rows.unionByName(added, allowMissingColumns=True).select(EVENT.names)
+            # In the order of the due seconds: a reader of a day leaves most of each file out.
+            self._append(added.sortWithinPartitions("event", "due_s"), self.events, number)
+            self._loaded = None
+            groups = self.read(MADE, REQUEST).where(F.col("batch") >= batch).groupBy("event", "run", "callback_topic")
+            found = groups.agg(F.min("timestamp_ms").alias("since_ms")).collect()
+            runs = [row.run for row in found if row.event == MADE]
+            if runs == [run]:
+                return number, {row.callback_topic: row.since_ms for row in found if row.callback_topic is not None}
+            if runs:
+                break
+            # Delta leaves out a batch whose number it knows: an operator has restored an older version of the table.
+        raise _taken(self.root)
+
+    def gaps(self) -> list[Gap]:
+        """What could not be read."""
+        rows = self.read(GAP).select("topic", "partition", "offset", "end", "timestamp_ms", "code").collect()
+        return [Gap(*row) for row in rows]
+
+    def named(self) -> dict[str, int]:
+        """Callback topic -> time of the first request that names it, in ms."""
+        asked = self.read(REQUEST).where("callback_topic is not null").groupBy("callback_topic")
+        return {row[0]: row[1] for row in asked.agg(F.min("timestamp_ms")).collect()}
+
+    def _append(self, rows: DataFrame, path: str, batch: int) -> None:
+        writer = rows.write.format("delta").mode("append").option("txnAppId", _TXN).option("txnVersion", batch)
+        try:
+            writer.save(path)
+        except jvm.ERRORS as error:
+            raise _taken(self.root) if _IS_TAKEN in str(error) else error from error
+
+    # ---- a row for each timer ---------------------------------------------------------------------------------------
+
+    def make(self, since: int, through: int, topics: RequestTopics, moment: Moment) -> int:
+        """Add the timers that are over by the events of some batches, and change those of which these say more. Returns
+        how many rows were added or changed. To do it again has no effect.
+
+        Args:
+            since: the batch before the first one.
+            moment: with a time at which nothing is overdue: what is lost is for an audit to say.
+        """
+        with Kept() as kept:
+            new = self.read(REQUEST, CALLBACK, LETTER, VERDICT, MISSED).where(F.col("batch") > since)
+            touched = kept.on_disk(self._touched(new, since, topics, kept))
+            own = touched.where("is_own")
+            evidence = self._evidence(touched, own, topics, moment, kept)
+            rows = kept.on_disk(self._rows(evidence, own, topics))
+            is_over = F.col("outcome").isNotNull()
+            number, low, high, dated, count = rows.agg(
+                F.count(F.lit(1)), F.min("due_s"), F.max("due_s"), F.count("due_s"), F.count_if(is_over)
+            ).collect()[0]
+            if not number:
+                return 0
+            here = self._spark.read.format("delta").load(self.timers)
+            is_near = F.lit(False) if low is None else F.col("due_s").between(low, high)
+            is_near |= F.col("due_s").isNull() if dated < number else F.lit(False)
+            there = here.where(is_near).join(rows.select("request"), "request", "left_semi").select(here.columns)
+            there = kept.on_disk(there)
+            added, changed = rows.where(is_over), 0
+            if not there.isEmpty():
+                added = added.join(there.select("request"), "request", "left_anti")
+                count, changed = added.count(), self._change(rows, there)
+            if count:
+                files = added.select(TIMERS.names).coalesce(1 if count < _SMALL else self._tasks)
+                self._append(files.sortWithinPartitions("due_s"), self.timers, through)
+            return int(count + changed)
+
+    def _change(self, rows: DataFrame, there: DataFrame) -> int:
+        """Change the rows that exist, and are others now; and delete those of timers that are not over any more."""
+        different = F.xxhash64(*TIMERS.names)
+        found = there.select("request", different.alias("hash_there"))
+        others = rows.withColumn("hash_here", different).join(found, "request").where("hash_here != hash_there")
+        count = others.count()
+        if count:
+            columns: dict[str, str | Column] = {name: F.col(f"new.{name}") for name in TIMERS.names}
+            table = DeltaTable.forPath(self._spark, self.timers).alias("old")
+            merge = table.merge(others.select(TIMERS.names).alias("new"), "old.request = new.request")
+            merge.whenMatchedDelete("new.outcome is null").whenMatchedUpdate(set=columns).execute()
+        return count
+
+    @property
+    def _tasks(self) -> int:
+        return self._spark.sparkContext.defaultParallelism
+
+    def _touched(self, new: DataFrame, since: int, topics: RequestTopics, kept: Kept) -> DataFrame:
+        """The requests that new events are about, as :data:`EVENT`; of ids all of them. ``is_own``: what became of it
+        may have changed."""
+        plain = self._asked(topics).where(~has_id(topics))
+        about = new.where(F.col("event").isin(CALLBACK, LETTER) & F.col("request").isNotNull())
+        about = kept.on_disk(about.select("event", "request", "due_s", "timer_id").distinct())
+        is_letter, offset = F.col("event") == LETTER, F.regexp_extract("request", SOURCE_PATTERN, 3)
+        low, high, first, last = about.agg(
+            *(each(F.when(~is_letter, F.col("due_s"))) for each in (F.min, F.max)),
+            *(each(F.when(is_letter, offset.try_cast("bigint"))) for each in (F.min, F.max)),
+        ).collect()[0]
+        parts = [] if not _named(topics) else [self._with_ids(new, since, topics)]
+        fired = about.where(~is_letter & (F.col("request") == F.col("timer_id"))).select("request", "due_s")
+        is_fired = F.lit(False) if low is None else F.col("due_s").between(low, high)
+        mine = plain.where(is_fired).join(fired, ["request", "due_s"], "left_semi")
+        parts.append(mine.withColumn("is_own", F.lit(True)))
+        if first is not None:
+            named = plain.where(F.col("offset").between(first, last))
+            named = named.join(about.where(is_letter).select("request"), "request", "left_semi")
+            named = named.join(fired, ["request", "due_s"], "left_anti")
+            parts.append(named.withColumn("is_own", F.lit(True)))
+        return reduce(DataFrame.unionByName, (part.select(*EVENT.names, "is_own") for part in parts))
+
+    def _asked(self, topics: RequestTopics) -> DataFrame:
+        """The requests, without those of the retry topic, which are of timers that have a request."""
+        return self.read(REQUEST).where(F.col("topic") != topics.retry)
+
+    def _with_ids(self, new: DataFrame, since: int, topics: RequestTopics) -> DataFrame:
+        """All requests of the ids that new events are about. ``is_own``: what became of it may have changed."""
+        asked = self._asked(topics).where(has_id(topics))
+        is_fired = (F.col("event") == CALLBACK) & (
+            (F.col("request") != F.col("timer_id")) | ~F.col("timer_id").rlike(rf"^{SOURCE_PATTERN}\z")
+        )
+        is_asked = (F.col("event") == REQUEST) & has_id(topics)
+        about = F.col("event").isin(VERDICT, MISSED) | is_asked | is_fired
+        letters = new.where((F.col("event") == LETTER) & F.col("request").isNotNull()).select("request", "timestamp_ms")
+        dead = asked.select("request", "timer_id").join(letters, "request").select("timer_id", "timestamp_ms")
+        ids = new.where(about & F.col("timer_id").isNotNull()).select("timer_id", "timestamp_ms").unionByName(dead)
+        ids = ids.groupBy("timer_id").agg(F.min("timestamp_ms").alias("since_ms"))
+        named = new.where(F.col("event").isin(CALLBACK, LETTER, VERDICT)).select(
+            "request", F.lit(True).alias("is_named")
+        )
+        gone = new.where(F.col("event") == MISSED).select("version", "nominal_s", F.lit(True).alias("is_missed"))
+        found = asked.join(ids, "timer_id").join(named.distinct(), "request", "left")
+        found = found.join(gone.distinct(), ["version", "nominal_s"], "left")
+        is_new = (F.col("batch") > since) | F.coalesce("is_named", "is_missed", F.lit(False))
+        by_offset = Window.partitionBy("topic", "partition", "timer_id").orderBy("offset")
+        is_before = F.coalesce(F.lead(is_new).over(by_offset), F.lit(False))
+        is_near = F.coalesce(F.col("due_s") * 1000 >= F.col("since_ms") - _EARLIER_MS, F.lit(False))
+        return found.withColumn("is_own", is_new | is_before | is_near)
+
+    def _rows(self, evidence: Evidence, own: DataFrame, topics: RequestTopics) -> DataFrame:
+        """A row for each request, as :data:`TIMERS`; of those that are not over, without an outcome."""
+        mine = own.where(F.col("kind").isin(*_KINDS))
+        copies = self.read(COPY).select("request", F.lit(True).alias("was_cold")).join(mine, "request", "left_semi")
+        told = mine.select(
+            *("request", "due_day", "version", "nominal_s", "content", "caller"),
+            F.col("callback_key").alias("key"),
+            F.col("rule").isNotNull().alias("repeats"),
+        ).join(copies.distinct(), "request", "left")
+        found = evidence.outcomes().where("status is not null").drop("cold")
+        rows = found.join(told, "request")
+        way = (
+            F.when(F.col("moved"), RETRIED)
+            .when(F.col("was_cold"), COLD)
+            .when(F.col("repeats"), REPEATED)
+            .when(F.col("topic").isin(_named(topics)), WITH_ID)
+            .otherwise(NATIVE)
+        )
+        times = {"asked": "accepted_ms", "fired": "fired_ms", "appended": "append_ms"}
+        # Of a request that was deleted before the job began, the time is not known: it is 0.
+        named = {name: F.timestamp_millis(F.nullif(F.col(column), F.lit(0))) for name, column in times.items()}
+        more = {
+            "due": F.timestamp_seconds("due_s"),
+            "outcome": F.when(~F.col("status").isin(outcomes.PENDING, outcomes.UNDECIDED), F.col("status")),
+            "way": way,
+            "code": F.coalesce("letter_code", "code"),
+            "faults": F.nullif(F.concat_ws(",", "faults"), F.lit("")),
+        }
+        return rows.withColumns({**named, **more}).select(
+            *(F.col(field.name).cast(field.dataType).alias(field.name) for field in TIMERS.fields)
+        )
+
+    # ---- evidence ---------------------------------------------------------------------------------------------------
+
+    def of_day(
+        self, day: date, topics: RequestTopics, moment: Moment, kept: Kept, rest: DataFrame
+    ) -> tuple[Evidence, DataFrame]:
+        """What is known of the timers that are due on a day, and of the ids and the requests that their callbacks name;
+        and their own requests (:data:`EVENT`), for the others are only there to explain these.
+
+        Args:
+            rest: requests that are not in the table (:func:`request_rows`).
+        """
+        asked = self._asked(topics).unionByName(rest.where(F.col("topic") != topics.retry), allowMissingColumns=True)
+        is_that = F.col("due_day") == F.lit(day)
+        seen = self.read(CALLBACK).where(is_that)
+        own = asked.where(is_that)
+        names = own.where(has_id(topics)).select("timer_id")
+        names = names.unionByName(seen.where("request != timer_id").select("timer_id")).distinct()
+        of_ids = asked.where(has_id(topics)).join(names, "timer_id", "left_semi").select(EVENT.names)
+        others = asked.where(~has_id(topics) & ~F.coalesce(is_that, F.lit(False)))
+        others = others.join(seen.select("request").distinct(), "request", "left_semi").select(EVENT.names)
+        requests = kept.on_disk(own.where(~has_id(topics)).unionByName(others).unionByName(of_ids))
+        return self._evidence(requests, own, topics, moment, kept), own
+
+    def _evidence(
+        self, requests: DataFrame, own: DataFrame, topics: RequestTopics, moment: Moment, kept: Kept
+    ) -> Evidence:
+        """The outcomes of requests, of which those of an id must be complete. Those of others than ``own`` may lack
+        callbacks."""
+        is_repeating = (F.col("kind") == DEFINITION) | F.col("follows").isNotNull()
+        is_own = F.col("is_own") if "is_own" in requests.columns else F.lit(True)
+        due_s = F.when(is_own, F.col("due_s"))
+        repeats, low, high = requests.agg(F.count_if(is_repeating), F.min(due_s), F.max(due_s)).collect()[0]
+        named = requests.select("request").distinct()
+        letters = outcomes.letters_of(self.read(LETTER).join(named, "request", "left_semi"))
+        verdicts = outcomes.verdicts_of(self.read(VERDICT).join(named, "request", "left_semi"))
+        missed = chains.missed_of(self.read(MISSED)) if repeats else None
+        asked = requests.select(_REQUEST.names)
+        if topics.retry:
+            moved = self.read(REQUEST).where(F.col("topic") == topics.retry).join(named, "request", "left_semi")
+            asked = asked.unionByName(moved.select(_REQUEST.names))
+        evidence = Evidence(Facts(asked, letters, verdicts, missed), topics, F.lit(True), F.lit(True), moment, kept)
+        if (
+            repeats
+        ):  # of occurrences that were missed, the last one may be sent at another second than its record is for
+            versions = evidence.versions().join(own.select("request"), "request", "left_semi")
+            low, high = versions.agg(F.min("due_s"), F.max("due_s")).collect()[0]
+        callbacks = self.read(CALLBACK).where(F.col("due_s").between(low or 0, -1 if high is None else high))
+        if _named(topics):
+            named = named.unionByName(requests.select(F.col("timer_id").alias("request"))).distinct()
+        evidence.add_firings(outcomes.firings_of(callbacks.join(named, "request", "left_semi")), counted=False)
+        return evidence
+
+
+def has_id(topics: RequestTopics) -> Column:
+    """Condition on a request: other requests of its id may close it."""
+    return F.col("topic").isin(_named(topics)) & F.col("timer_id").isNotNull()
+
+
+def _named(topics: RequestTopics) -> list[str]:
+    return [*topics.with_ids, *topics.schedules]
+
+
+def request_rows(requests: DataFrame, *, keys: bool) -> DataFrame:
+    """Decoded requests (:data:`timers.spark.requests.REQUEST`) as rows of :data:`EVENT`.
+
+    Args:
+        keys: keep the keys.
+    """
+    accepted_s = F.floor(F.col("timestamp_ms") / 1000)
+    if not keys:
+        requests = requests.drop("record_key", "callback_key")
+    return requests.withColumns(
+        {
+            "event": F.when(F.col("kind") == _COPY, COPY).otherwise(REQUEST),
+            # Of a copy, its version is the cold request.
+            "request": F.when(F.col("kind") == _COPY, F.col("version")).otherwise(F.col("request")),
+            "due_day": day_of(F.coalesce("due_s", accepted_s).cast("long")),
+        }
+    )
+
+
+def rows(event: str, records: DataFrame) -> DataFrame:
+    """Records of an output as rows of :data:`EVENT`."""
+    found = records.withColumn("event", F.lit(event))
+    return found.withColumn("due_day", day_of(F.col("due_s"))) if "due_s" in records.columns else found
+
+
+def position_row(place: Place, position: Position) -> dict[str, Any]:
+    """A position as a row of :data:`EVENT`."""
+    kind, topic, partition = place
+    said = {"kind": kind, "topic": topic, "partition": partition, "offset": position.offset, "end": position.end}
+    told = {"log": position.log, "topic_id": position.topic_id, "timestamp_ms": position.as_of_ms}
+    return {"event": POSITION, **said, **told}
+
+
+def gap_row(gap: Gap) -> dict[str, Any]:
+    """A gap as a row of :data:`EVENT`."""
+    place = {"topic": gap.topic, "partition": gap.partition, "offset": gap.start, "end": gap.end}
+    return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code}
+
+
+def _create(spark: SparkSession, path: str, columns: StructType, owner: str, *, by_event: bool) -> None:
+    table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
+    table = table.partitionedBy("event") if by_event else table
+    # Not of ids and keys: they would stay in the log of the table when their rows are erased.
+    indexed = (
+        "batch,due_day,due_s,topic,partition,offset,timestamp_ms" if by_event else "due_day,due_s,partition,offset"
+    )
+    table = table.property("delta.dataSkippingStatsColumns", indexed)
+    # Readers that do not know them would see rows that are deleted.
+    table.property("delta.enableDeletionVectors", "false").property(_OWNER, owner).execute()
+
+
+def _taken(root: str) -> SparkError:
+    return SparkError(f"another `timers spark history` writes to {root!r}: this one ends")

@@ -1,0 +1,452 @@
+"""``timers spark history``: keeps what became of each timer in a table, longer than the topics do.
+
+A *round* reads what is new of all topics, in commits of at most :data:`MAX_RECORDS` records. Each commit has the
+records and where they end, so there is no checkpoint: a process that is killed goes on from the last commit. Ends of
+outputs are asked for before those of requests, and requests are committed first. So a callback in the table has its
+request there, or there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from threading import Event
+from time import monotonic
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPlace
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
+from timers.kafka import connection
+from timers.kafka.clients import admin_client, librdkafka, reader
+from timers.kafka.progress_log import read_all
+from timers.kafka.request_formats import enabled_formats
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.kafka.topics import Cluster, existing_topics
+from timers.process.clock import Clock
+from timers.process.config.settings import Settings
+from timers.process.counted import counted, per_second
+from timers.spark import kafka, requests
+from timers.spark.audit import chains, history, outcomes
+from timers.spark.audit.evidence import RequestTopics
+from timers.spark.audit.gaps import MARGIN_MS
+from timers.spark.audit.history import Gap, History, Known, Place, Position
+from timers.spark.audit.outcomes import Moment
+from timers.spark.audit.reading import NO_LIMIT, read_opening
+from timers.spark.columns import header_text
+from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
+from timers.spark.monitoring import Monitor
+from timers.spark.session import described
+from timers.wire.formats.countdown import CALLER
+from timers.wire.topics import history_group, partition_name
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDS = 1_000_000
+"""Records of one commit: limits what is repeated after a crash."""
+
+IDLE_S = 600
+"""So often a round without new records notes that there were none: an audit knows the outcome of timers up to then."""
+
+DELETED, ANEW = "records-deleted", "topic-made-anew"
+_WHY = {DELETED: "they were deleted before they were read", ANEW: "the topic was made anew"}
+"""Why records could not be read -> the same in words."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """Parameters of the job."""
+
+    table: str
+    """Directory of the tables."""
+    keys: bool = False
+    """Keep the keys of callbacks and requests."""
+    max_records: int = MAX_RECORDS
+
+
+class Total:
+    """What was added since the start of the job."""
+
+    records = 0
+    """Offsets of the topics."""
+    timers = 0
+    """Rows of timers that were added or changed."""
+
+
+@dataclass
+class _Plan:
+    """What to read of some topics."""
+
+    role: str
+    """:data:`timers.spark.history.REQUEST` or :data:`timers.spark.history.OUTPUT`."""
+    starts: Offsets
+    ends: Offsets
+    positions: dict[Place, Position]
+    """Where reading begins, with the end of each partition as it was asked for."""
+    gaps: list[Gap] = field(default_factory=list)
+    opening: DataFrame | None = None
+    """Requests that the logs do not have any more, of timers that were pending in a snapshot."""
+
+    @property
+    def size(self) -> int:
+        """Number of offsets."""
+        return sum(self.ends[topic][p] - start for topic, of in self.starts.items() for p, start in of.items())
+
+    def after(self) -> dict[Place, Position]:
+        """The positions after the plan."""
+        return {place: each._replace(offset=self.ends[place[1]][place[2]]) for place, each in self.positions.items()}
+
+    def split(self, most: int) -> Iterator[_Plan]:
+        """Parts of at most ``most`` offsets, each with a part of each partition."""
+        number = max(1, -(-self.size // most))
+        low = self.starts
+        for part in range(1, number + 1):
+            high = {
+                topic: {p: start + (self.ends[topic][p] - start) * part // number for p, start in of.items()}
+                for topic, of in self.starts.items()
+            }
+            is_first = part == 1
+            gaps, opening = (self.gaps, self.opening) if is_first else ([], None)
+            yield _Plan(self.role, low, high, self.positions, gaps, opening)
+            low = high
+
+
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    params: Params,
+    say: Callable[[str], None],
+    every_s: int | None = None,
+    stop: Event | None = None,
+    monitor: Monitor | None = None,
+) -> Total:
+    """Run until ``stop`` is set, or one round, and return what was added.
+
+    Args:
+        every_s: seconds between two rounds; None: read what is there, make all days, then end.
+
+    Raises:
+        SettingsError: the table belongs to another app.
+        SparkError: another process writes to the table.
+        TimersError: the brokers do not answer.
+    """
+    stop, total = stop or Event(), Total()
+    # A topic that a request names for the first time is read in the next round.
+    cluster = _cluster(settings)
+    table = History(spark, params.table)
+    table.open(f"{settings.app_id}@{cluster.cluster_id}")
+    job = _Job(spark, settings, params, table, say, total, stop)
+    while True:
+        begun, named = monotonic(), job.named
+        with described(spark, "timers history"):
+            count = job.round(is_last=every_s is None)
+        if monitor is not None:
+            monitor.ended(count, monotonic() - begun, 0)
+        if every_s is None and job.named == named:
+            return total
+        if stop.wait(0 if every_s is None else max(0.0, every_s - (monotonic() - begun))):
+            return total
+
+
+def _cluster(settings: Settings) -> Cluster:
+    reports = connection.ErrorReports(settings)
+    with reports.explained("the topics of the app cannot be read"):
+        return existing_topics(admin_client(settings, reports), settings)
+
+
+class _Job:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        params: Params,
+        table: History,
+        say: Callable[[str], None],
+        total: Total,
+        stop: Event,
+    ) -> None:
+        self._spark, self._settings, self._params = spark, settings, params
+        self._table, self._say, self._total = table, say, total
+        self._stop = stop
+        self._unheld = ""
+        self._progress: Mapping[TopicPartition, Progress] = {}
+        self._run = uuid.uuid4().hex
+        # A KeepAlive of a message holds no timer of its own, which the rules of the audit cannot express.
+        self._formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
+        self._known = table.known()
+        self._named = table.named()
+        self._noted_at = -float(IDLE_S)
+        self._moment = Moment(0, 0)
+
+    def round(self, *, is_last: bool) -> int:
+        """Read what is new, bring the timers up to it, and return the number of offsets."""
+        settings = self._settings
+        topics = TopicOffsets(settings)
+        newest = partial(topics.newest_append_ms, settings.oscillator_topic)
+        own_ms = int(Clock().now_s() * 1000)
+        as_of_ms, doubt = brokers_now(own_ms, newest, settings.max_clock_leap_s, self._stop.wait)
+        if doubt:
+            self._say(f"the time is not known: {doubt}")
+        self._moment = Moment(as_of_ms=0, grace_s=0, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS)
+        highs = topics.high_watermarks(topics.all())  # before those of requests: see the module
+        progress = self._progress = progress_of(settings)
+        asked = topics.existing(self._formats)
+        outputs = topics.existing({settings.dead_letter_topic, settings.verdict_topic, *self._named})
+        requests = self._plan(topics, history.REQUEST, asked, topics.high_watermarks(asked), as_of_ms, progress)
+        self._open(requests)
+        plans = requests, self._plan(topics, history.OUTPUT, outputs, highs, as_of_ms, {})
+        for gap in (gap for plan in plans for gap in plan.gaps):
+            name, what = partition_name(gap.topic, gap.partition), _WHY[gap.code]
+            self._say(f"{name}: offsets {gap.start:,} to {gap.end:,} are not in the history, because {what}")
+        size = sum(each.size for each in plans)
+        if not size and not is_last and monotonic() - self._noted_at < IDLE_S:
+            return 0
+        most = self._params.max_records
+        parts = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
+        for number, some in enumerate(parts):
+            self._add(some, progress, as_of_ms if number == len(parts) - 1 else None)
+        if is_last:
+            self._add((), progress, as_of_ms)  # notes that the timers are made
+        self._noted_at = monotonic()
+        self._hold_trimming()
+        return size
+
+    def _hold_trimming(self) -> None:
+        """Note in a group how far requests are read: workers trim no log further than this. Brokers forget offsets of a
+        group without members after seven days, so each round notes them anew."""
+        places = [
+            KafkaPlace(topic, partition, each.offset)
+            for (role, topic, partition), each in self._known.positions.items()
+            if role == history.REQUEST
+        ]
+        group, why = history_group(self._settings.app_id), ""
+        try:
+            with closing(reader(librdkafka(self._settings), group_id=group)) as consumer:
+                consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            why = str(error.args[0])
+        if why and why != self._unheld:
+            self._say(
+                f"the group {group!r} cannot note how far requests are read, so that workers may trim "
+                f"what is not read yet: {why}"
+            )
+        self._unheld = why
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The callback topics that requests name."""
+        return frozenset(self._named)
+
+    # ---- positions --------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        topics: TopicOffsets,
+        role: str,
+        names: Collection[str],
+        highs: Offsets,
+        as_of_ms: int,
+        progress: Mapping[TopicPartition, Progress],
+    ) -> _Plan:
+        """What to read of some topics, up to the ends that were asked for. Of requests only what their machine has
+        accepted: only then their feature level and their cuts are known [I21, I28]."""
+        firsts, stable = topics.starts(names), topics.ends(names)
+        plan = _Plan(role, {}, {}, {})
+        for topic in names:
+            id = topics.id_of(topic).hex()
+            for partition, first in firsts[topic].items():
+                high = highs.get(topic, {}).get(partition, 0)
+                end = min(stable[topic][partition], high)
+                if (topic, partition) in progress:
+                    end = min(end, progress[topic, partition].next_offset)
+                known = self._known.positions.get((role, topic, partition))
+                start, log = first, 0
+                if known is None:
+                    start = max(first, self._begin(topics, role, topic, partition))
+                    if first and start == first:
+                        plan.gaps.append(self._deleted(topics, topic, partition, 0, first, as_of_ms))
+                elif known.topic_id != id:
+                    log = known.log + 1
+                    plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, ANEW))
+                else:
+                    start, log = max(first, known.offset), known.log
+                    if first > known.offset:
+                        plan.gaps.append(self._deleted(topics, topic, partition, known.offset, first, as_of_ms))
+                start = min(start, max(first, end))
+                end = max(start, end)
+                plan.starts.setdefault(topic, {})[partition] = start
+                plan.ends.setdefault(topic, {})[partition] = end
+                plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
+        return plan
+
+    def _open(self, plan: _Plan) -> None:
+        """Add what was pending in a snapshot of logs that are read for the first time and do not begin at 0."""
+        late: Offsets = {}
+        for role, topic, partition in plan.positions.keys() - self._known.positions.keys():
+            if role == history.REQUEST and plan.starts[topic][partition]:
+                late.setdefault(topic, {})[partition] = plan.starts[topic][partition]
+        if not late:
+            return
+        found = read_opening(self._spark, self._settings, late, self._formats)
+        plan.gaps = [gap for gap in plan.gaps if (gap.topic, gap.partition) not in found.begins]
+        for begin in found.begins.values():
+            name = partition_name(begin.topic, begin.partition)
+            self._say(f"{name} begins at {begin.start:,}: with what was pending at {begin.offset:,}, {begin.timers:,}")
+        decoded = requests.decode(found.records, self._formats, NO_LIMIT, self._settings.request_topic, self._progress)
+        plan.opening = history.request_rows(decoded, keys=self._params.keys)
+
+    def _begin(self, topics: TopicOffsets, role: str, topic: str, partition: int) -> int:
+        """Where reading of a partition begins: of a callback topic, a minute before the first request that names it."""
+        since_ms = self._named.get(topic)
+        if since_ms is None or role == history.REQUEST:
+            return 0
+        return topics.at_time([topic], max(0, since_ms - MARGIN_MS))[topic][partition]
+
+    def _deleted(self, topics: TopicOffsets, topic: str, partition: int, start: int, end: int, as_of_ms: int) -> Gap:
+        until_ms = topics.whole_since_ms([topic], as_of_ms)[topic][partition]
+        return Gap(topic, partition, start, end, until_ms, DELETED)
+
+    # ---- records ----------------------------------------------------------------------------------------------------
+
+    def _add(self, plans: Collection[_Plan], progress: Mapping[TopicPartition, Progress], as_of_ms: int | None) -> None:
+        """Commit the records of some plans, and bring the timers up to them.
+
+        Args:
+            as_of_ms: everything of before this time is read then; None: it is not.
+        """
+        begun, known = monotonic(), self._known
+        rows, positions = [], dict(known.positions)
+        for plan in plans:
+            rows_of = self._requests if plan.role == history.REQUEST else self._outputs
+            if plan.opening is not None:
+                rows.append(plan.opening.withColumn("log", F.lit(0)))
+            if plan.size:
+                rows.append(rows_of(plan, progress).withColumn("log", self._log_of(plan)))
+            positions |= plan.after()
+        # A task writes a file for each kind of row.
+        found = [_union(rows).coalesce(self._spark.sparkContext.defaultParallelism)] if rows else [None]
+        said = [history.position_row(place, each) for place, each in positions.items()]
+        said += [history.gap_row(gap) for plan in plans for gap in plan.gaps]
+        said.append({"event": history.MADE, "offset": known.through, "timestamp_ms": as_of_ms})
+        batch, named = self._table.commit(self._known.batch + 1, self._run, found[0], said)
+        self._named = {**named, **self._named}
+        self._known = known._replace(batch=batch, positions=positions)
+        if not rows:
+            return
+        size = sum(plan.size for plan in plans)
+        self._total.records += size
+        self._say(f"history: {counted(size, 'record')} read, {per_second(size / (monotonic() - begun))}")
+        if any(plan.role == history.OUTPUT for plan in plans) or as_of_ms is not None:
+            self._make()
+
+    def _log_of(self, plan: _Plan) -> Column:
+        """Number of the log of a row's partition. Mostly it is 0 for all."""
+        found = F.lit(0)
+        for (_, topic, partition), each in plan.positions.items():
+            if each.log:
+                is_it = (F.col("topic") == topic) & (F.col("partition") == partition)
+                found = F.when(is_it, each.log).otherwise(found)
+        return found
+
+    def _records(self, plan: _Plan, topics: Iterable[str], progress: Mapping[TopicPartition, Progress]) -> DataFrame:
+        """The records of those of ``topics`` that are in a plan."""
+        passed_over = {tp: each.settings.passed_over for tp, each in progress.items()}
+        tasks = self._spark.sparkContext.defaultParallelism
+        names = [topic for topic in topics if topic in plan.starts]
+        low, high = ({topic: offsets[topic] for topic in names} for offsets in (plan.starts, plan.ends))
+        return kafka.read(self._spark, self._settings, low, high, tasks, passed_over)
+
+    def _requests(self, plan: _Plan, progress: Mapping[TopicPartition, Progress]) -> DataFrame:
+        records = self._records(plan, plan.starts, progress)
+        more = [header_text(CALLER).alias("caller")]
+        topic = self._settings.request_topic
+        decoded = requests.decode(records, self._formats, NO_LIMIT, topic, progress, more)
+        return history.request_rows(decoded, keys=self._params.keys)
+
+    def _outputs(self, plan: _Plan, progress: Mapping[TopicPartition, Progress]) -> DataFrame:
+        settings = self._settings
+        letter, verdict = settings.dead_letter_topic, settings.verdict_topic
+        new = [topic for topic, of in plan.starts.items() if of != plan.ends[topic]]
+        others = [topic for topic in new if topic not in (letter, verdict)]
+        # Each part reads its topics only: Spark would read all of them for each part.
+        records = self._records(plan, others, progress)
+        parts = [history.rows(history.CALLBACK, outcomes.firing_records(records, settings.request_topic))]
+        if letter in new:
+            letters = outcomes.letter_records(self._records(plan, [letter], progress))
+            parts.append(history.rows(history.LETTER, letters))
+        if verdict in new:
+            told = self._records(plan, [verdict], progress)
+            parts.append(history.rows(history.VERDICT, outcomes.verdict_records(told)))
+            parts.append(history.rows(history.MISSED, chains.missed_records(told)))
+        return _union(parts)
+
+    # ---- a row for each timer ---------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        """Bring the timers up to the events."""
+        begun, through = monotonic(), self._known.batch
+        count = self._table.make(self._known.through, through, topics_in(self._settings, self._known), self._moment)
+        self._known = self._known._replace(through=through)
+        self._total.timers += count
+        if count:
+            rate = per_second(count / (monotonic() - begun))
+            self._say(f"history: {counted(count, 'timer')} over or changed, {rate}")
+
+
+def progress_of(settings: Settings) -> dict[TopicPartition, Progress]:
+    """The progress of the app; empty before its first worker."""
+    cluster = _cluster(settings)
+    return read_all(settings, cluster) if settings.progress_topic in cluster.partitions else {}
+
+
+def topics_in(settings: Settings, known: Known) -> RequestTopics:
+    """The topics of requests that have records in the table: each kind of them costs time."""
+    asked = (place for place, each in known.positions.items() if each.end and place[0] == history.REQUEST)
+    read = {topic for _, topic, _ in asked}
+    plain, with_ids, schedules = ([topic for topic in of if topic in read] for of in request_topics(settings)[:3])
+    return RequestTopics(plain, with_ids, schedules, settings.retry_topic if settings.retry_topic in read else "")
+
+
+def not_accepted(
+    spark: SparkSession,
+    settings: Settings,
+    known: Known,
+    topics: TopicOffsets,
+    progress: Mapping[TopicPartition, Progress],
+) -> DataFrame:
+    """The requests that no machine had accepted at the last round, as :func:`timers.spark.history.request_rows`."""
+    starts: Offsets = {}
+    for (role, topic, partition), each in known.positions.items():
+        if role == history.REQUEST and each.offset < each.end:
+            starts.setdefault(topic, {})[partition] = each.offset
+    left = topics.remaining(starts)
+    records = kafka.read(spark, settings, left.starts, left.ends)
+    formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
+    decoded = requests.decode(records, formats, NO_LIMIT, settings.request_topic, progress)
+    return history.request_rows(decoded, keys=True)
+
+
+def _union(parts: Iterable[DataFrame]) -> DataFrame:
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+
+
+def request_topics(settings: Settings) -> RequestTopics:
+    """The topics of requests of an app, without those of markers: a KeepAlive of a message holds no timer of its own,
+    which the rules of the audit cannot express."""
+    kinds = {
+        topic: (each.has_ids, each.topic_is_compacted)
+        for topic, each in enabled_formats(settings).items()
+        if not each.has_markers and topic != settings.retry_topic
+    }
+    without_ids, with_ids, schedules = (
+        [topic for topic, kind in kinds.items() if kind == each]
+        for each in ((False, False), (True, False), (True, True))
+    )
+    return RequestTopics(without_ids, with_ids, schedules, settings.retry_topic)

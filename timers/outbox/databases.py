@@ -50,8 +50,12 @@ class Database(Protocol):
     def waiting(self, most: int) -> Sequence[Row]:
         """The first rows without a reason, in the order of their numbers."""
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
-        """Note that they are sent now."""
+    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
+        """Note that they are sent now.
+
+        Args:
+            is_durable: whether the mark must survive a crash of the database.
+        """
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that were sent."""
@@ -129,6 +133,8 @@ class Postgres:
             self._execute("SET tcp_keepalives_count = 3")
             # Else the lock would be held, and no row sent, while a client of another program holds the table.
             self._execute("SET lock_timeout = '10s'")
+            # A deletion that a crash of the server takes back is repeated: the row is marked.
+            self._execute("SET synchronous_commit = off")
             self._execute(f'LISTEN "{self._table}"')
         except psycopg.Error as error:
             raise OutboxError(f"the database cannot be reached: {_sentence(error)}") from error
@@ -148,8 +154,12 @@ class Postgres:
     def waiting(self, most: int) -> Sequence[Row]:
         return [Row(*row) for row in self._execute(self._sql.waiting, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
+    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
+        if is_durable:
+            self._execute("SET synchronous_commit = on")
         self._execute(self._sql.mark, now_ms, [*numbers])
+        if is_durable:
+            self._execute("SET synchronous_commit = off")
 
     def delete(self, numbers: Sequence[int]) -> None:
         self._execute(self._sql.delete, [*numbers])
@@ -230,7 +240,7 @@ class Sqlite:
         self._seen = self._files()
         return [Row(*row) for row in self._execute(self._sql.waiting, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
+    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
         self._execute(self._sql.mark, now_ms, str([*numbers]))
 
     def delete(self, numbers: Sequence[int]) -> None:

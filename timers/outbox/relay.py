@@ -151,6 +151,7 @@ class Relay:
                 self._recovered()
                 stop.wait(POLL_S)
                 return
+            self._opened()  # so that the first row does not wait for it
             logger.info("this relay sends the rows")
         if time.monotonic() >= self._count_at:
             self.counters.refused = self._rows.refused()
@@ -228,7 +229,8 @@ class Relay:
         if not checked:
             return
         publisher = self._opened()
-        self._rows.mark([row.number for row, _ in checked], self._now_ms())
+        is_durable = not all(row.is_harmless_twice for row, _ in checked)
+        self._rows.mark([row.number for row, _ in checked], self._now_ms(), is_durable=is_durable)
         refused = self._sent(publisher, checked)
         for row, request, error in refused:
             alone = self._sent(publisher, [(row, request)]) if len(checked) > 1 else [(row, request, error)]

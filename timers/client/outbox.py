@@ -19,10 +19,11 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from timers.client.request import At, BytesLike, Encoder, HeadersLike, TimerRequest, id_key
 from timers.client.tokens import QUALIFIED
@@ -51,6 +52,9 @@ COLUMNS = (
 
 SCHEDULE, CANCEL = "schedule", "cancel"
 """What a row asks for, in its column ``type``."""
+
+_IdResult = TypeVar("_IdResult")
+"""The id of a timer, or a coroutine that returns it."""
 
 _Values: TypeAlias = tuple[Any, ...]
 
@@ -139,16 +143,8 @@ class _Written(NamedTuple):
     """Of :data:`COLUMNS`."""
 
 
-class _Outbox:
-    """Checks timers, and makes their rows.
-
-    Args:
-        table: table, or ``schema.table``.
-        paramstyle: the driver's ``paramstyle``, if it cannot be seen from the connection: ``qmark`` or ``format``.
-
-    Raises:
-        SettingsError: the table is no plain SQL name, the paramstyle is unknown, or a setting is wrong.
-    """
+class _Outbox(ABC, Generic[_IdResult]):
+    """Checks timers, and makes their rows."""
 
     def __init__(self, *, table: str = TABLE, paramstyle: str | None = None) -> None:
         if paramstyle not in (None, *_PLACEHOLDERS):
@@ -157,6 +153,55 @@ class _Outbox:
         self._paramstyle = paramstyle
         settings = Settings.load(needs_brokers=False)
         self._limits = settings.max_request_bytes, settings.own_topics
+
+    def schedule(
+        self,
+        connection: Any,
+        topic: str,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
+        *,
+        at: At | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
+        repeat: Repeat | None = None,
+        if_absent: bool = False,
+    ) -> _IdResult:
+        """Set a timer if the transaction of ``connection`` commits.
+
+        Args:
+            connection: of a DB-API driver, or a connection or session of SQLAlchemy. The row is written with it.
+            id: name of the timer. A timer with the same id is replaced, so the same call is an update. None: the timer
+                gets an id of its own.
+            if_absent: set it only if no timer was ever set with this id.
+
+        The other arguments are those of :meth:`timers.client.TimersClient.schedule`. A delay counts from now, not from
+        the commit.
+
+        Returns:
+            The id of the timer, with which :meth:`cancel` and a client cancel it.
+
+        Raises:
+            InvalidTimerError: an argument is wrong, and nothing was written; the sentence says which.
+        """
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
+        return self._write(connection, self._row(request, if_absent=if_absent))
+
+    def cancel(self, connection: Any, id: str) -> _IdResult:
+        """Cancel a timer if the transaction of ``connection`` commits. Returns its id.
+
+        The cancel has an effect if it reaches the log before the timer is due.
+
+        Raises:
+            InvalidTimerError: the id is wrong.
+        """
+        return self._write(connection, self._cancel_row(id))
+
+    @abstractmethod
+    def _write(self, connection: Any, row: _Written) -> _IdResult:
+        """Write a row, and return the id of its timer."""
 
     def _row(self, request: TimerRequest, *, if_absent: bool) -> _Written:
         row_id = str(uuid.uuid4())
@@ -188,56 +233,18 @@ class _Outbox:
         return _Written(id, (str(uuid.uuid4()), key, CANCEL, *(None,) * (len(COLUMNS) - 3)))
 
 
-class SqlOutbox(_Outbox):
+class SqlOutbox(_Outbox[str]):
     """Sets and cancels timers in a transaction of any SQL database: sqlite3, psycopg, a session of SQLAlchemy.
 
-    It never commits. Arguments are those of the table (``timers outbox schema``).
+    It never commits.
+
+    Args:
+        table: table, or ``schema.table``.
+        paramstyle: the driver's ``paramstyle``, if it cannot be seen from the connection: ``qmark`` or ``format``.
+
+    Raises:
+        SettingsError: the table is no plain SQL name, the paramstyle is unknown, or a setting is wrong.
     """
-
-    def schedule(
-        self,
-        connection: Any,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: At | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        repeat: Repeat | None = None,
-        if_absent: bool = False,
-    ) -> str:
-        """Set a timer if the transaction of ``connection`` commits.
-
-        Args:
-            connection: of a DB-API driver, or a connection or session of SQLAlchemy. The row is written with it.
-            id: name of the timer. A timer with the same id is replaced, so the same call is an update. None: the timer
-                gets an id of its own.
-            if_absent: set it only if no timer was ever set with this id.
-
-        The other arguments are those of :meth:`timers.client.TimersClient.schedule`. A delay counts from now, not from
-        the commit.
-
-        Returns:
-            The id of the timer, with which :meth:`cancel` and a client cancel it.
-
-        Raises:
-            InvalidTimerError: an argument is wrong, and nothing was written; the sentence says which.
-        """
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
-        return self._write(connection, self._row(request, if_absent=if_absent))
-
-    def cancel(self, connection: Any, id: str) -> str:
-        """Cancel a timer if the transaction of ``connection`` commits. Returns its id.
-
-        The cancel has an effect if it reaches the log before the timer is due.
-
-        Raises:
-            InvalidTimerError: the id is wrong.
-        """
-        return self._write(connection, self._cancel_row(id))
 
     def _write(self, connection: Any, row: _Written) -> str:
         if _is_of(connection, "sqlalchemy"):
@@ -251,31 +258,11 @@ class SqlOutbox(_Outbox):
         return row.id
 
 
-class AsyncSqlOutbox(_Outbox):
-    """As :class:`SqlOutbox`, for connections of asyncpg, psycopg (``AsyncConnection``), aiosqlite and SQLAlchemy."""
+class AsyncSqlOutbox(_Outbox[Coroutine[Any, Any, str]]):
+    """As :class:`SqlOutbox`, for connections of asyncpg, psycopg (``AsyncConnection``), aiosqlite and SQLAlchemy.
 
-    async def schedule(
-        self,
-        connection: Any,
-        topic: str,
-        key: str | BytesLike | None,
-        value: str | BytesLike,
-        *,
-        at: At | None = None,
-        delay: timedelta | float | None = None,
-        headers: HeadersLike = (),
-        token: str | None = None,
-        id: str | None = None,
-        repeat: Repeat | None = None,
-        if_absent: bool = False,
-    ) -> str:
-        """As :meth:`SqlOutbox.schedule`."""
-        request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
-        return await self._write(connection, self._row(request, if_absent=if_absent))
-
-    async def cancel(self, connection: Any, id: str) -> str:
-        """As :meth:`SqlOutbox.cancel`."""
-        return await self._write(connection, self._cancel_row(id))
+    What it returns is to be awaited.
+    """
 
     async def _write(self, connection: Any, row: _Written) -> str:
         if _is_of(connection, "sqlalchemy"):

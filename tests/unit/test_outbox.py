@@ -12,6 +12,7 @@ from typing import Any
 import aiosqlite
 import pytest
 import sqlalchemy
+from opentelemetry import context, trace
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -21,6 +22,7 @@ from timers.errors import InvalidTimerError, OutboxError, SettingsError, TimersE
 from timers.outbox.databases import Database, Postgres, Sqlite, database
 from timers.outbox.rows import READ, Request, Row, request_of, row_of
 from timers.wire.formats import future_by_id
+from timers.wire.headers import TIMER_TRACE
 from timers.wire.record import RequestRecord
 
 NOW_MS = 1_900_000_000_000
@@ -141,6 +143,23 @@ def test_what_cannot_be_a_timer_is_refused_in_the_transaction(
         SqlOutbox().cancel(connection, "")
     connection.commit()
     assert not rows.waiting(1)
+
+
+@pytest.mark.parametrize("repeat", [None, Repeat.every(900)])
+def test_the_trace_of_the_sender_is_in_the_request(
+    connection: sqlite3.Connection, rows: Sqlite, repeat: Repeat | None
+) -> None:
+    known = trace.SpanContext(0x1BF7651916CD43DD8448EB211C80319C, 0xC7AD6B7169203331, False, trace.TraceFlags(1))
+    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(known)))
+    try:
+        at = DUE_S if repeat is None else None
+        SqlOutbox().schedule(connection, "orders", "k", "v", at=at, repeat=repeat)
+    finally:
+        context.detach(token)
+    connection.commit()
+    request, _ = accepted(only(rows))
+    prefix = "" if repeat is None else TIMER_TRACE
+    assert dict(request.headers)[f"{prefix}traceparent"] == b"00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01"
 
 
 # ---- connections of other kinds -------------------------------------------------------------------------------------

@@ -25,13 +25,14 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from timers.client import tracing
 from timers.client.request import At, BytesLike, Encoder, HeadersLike, TimerRequest, id_key
 from timers.client.tokens import QUALIFIED
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, quoted
 from timers.errors import InvalidTimerError, SettingsError
 from timers.process.config.settings import Settings
-from timers.wire.headers import PREFIX, TIMER_DUE, TIMER_KEY
+from timers.wire.headers import PREFIX, TIMER_DUE, TIMER_KEY, TIMER_TRACE
 from timers.wire.repeat import Repeat
 
 TABLE = "timer_outbox"
@@ -207,8 +208,8 @@ class _Outbox(ABC, Generic[_IdResult]):
         row_id = str(uuid.uuid4())
         id = row_id if request.id is None else _without_nul("id", request.id)
         request = request._replace(id=id)
-        key, _, headers = Encoder(*self._limits)(request)
-        sent = [(name, json_value(value)) for name, value in headers or () if not name.startswith(PREFIX)]
+        key, _, headers = Encoder(*self._limits, tracing.current)(request)
+        sent = [(name, json_value(value)) for name, value in headers or () if is_of_callback(name)]
         callback_key = _key_text(request.key)
         if isinstance(callback_key, bytes):
             sent.append((TIMER_KEY, json_value(callback_key)))
@@ -319,6 +320,11 @@ def _paramstyle_of(connection: Any) -> str:
         f"the connection is of type {type(connection).__module__}.{type(connection).__name__}, whose placeholders are "
         f"not known: give {' or '.join(_PLACEHOLDERS)} as paramstyle"
     )
+
+
+def is_of_callback(name: str) -> bool:
+    """Whether a header of a request is one of the column ``headers``. The others of the engine have their columns."""
+    return not name.startswith(PREFIX) or name.startswith(TIMER_TRACE)
 
 
 def _without_nul(name: str, text: Any) -> Any:

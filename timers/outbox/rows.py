@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timers.client.outbox import CANCEL, COLUMNS, SCHEDULE
+from timers.client.outbox import CANCEL, COLUMNS, SCHEDULE, is_of_callback
 from timers.client.timer_lines import headers_cell, headers_of
 from timers.core.operation import ABSENT
 from timers.core.printable import quoted
@@ -95,4 +95,4 @@ def _callback_headers(text: str | None) -> list[Header]:
     """The headers of the callback; of those of the engine only the key, if it is no text."""
     pairs = [] if text is None else headers_of(headers_cell(text))
     data = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
-    return [(name, value) for name, value in data if name == h.TIMER_KEY or not name.startswith(h.PREFIX)]
+    return [(name, value) for name, value in data if name == h.TIMER_KEY or is_of_callback(name)]

@@ -31,6 +31,10 @@ MUTATIONS: dict[str, Change] = {
     "the id stays after an end": ("PidAndEpoch(id, epoch)", "PidAndEpoch(manager.producer_id, epoch)"),
     "numbers of batches go on after an end": ("manager._sequence_numbers.clear()", "pass"),
     "a busy coordinator fails the machine": ("does is Does.AGAIN", "False"),
+    "offsets without an answer count as sent": (
+        "{effect_of(code): code for code in codes} or {Does.LOOK: 0}",
+        "{effect_of(code): code for code in codes} or {Does.DONE: 0}",
+    ),
     "a rollback commits": ("_end(producer, committed=False)", "_end(producer, committed=True)"),
     "a change of the version needs no opening": (
         "road, held_from = self._road, self.held_from",
@@ -53,7 +57,9 @@ def test_no_run_breaks_a_promise_and_without_faults_nothing_is_opened_anew() -> 
     for seed in range(SEEDS):
         for version in (1, 2, None):
             counts += run(seed, None, version) + run(seed, Faults(), version)
-    assert min(counts[name] for name in ("committed", "reopened", "fenced", "refused", "versions")) > SEEDS, counts
+    assert (
+        min(counts[name] for name in ("committed", "reopened", "fenced", "refused", "versions", "offsets")) > SEEDS
+    ), counts
 
 
 @pytest.mark.long

@@ -5,8 +5,9 @@ transaction coordinator, the leaders of partitions, and the time: the event loop
 it may be done without an answer, and it may arrive later, also in a later transaction. A second owner takes over at
 times, and the cluster changes ``transaction.version``.
 
-A run checks that each value is committed once in each partition that it was meant for, that the loser of a takeover is
-told so, and that without faults nothing is opened anew.
+A run checks that each value is committed once in each partition that it was meant for, that offsets are committed in
+the transaction of their value, all that were acknowledged, that the loser of a takeover is told so, and that without
+faults nothing is opened anew.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class SimCluster:
         self._state, self._committed = "empty", False
         self._added: set[Place] = set()
         self.joined: list[str] = []
+        self.offsets: list[int] = []
+        """Offsets that were committed in a transaction, in this order."""
 
     def open(self) -> tuple[int, int, int]:
         """Returns an error code, id and epoch."""
@@ -206,6 +209,10 @@ class SimCluster:
         held = {place: [*self.partitions[place].open.get(id, ())] for place in places}
 
         def complete() -> None:
+            if committed and (offsets := self.partitions[GROUP].open.get(id, [])) and GROUP in places:
+                self.offsets += offsets
+                if offsets != (values := self.partitions[OWN].open.get(id, [])):
+                    self.joined.append(f"{GROUP}: {offsets} in a transaction of {values}")
             for place in places:
                 if (found := self.partitions[place].open.get(id, [])) != held[place]:
                     self.joined.append(f"{place}: {found} in place of {held[place]}")
@@ -320,8 +327,8 @@ class SimClient:
         _, _, id, epoch, *_, topics, _ = request.fields
         ((_, offset, *_),) = topics[0][1]
         code = self._brokers.add(id, epoch, {GROUP})
-        if code == OK:
-            self._brokers.partitions[GROUP].open.setdefault(id, []).append(offset)
+        if code == OK and offset not in (sent := self._brokers.partitions[GROUP].open.setdefault(id, [])):
+            sent.append(offset)
         return SimpleNamespace(topics=[("requests", [(0, code, {})], {})])
 
     def _EndTxnRequest(self, request: Any) -> Any:
@@ -387,7 +394,11 @@ class TransactionSimulator:
         self._changes = version is None
         self._cluster = SimCluster(random, version or random.choice([1, 2]))
         self._meant: dict[Place, list[int]] = {place: [] for place in (OWN, *TARGETS)}
-        self.counts = dict.fromkeys(("committed", "reopened", "fenced", "refused", "versions", "attempts"), 0)
+        self.counts = dict.fromkeys(
+            ("committed", "reopened", "fenced", "refused", "versions", "attempts", "offsets"), 0
+        )
+        self._acknowledged: list[int] = []
+        """Offsets of transactions whose commit was answered."""
 
     def run(self, values: int = 30) -> None:
         """Commit so many values. Raises AssertionError if a promise is broken."""
@@ -420,7 +431,8 @@ class TransactionSimulator:
         for at, meant in self._meant.items():
             found = self._cluster.partitions[at].committed
             assert sorted(found) == meant, f"{at}: {found} in place of {meant}"
-        self.counts["committed"] = value
+        assert set(self._acknowledged) <= {*self._cluster.offsets}, "offsets of an answered commit are missing"
+        self.counts["committed"], self.counts["offsets"] = value, len(self._cluster.offsets)
 
     def _owner(self) -> Owner:
         return Owner(self._cluster, self._random, self._faults, BrokerAnswers())
@@ -468,6 +480,7 @@ class TransactionSimulator:
             try:
                 await owner._transact(batches, offsets)  # type: ignore[arg-type]
                 assert not bad, "a refused record was committed"
+                self._acknowledged += [each.offset for each in offsets.values()]
             except BatchesRefused:
                 assert bad, "nothing was refused"
                 self.counts["refused"] += 1

@@ -9,15 +9,30 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from aiokafka.errors import InvalidTxnState, ProducerFenced, RequestTimedOutError
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+    RequestTimedOutError,
+    TransactionalIdAuthorizationFailed,
+    for_code,
+)
 from aiokafka.producer.transaction_manager import TransactionManager
 from confluent_kafka import KafkaError as Code
 
-from timers.core.ports import Lost
+from timers.core.ports import BatchesRefused, Lost
 from timers.kafka.aiokafka_internals import broker_answers, produce, version_two
 from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers
-from timers.kafka.aiokafka_internals.requests import EndTransaction, FeaturesRequest, finalized_features
-from timers.kafka.aiokafka_internals.transaction_errors import Does, VersionAbsent, effect_of, error_of, is_of_replicas
+from timers.kafka.aiokafka_internals.requests import FeaturesRequest, OffsetsInTransaction, finalized_features
+from timers.kafka.aiokafka_internals.transaction_errors import (
+    ANSWERS,
+    Does,
+    VersionAbsent,
+    effect_of,
+    error_of,
+    is_of_replicas,
+)
 from timers.machines.firing import producer as firing
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
@@ -37,16 +52,21 @@ class SimCoordinator:
         self.names: tuple[int, int] | None = None
         self.asked: list[tuple[Any, ...]] = []
         self.client = self
-        self._sender = SimpleNamespace(_find_coordinator=AsyncMock(return_value=1), _coordinator_dead=lambda kind: None)
+        self.looked_up: list[Any] = []
+        self._sender = SimpleNamespace(
+            _find_coordinator=AsyncMock(return_value=1), _coordinator_dead=self.looked_up.append
+        )
         self._txn_manager = TransactionManager("app-t-0", 1000)
         self._txn_manager.set_pid_and_epoch(7, 3)
         self._txn_manager.begin_transaction()
         self._txn_manager._sequence_numbers["t", 0] = 5
 
-    async def send(self, node: int, request: EndTransaction, group: Any) -> Any:
+    async def send(self, node: int, request: Any, group: Any) -> Any:
         self.asked.append(request.fields[:4])
-        id, epoch = request.fields[1:3]
         code = self._codes.pop(0) if self._codes else 0
+        if isinstance(request, OffsetsInTransaction):
+            return SimpleNamespace(topics=[("t", [(0, code, {})], {})])
+        id, epoch = request.fields[1:3]
         if code == SILENT:
             raise RequestTimedOutError
         if code == UNKNOWN:
@@ -116,20 +136,22 @@ class SimLeader:
     def __init__(self, codes: dict[str, int], why: str = "") -> None:
         self._codes, self._why = codes, why
         self.client, self._sender = self, SimpleNamespace(_acks=-1, _request_timeout_ms=1)
-        self.is_known = True
+        self.is_known, self.is_changing, self.looked_up = True, False, 0
         self._txn_manager = TransactionManager("app-t-0", 1000)
         self._txn_manager.set_pid_and_epoch(7, 3)
         self._txn_manager.begin_transaction()
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: 1)
 
     def force_metadata_update(self) -> None:
-        pass
+        self.looked_up += 1
 
     async def send(self, node: int, request: Any, group: Any) -> Any:
         if not self.is_known:
             raise NotImplementedError
         named = [topic for topic, *_ in request.fields[3]]
         topics: list[Any] = [(topic, [(0, self._codes[topic], -1, -1, -1, [], self._why)]) for topic in named]
+        if self.is_changing:
+            self._codes = dict.fromkeys(self._codes, 0)
         return SimpleNamespace(topics=topics, throttle_time_ms=0, API_VERSION=12)
 
 
@@ -250,7 +272,53 @@ async def test_a_commit_does_not_follow_a_failed_request() -> None:
     assert not brokers.asked
 
 
-def test_each_code_does_what_the_table_says() -> None:
+OTHER_CODES = [Code.MSG_SIZE_TOO_LARGE, Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED]
+
+RAISED: dict[Does, type[Exception]] = {
+    Does.ANEW: InvalidTxnState,
+    Does.FENCED: ProducerFenced,
+    Does.RIGHT: TransactionalIdAuthorizationFailed,
+}
+
+
+@pytest.mark.parametrize("code", [*ANSWERS, *OTHER_CODES])
+@pytest.mark.parametrize("asks", ["end", "offsets"])
+async def test_a_coordinators_code_does_what_the_table_says(code: int, asks: str) -> None:
+    brokers = SimCoordinator(code)
+    producer: Any = brokers
+    offsets: Any = {TopicPartition("t", 0): SimpleNamespace(offset=5, metadata="")}
+    asking = version_two.commit(producer) if asks == "end" else version_two.send_offsets(producer, offsets, "app")
+    does = effect_of(code)
+    if does in (Does.DONE, Does.AGAIN, Does.LOOK):
+        await asking
+        assert len(brokers.asked) == 2 - (does is Does.DONE)
+        assert bool(brokers.looked_up) is (does is Does.LOOK)
+        return
+    with pytest.raises(RAISED.get(does, for_code(code))):
+        await asking
+    assert len(brokers.asked) == 1, "it is not sent again"
+
+
+@pytest.mark.parametrize("code", [*ANSWERS, *OTHER_CODES])
+async def test_a_leaders_code_does_what_the_table_says(code: int) -> None:
+    leader: Any = SimLeader({"t": code})
+    leader.is_changing = True
+    outcome = asyncio.get_running_loop().create_future()
+    await version_two.deliver(leader, {("t", 0): [sim_batch()]}, {("t", 0): outcome}, set())
+    does, error = effect_of(code), outcome.exception()
+    numbered = leader._txn_manager.sequence_number(TopicPartition("t", 0))
+    assert numbered == (does in (Does.DONE, Does.AGAIN, Does.LOOK, Does.REFUSED)), "batches that are answered for good"
+    assert bool(leader.looked_up) is (does is Does.LOOK)
+    match does:
+        case Does.DONE | Does.AGAIN | Does.LOOK:
+            assert error is None
+        case Does.REFUSED:
+            assert isinstance(error, BatchesRefused)
+        case _:
+            assert isinstance(error, RAISED.get(does, KafkaError))
+
+
+def test_the_errors_of_codes_have_their_names() -> None:
     assert effect_of(Code.MSG_SIZE_TOO_LARGE) is effect_of(Code.TOPIC_AUTHORIZATION_FAILED) is Does.TOPIC
     assert type(error_of(Code.MSG_SIZE_TOO_LARGE, "t", 0)).__name__ == "MessageSizeTooLargeError"
     assert isinstance(error_of(Code.INVALID_PRODUCER_EPOCH, "t", 0), ProducerFenced)

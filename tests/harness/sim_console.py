@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from timers.client import tracing
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.console.history import FoundLetters, History, Ranges, RetryResult
 from timers.console.kafka_cluster import (
@@ -34,6 +35,7 @@ from timers.offline.targets import Found, Given, Make
 from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
+from timers.wire.headers import Header
 from timers.wire.targets import Target, Targets
 from timers.wire.verdict import VerdictMessage
 
@@ -123,14 +125,16 @@ class SimCluster(KafkaCluster):
         self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
-        self._encode = Encoder(1_000_000)
+        self.headers: dict[str, list[Header]] = {}
+        """Id -> headers of the last request."""
+        self._encode = Encoder(1_000_000, context=tracing.current)
 
     def _write(self, request: TimerRequest) -> str:
         assert self.recorded, "a change is recorded before it is made"
         if self.failure is not None:
             raise self.failure
-        self._encode(request)
         id = request.id or f"{TOPIC}/0/{len(self.timers)}"
+        self.headers[id] = self._encode(request)[2] or []
         self.timers[id] = request
         self.sources[id] = f"{TOPIC}/0/{len(self.recorded)}" if request.id else id
         return id

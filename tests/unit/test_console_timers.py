@@ -33,6 +33,27 @@ TIMER = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
 REPEATING = {"topic": "t", "value": "v", "id": "r", "repeat": {"cron": "0 9 * * 1-5", "zone": "Europe/Paris"}}
 
 
+async def test_a_timer_has_the_trace_context_of_its_http_request() -> None:
+    cluster = SimCluster()
+    asked = {"traceparent": f"00-{7:032x}-{9:016x}-01", "tracestate": "a=1", "baggage": "tenant=acme"}
+    expected = [(name, value.encode()) for name, value in asked.items()]
+    async with console(cluster) as client:
+        _, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER, headers=asked)
+        assert cluster.headers[answer["id"]] == expected
+        await answer_of(client, "POST", "/v1/timers/batch", json={"timers": [TIMER, TIMER]}, headers=asked)
+        assert list(cluster.headers.values()) == [expected] * 3
+        own = TIMER | {"headers": {"traceparent": "mine"}}
+        _, answer = await answer_of(client, "POST", "/v1/timers", json=own, headers=asked)
+        assert cluster.headers[answer["id"]] == [("traceparent", b"mine"), expected[-1]]
+        ids = f"{7:032x}-{9:016x}"
+        for wrong in ("", "00-0-0-01", f"00-{0:032x}-{9:016x}-01", f"ff-{ids}-01", f"00-{ids}-1g", f"00-{ids}-01-x"):
+            given = asked | {"traceparent": wrong}
+            _, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER, headers=given)
+            assert cluster.headers[answer["id"]] == expected[-1:]
+        _, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER)
+        assert cluster.headers[answer["id"]] == []
+
+
 async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
     cluster = SimCluster()
     async with console(cluster) as client:

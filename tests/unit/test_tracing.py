@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from timers.cli.reach import traced as traced_command
 from timers.client import Backoff, Repeat, TimerRequest, callback_span, tracing
 from timers.client.request import Encoder
 from timers.process.threads import BoundedThreads
@@ -340,6 +341,18 @@ def test_what_another_process_said_serves_where_there_is_no_context(spans: Spans
             assert tracing.current() == current() == (("traceparent", parent_of(span).encode()),)
         assert current() == said
     assert tracing.current() == current() == ()
+
+
+def test_a_command_gives_its_timers_the_context_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = traced_command(lambda: list(tracing.current()))
+    assert command() == []
+    monkeypatch.setenv("TRACEPARENT", OTHER)
+    monkeypatch.setenv("TRACESTATE", "a=1")
+    assert command() == [("traceparent", OTHER.encode()), ("tracestate", b"a=1")]
+    monkeypatch.setenv("TRACEPARENT", "00-no")
+    monkeypatch.setenv("BAGGAGE", "tenant=acme")
+    assert command() == [("baggage", b"tenant=acme")]
+    assert list(tracing.current()) == []
 
 
 def test_a_program_without_opentelemetry_imports_none_of_it() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from timers.cli.output import Output, output_option, say
-from timers.cli.reach import WorkerToAsk, load_settings, worker_option
+from timers.cli.reach import WorkerToAsk, load_settings, traced, worker_option
 from timers.cli.repeats import say_zone_data
 from timers.cli.timers import AT_ONCE, Pages, warn_of_missing_topics
 from timers.core.grouping import groups
@@ -63,6 +63,7 @@ class Step(NamedTuple):
 )
 @worker_option
 @output_option()
+@traced
 def apply(file: str, prune: bool, dry_run: bool, worker: str | None, output: Output) -> int:
     """Set the repeating timers of FILE, which is the wanted state of a set.
 

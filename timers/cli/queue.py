@@ -31,7 +31,7 @@ from timers.cli.output import (
     say,
     say_metrics,
 )
-from timers.cli.reach import load_settings
+from timers.cli.reach import load_settings, traced
 from timers.cli.timers import due_second, header, show_due
 from timers.client.request import parse_duration
 from timers.core.printable import json_value, one_line, quoted
@@ -123,6 +123,7 @@ _BATCH = 5000
 @click.option("--at", metavar="TIME", help="Send it at this time: 2030-01-31T12:00:00Z, or epoch seconds.")
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @output_option()
+@traced
 def send(
     topic: str,
     value: str | None,

@@ -5,13 +5,15 @@ It says within seconds that no broker can be reached, which librdkafka's calls s
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
@@ -22,6 +24,10 @@ from timers.process.config.project import project_broker, project_dir
 from timers.process.config.settings import Settings, describe
 from timers.process.http.asking import ask
 from timers.process.threads import call_in_thread
+from timers.wire.headers import TRACE
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 WAIT_S = 1.5
 """Time for a broker to take a connection. With the start of Python a command says within 3 s that none does."""
@@ -37,6 +43,20 @@ def load_settings() -> Settings:
     settings = Settings.load()
     check_brokers(settings)
     return settings
+
+
+def traced(command: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Make a command that gives its timers the trace context of the environment: ``TRACEPARENT``, and with it
+    ``TRACESTATE`` and ``BAGGAGE``, which tools for traces of shells and of CI set."""
+
+    @wraps(command)
+    def run(*arguments: _P.args, **options: _P.kwargs) -> _T:
+        from timers.client import tracing  # not at the top: `--help` needs none of it
+
+        with tracing.given(tracing.said({name: os.environ.get(name.upper(), "") for name in TRACE})):
+            return command(*arguments, **options)
+
+    return run
 
 
 def names_brokers(settings: Settings) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
-from timers.cli.reach import WorkerToAsk, load_settings, worker_option
+from timers.cli.reach import WorkerToAsk, load_settings, traced, worker_option
 from timers.cli.repeats import repeat_options, rule_of, say_zone_data
 from timers.client.request import from_now, id_key, parse_ahead, parse_due, parse_duration
 from timers.core.fired import PAUSE
@@ -103,6 +103,7 @@ _MAX_BAD_LINES = 20
 )
 @output_option()
 @click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
+@traced
 def schedule(
     duration: str | None,
     at: str | None,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -77,6 +78,25 @@ def given(headers: Sequence[Header]) -> Iterator[None]:
         yield
     finally:
         _given.reset(token)
+
+
+_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(rf"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(-[!-~]{{1,200}})?")
+"""https://www.w3.org/TR/trace-context/#traceparent-header. A later version may have more behind it."""
+
+_PRINTABLE = re.compile(r"[\t -~]{1,8192}")
+"""As much as W3C asks for: https://www.w3.org/TR/baggage/#limits."""
+
+
+def said(parts: Mapping[str, str]) -> list[Header]:
+    """The headers for :func:`given` in what another process said, such as the headers of an HTTP request.
+
+    Args:
+        parts: any names and values. What is not as W3C defines it is left out.
+    """
+    is_traced = _TRACEPARENT.fullmatch(parts.get(h.TRACEPARENT, "")) is not None
+    names = (h.TRACEPARENT, h.TRACESTATE, h.BAGGAGE) if is_traced else (h.BAGGAGE,)
+    return [(name, parts[name].encode()) for name in names if _PRINTABLE.fullmatch(parts.get(name, ""))]
 
 
 def _context() -> Any:

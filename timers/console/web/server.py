@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from timers.client import timer_lines
+from timers.client import timer_lines, tracing
 from timers.console import (
     event_pages,  # noqa: F401  # this import and those with this mark fill HANDLERS
     letter_pages,  # noqa: F401
@@ -177,7 +177,8 @@ class Server:
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
-        reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
+        with tracing.given(tracing.said(request.headers)):  # for the timers that it sets
+            reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
         if not isinstance(reply, Reply):
             return reply
         response = _response(reply)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, trace
+from opentelemetry.instrumentation.confluent_kafka.utils import KafkaContextSetter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -181,6 +182,15 @@ def test_of_several_contexts_in_a_message_the_newest_one_is_kept() -> None:
     assert renewed(headers, [("baggage", b"3")]) == [*kept, ("baggage", b"3")]
     assert renewed(headers, [("traceparent", b"3")]) == [("a", b"1"), ("a", b"2"), ("traceparent", b"3")]
     assert renewed([("b3", b"1")], [("b3", b"2")]) == [("b3", b"2")]
+
+
+def test_an_instrumented_producer_adds_no_second_context() -> None:
+    setter = KafkaContextSetter()
+    headers = h.OneContext([("a", b"1"), ("traceparent", OTHER.encode())])
+    for _ in range(2):  # it is called again if its queue is full
+        setter.set(headers, "traceparent", OLDER)
+        setter.set(headers, "baggage", "a=1")
+    assert headers == [("a", b"1"), ("traceparent", OTHER.encode()), ("baggage", b"a=1")]
 
 
 def test_a_receiver_takes_the_newest_of_several_contexts(spans: Spans) -> None:

@@ -225,7 +225,8 @@ class Publisher:
             if producer is None or self._closed.is_set():
                 raise PublishError(self._why_closed)
             try:
-                # The ignored type is that of a list that may get text, too.
+                # The ignored type is that of a list that may get text, too. By position, because producers that
+                # OpenTelemetry instruments look for headers by their name, and would add a second trace context.
                 producer.produce(topic, value, key, partition, report, None, timestamp_ms, headers)  # type: ignore[arg-type]
             except KafkaException as error:
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error

@@ -24,7 +24,7 @@ from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
 from timers.process.config.settings import Settings
 from timers.wire import topics
 from timers.wire.formats import RequestRecord
-from timers.wire.headers import Header
+from timers.wire.headers import Header, OneContext
 
 _POLL_S = 0.2
 _ALL_POLL_S = 0.05
@@ -373,9 +373,8 @@ class TransactionalWriter:
 
         for index, (topic, partition, key, value, headers) in enumerate(records):
             report = partial(on_delivery, index)
-            self._producer.produce(
-                topic, value, key, partition, headers=list(headers), on_delivery=report, timestamp=self._record_ms()
-            )
+            own, at_ms = OneContext(headers), self._record_ms()
+            self._producer.produce(topic, value, key, partition, headers=own, on_delivery=report, timestamp=at_ms)
             self._producer.poll(0)
         deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
         # flush() is not used: it calls delivery callbacks even while the exception of a fatal error is pending.

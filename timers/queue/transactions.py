@@ -27,6 +27,7 @@ from timers.queue.metadata import Commit, Partition
 from timers.queue.port import Answer, Job, Outcome, Plan
 from timers.queue.records import Kind, Record, encode_copy
 from timers.wire.formats import future_by_id
+from timers.wire.headers import OneContext
 from timers.wire.key_partition import partition_of
 
 _log = logging.getLogger("timers.queue")
@@ -317,7 +318,7 @@ class Transactions:
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
             topic, partition = self.places.topic_of(each), self.places.partition(each)
-            key, headers = each.key, list(each.headers)
+            key, headers = each.key, OneContext(each.headers)
             if each.kind is Kind.GUARD:
                 headers += future_by_id.encode_headers(int(due_key(now_ms, each.after_ms)))
             elif each.after_ms is not None:

@@ -208,6 +208,18 @@ def has_schema_ids(headers: Sequence[Header]) -> bool:
     return any(name in SCHEMA_IDS for name, _ in headers)
 
 
+class OneContext(list[tuple[str, str | bytes | None]]):
+    """Headers of a record that is given to a producer, to which it adds no second trace context.
+
+    A producer that OpenTelemetry instruments appends a context of its own, each time it is called for the record. The
+    one that is there says more: it is that of the code that has asked for the record.
+    """
+
+    def append(self, header: tuple[str, str | bytes | None]) -> None:
+        if header[0] not in TRACE or all(name != header[0] for name, _ in self):
+            super().append(header)
+
+
 def with_context(headers: Sequence[Header], context: Sequence[Header]) -> list[Header]:
     """Return headers with those of a trace context, unless they name one of their own. Baggage is for itself."""
     given = {name for name, _ in headers}

@@ -12,14 +12,18 @@ from timers.spark.jobs.hold import MAX_RECORDS
 NOW_S = 1_700_000_000
 
 
-def fill(spark: SparkSession, tables: ColdTables, count: int, days: int) -> None:
-    """``count`` cold timers, spread evenly over ``days`` days from now on, in the files of `hold`."""
+def fill(spark: SparkSession, tables: ColdTables, count: int, days: int, first: int = 0) -> None:
+    """``count`` cold timers, spread evenly over ``days`` days from now on, in the files of `hold`.
+
+    Args:
+        first: offset of the first request.
+    """
     due_s = (F.lit(NOW_S) + F.floor(F.col("id") * F.lit(days * DAY_S / count))).cast("long")
     rows = spark.range(count).select(
         F.timestamp_seconds(due_s).alias("due"),
         cold.day_of(due_s).alias("due_day"),
         due_s.alias("due_s"),
-        F.concat(F.lit("timer-request/0/"), F.col("id").cast("string")).alias("source"),
+        F.concat(F.lit("timer-request/0/"), (F.col("id") + first).cast("string")).alias("source"),
         F.lit("timer-request").alias("topic"),
         F.lit(0).alias("partition"),
         F.lit(NOW_S * 1000).cast("long").alias("append_ms"),
@@ -30,4 +34,4 @@ def fill(spark: SparkSession, tables: ColdTables, count: int, days: int) -> None
         F.lit(None).cast(HELD["headers"].dataType).alias("headers"),
     )
     files = max(1, count // MAX_RECORDS)
-    cold.append(rows.repartition(files).sortWithinPartitions("due_s"), tables.held, HELD)
+    cold.append(rows.repartition(files), tables.held, HELD)

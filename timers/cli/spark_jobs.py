@@ -225,7 +225,7 @@ def promote(
       timers spark promote --once --lead 2h --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launched = launch(options, "promote")
+    launched = launch(options, "promote", {"spark.scheduler.mode": "FAIR"})
     check_brokers(settings)
     lead_s = int(parse_duration(lead))
 

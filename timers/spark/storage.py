@@ -24,8 +24,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_TRIES = 10
+COMMIT_TRIES = 10
 """How often a commit to a table is tried, if other commits come between."""
+
+_CONFLICT = re.compile(r"\[DELTA_(CONCURRENT_\w+|METADATA_CHANGED|PROTOCOL_CHANGED)\b")
+"""Delta's names of conflicts, where one is the cause of another error, such as that of a stream."""
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 """How a URI begins: a file may have a colon in its name. ``file:///...`` says that the machines share this disk."""
@@ -71,13 +74,20 @@ def table_at(directory: str, name: str) -> str:
 
 def retried(action: Callable[[], T]) -> T:
     """Do what commits once, again if another commit to the table came between: nothing of it was committed then."""
-    for tried in range(1, _TRIES):
+    for tried in range(1, COMMIT_TRIES):
         try:
             return action()
-        except DeltaConcurrentModificationException as error:
+        except jvm.ERRORS as error:
+            if not is_conflict(error):
+                raise
             logger.info("another program has changed the table, try %d: %s", tried + 1, str(error).partition("\n")[0])
             time.sleep(min(5.0, 0.1 * 2**tried))
     return action()
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a commit to a Delta table failed because another one came first, such as an OPTIMIZE or ALTER TABLE."""
+    return isinstance(error, DeltaConcurrentModificationException) or bool(_CONFLICT.search(str(error)))
 
 
 class Steps:

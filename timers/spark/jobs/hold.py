@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.errors import SettingsError
@@ -18,7 +20,8 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import kafka
-from timers.spark.cold import CLUSTERED_BY, ColdTables, hold
+from timers.spark.cold import ColdTables, hold
+from timers.spark.storage import COMMIT_TRIES, is_conflict
 
 _OBSERVED, _FOREIGN = "hold", "foreign"
 """Names of what Spark counts in each micro-batch: records that are no cold requests."""
@@ -51,11 +54,36 @@ def run(
             "the engine on Spark) with TIMERS_HOT_HORIZON_S, which creates it"
         )
     tables.create(spark)
-    query = start(spark, settings, tables, every_s)
-    reported, total, seen = -1, 0, None
-    stop = stop or Event()
-    try:
-        ended = False
+    held = Held(say)
+    stop, failed = stop or Event(), 0
+    while not stop.is_set():
+        query, before = start(spark, settings, tables, every_s), held.total
+        try:
+            held.follow(query, topic, stop)
+            break
+        except StreamingQueryException as error:
+            failed = failed + 1 if held.total == before else 1
+            if not is_conflict(error) or failed == COMMIT_TRIES:
+                raise
+            say("hold: another program changed the table at the same moment; the micro-batch is repeated")
+        finally:
+            query.stop()
+    return held.total
+
+
+class Held:
+    """Says what the stream has held.
+
+    Attributes:
+        total: requests since the start of the job.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._reported, self.total = say, -1, 0
+
+    def follow(self, query: StreamingQuery, topic: str, stop: Event) -> None:
+        """Report each micro-batch until ``stop`` is set or the stream ends."""
+        ended, seen = False, None
         while not ended and not stop.is_set():
             ended = bool(query.awaitTermination(1))
             last = query.lastProgress
@@ -63,18 +91,18 @@ def run(
                 continue  # each use of recentProgress costs hundreds of calls into the JVM
             seen = last.timestamp
             for progress in query.recentProgress:
-                if progress.batchId > reported and progress.numInputRows:
-                    foreign = progress.observedMetrics[_OBSERVED][_FOREIGN]
-                    held = progress.numInputRows - foreign
-                    reported, total = progress.batchId, total + held
-                    rate = per_second(progress.processedRowsPerSecond)
-                    say(f"hold: {held:,} held, {rate}, {total:,} since the start")
-                    if foreign:
-                        what = counted(foreign, "record")
-                        say(f"hold: {what} of {topic} will not be promoted: the headers of a cold request are missing")
-    finally:
-        query.stop()
-    return total
+                if progress.batchId > self._reported and progress.numInputRows:
+                    self._report(progress, topic)
+
+    def _report(self, progress: StreamingQueryProgress, topic: str) -> None:
+        foreign = progress.observedMetrics[_OBSERVED][_FOREIGN]
+        held = progress.numInputRows - foreign
+        self._reported, self.total = progress.batchId, self.total + held
+        rate = per_second(progress.processedRowsPerSecond)
+        self._say(f"hold: {held:,} held, {rate}, {self.total:,} since the start")
+        if foreign:
+            what = counted(foreign, "record")
+            self._say(f"hold: {what} of {topic} will not be promoted: the headers of a cold request are missing")
 
 
 def start(spark: SparkSession, settings: Settings, tables: ColdTables, every_s: int | None) -> StreamingQuery:
@@ -89,8 +117,7 @@ def start(spark: SparkSession, settings: Settings, tables: ColdTables, every_s: 
     )
     held = hold(records, F.unix_millis(F.current_timestamp()))
     held = held.observe(_OBSERVED, F.count_if(F.col("source").isNull()).alias(_FOREIGN))
-    # A micro-batch writes one file, sorted: a search reads only the pages of the seconds that it needs.
-    held = held.repartition(1).sortWithinPartitions(CLUSTERED_BY)
+    held = held.repartition(1)  # a micro-batch writes one file
     writer = held.writeStream.queryName("timers-hold").format("delta").outputMode("append")
     writer = writer.option("checkpointLocation", tables.checkpoint)
     if every_s is None:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,10 +41,10 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.spark import cold, kafka
+from timers.spark import cold, jvm, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources
 from timers.spark.columns import header_text, headers_of, record_batch, schema
-from timers.spark.session import described
+from timers.spark.session import described, sentence_of
 from timers.spark.storage import BEGUN, DONE, Kept
 from timers.wire import headers as h
 from timers.wire import topics
@@ -95,12 +95,14 @@ def writer(
         sent: list[int] = []
         refused: dict[str, str] = {}
         port: KafkaPort | None = None
+        began_s = 0.0
         for batch in batches:
             for copies in groups(copies_of(batch), _size, MAX_COPIES, MAX_BYTES):
-                port = port or open_port()
+                if port is None:
+                    port, began_s = open_port(), monotonic()
                 for count in _write(port, copies, refused):
-                    time.sleep(count / rate_per_s)
                     sent.append(count)
+                    time.sleep(max(0.0, began_s + sum(sent) / rate_per_s - monotonic()))
         rows = [(sum(sent), len(sent), None, None), *((0, 0, source, why) for source, why in refused.items())]
         yield record_batch(rows, SENT)
 
@@ -141,14 +143,25 @@ def _size(copy: Record) -> int:
     return len(copy.key or b"") + len(copy.value or b"")
 
 
-CHUNK = 20_000
-"""Largest number of copies in one round."""
+CHUNK = 100_000
+"""Largest number of copies in one round. At 5,000 a second they take 20 s, beside some seconds for the search and four
+small commits; and the end of the job waits for the end of its round."""
 
 CHUNK_BYTES = 256 * 1024 * 1024
 """Limit of a round for the bytes of keys and values. A single larger request is a round of its own."""
 
 CARE_S = 6 * 3600
 """Time between two runs of the table maintenance."""
+
+RETRY_CARE_S = 3600
+"""Time after which it is tried again if it failed."""
+
+_UPKEEP = "upkeep"
+"""Spark's job group and pool of the table maintenance. With ``spark.scheduler.mode=FAIR`` a round gets half of the
+cores beside it, as soon as its tasks end."""
+
+_STOP_S = 30.0
+"""How long the end of the job waits for the end of the table maintenance."""
 
 RETIRE_AFTER_S = 2 * cold.DAY_S
 """The promoted timers of a day are deleted this long after its end."""
@@ -265,9 +278,8 @@ def run(
             f"promote: {logs.deleted:,} records are deleted in which copies of the previous run may have been; their "
             f"partitions ignore a second copy"
         )
-    total, care_at_s = 0, now_s()
-    refused: set[str] = set()
-    stop = stop or Event()
+    total, refused = 0, set[str]()
+    stop, upkeep = stop or Event(), Upkeep(spark, job.tables, logs, say)
     while not stop.is_set():
         second = now_s()
         with described(spark, f"timers promote: timers due by {second + job.lead_s}"):
@@ -289,27 +301,75 @@ def run(
             )
         if done.more:
             continue
-        if second >= care_at_s:
-            care_at_s = second + CARE_S
+        if upkeep.begins(second):
             refused.clear()  # the topic may take larger records now
-            with described(spark, "timers promote: maintain the tables"):
-                say(maintain(spark, job.tables, second, say))
-            doubtful = cold.unpromoted(spark, job.tables, second, ~logs.does_no_harm(second)).count()
-            if doubtful:
-                say(
-                    f"promote: {doubtful:,} overdue timers may have fired before: they were held late, or what was "
-                    "written back is deleted; they are not written back unless --overdue is given"
-                )
-            without_place = cold.unpromoted(spark, job.tables, second, ~cold.has_place(logs.ends())).count()
-            if without_place:
-                say(
-                    f"promote: {without_place:,} overdue timers are not written back: the topic or the partition of "
-                    "their request does not exist any more, or no setting names the topic"
-                )
         if every_s is None:
+            upkeep.wait()
             break
         stop.wait(every_s)
+    upkeep.stop()
     return total
+
+
+class Upkeep:
+    """Maintains the tables in a thread beside the rounds: it takes minutes, for which no timer should wait."""
+
+    def __init__(self, spark: SparkSession, tables: ColdTables, logs: Logs, say: Callable[[str], None]) -> None:
+        self._spark, self._tables, self._logs, self._say = spark, tables, logs, say
+        self._next_s = 0
+        self._thread: Thread | None = None
+        self._stopped = False
+        self._error: Exception | None = None
+
+    def begins(self, now_s: int) -> bool:
+        """Begin if it is time, and return whether it began."""
+        if now_s < self._next_s or (self._thread is not None and self._thread.is_alive()):
+            return False
+        self._next_s, self._error = now_s + CARE_S, None
+        self._thread = Thread(target=self._run, args=(now_s,), name="upkeep", daemon=True)
+        self._thread.start()
+        return True
+
+    def wait(self) -> None:
+        """Wait for its end, and raise its error."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Interrupt it. What it has not committed is done again by the next run."""
+        self._stopped, gives_up_s = True, monotonic() + _STOP_S
+        while self._thread is not None and self._thread.is_alive() and monotonic() < gives_up_s:
+            self._spark.sparkContext.cancelJobGroup(_UPKEEP)  # again: it ends no job that begins afterwards
+            self._thread.join(1)
+
+    def _run(self, now_s: int) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", _UPKEEP)
+        context.setJobGroup(_UPKEEP, "timers promote: maintain the tables", interruptOnCancel=True)
+        try:
+            self._say(maintain(self._spark, self._tables, now_s, self._say))
+            self._report(now_s)
+        except (*jvm.ERRORS, KafkaException, TimersError) as error:
+            self._error = error
+            if not self._stopped:
+                self._next_s = now_s + RETRY_CARE_S
+                self._say(f"promote: the tables are not maintained, and it is tried again later: {sentence_of(error)}")
+
+    def _report(self, now_s: int) -> None:
+        """Say which overdue timers are not written back, and why."""
+        logs, due = self._logs, partial(cold.unpromoted, self._spark, self._tables, now_s)
+        if doubtful := due(~logs.does_no_harm(now_s)).count():
+            self._say(
+                f"promote: {doubtful:,} overdue timers may have fired before: they were held late, or what was "
+                "written back is deleted; they are not written back unless --overdue is given"
+            )
+        if without_place := due(~cold.has_place(logs.ends())).count():
+            self._say(
+                f"promote: {without_place:,} overdue timers are not written back: the topic or the partition of "
+                "their request does not exist any more, or no setting names the topic"
+            )
 
 
 def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
+from tests.harness.constants import Constants
 from tests.harness.ids import Ids
 from tests.harness.postgres import PostgresServer, need_programs
 from tests.harness.process import Process, clean_environment, python
+from tests.harness.records import Record
 from tests.harness.waiting import due_in, wait_until
-from timers.client import SqlOutbox
-from timers.client.outbox import schema
+from timers.cli.broker import EmbeddedBroker
+from timers.client import AsyncSqlOutbox, SqlOutbox
+from timers.client.outbox import TABLE, schema
+from timers.outbox import relay as relays
+from timers.outbox.databases import Postgres, database
 
 pytestmark = pytest.mark.broker
 
@@ -58,11 +68,11 @@ class Shop:
 
 
 class Relay(Process):
-    """A process ``timers outbox run``."""
+    """A process ``timers outbox run``, or that of another module."""
 
-    def __init__(self, shop: Shop, ids: Ids, directory: Path, *options: str) -> None:
+    def __init__(self, shop: Shop, ids: Ids, directory: Path, module: str = "") -> None:
         directory.mkdir(exist_ok=True)
-        command = python("timers.cli.main", "outbox", "run", shop.url, *options)
+        command = python(module, shop.url) if module else python("timers.cli.main", "outbox", "run", shop.url)
         environment = clean_environment(**ids.system.environment)
         super().__init__("the relay", command, environment, directory, directory / "relay.log")
 
@@ -111,3 +121,194 @@ def test_each_committed_row_has_one_callback_and_no_other_one_has(shop: Shop, id
         wait_until(lambda: not shop.rows(), "all rows are deleted")
         relay.send(signal.SIGTERM)
         assert relay.exit_code() == 0
+
+
+# ---- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def relaying(shop: Shop, ids: Ids) -> Iterator[relays.Relay]:
+    """A relay in a thread of this process."""
+    stop = threading.Event()
+    relay = relays.Relay(database(shop.url, TABLE), ids.system.settings)
+    thread = threading.Thread(target=relay.run, args=[stop])
+    thread.start()
+    try:
+        yield relay
+    finally:
+        stop.set()
+        thread.join()
+
+
+def sent(shop: Shop) -> None:
+    wait_until(lambda: not shop.rows(), "all rows are deleted")
+
+
+def requests_of(ids: Ids) -> list[Record]:
+    return ids.system.reader(ids.topic).rest()
+
+
+def test_what_a_killed_relay_has_sent_is_not_set_again_after_it_has_fired(
+    shop: Shop, ids: Ids, tmp_path: Path, constants: Constants
+) -> None:
+    ids.system.worker().start().ready()
+    outbox = SqlOutbox()
+    with closing(shop.connect()) as connection:
+        free = outbox.schedule(connection, ids.target, "k", "no id", delay=2)
+        outbox.schedule(connection, ids.target, "k", "an id", delay=2, id="mine")
+        outbox.schedule(connection, ids.target, "k", "moved", at=due_in(900), id="other")
+        outbox.cancel(connection, "other")
+        connection.commit()
+    dying = Relay(shop, ids, tmp_path / "dying", module="tests.harness.dying_relay")
+    with running(dying):
+        assert dying.exit_code() == -signal.SIGKILL
+    records = ids.fired.take(2)
+    assert {record.text("timer-id") for record in records} == {free, "mine"}
+    assert all(row[2] is not None for row in shop.rows()), "each row is marked"
+    constants(relays, SETTLED_MS=0)
+    with relaying(shop, ids) as relay:
+        sent(shop)
+    assert (relay.counters.found, relay.counters.again) == (3, 1)
+    assert len(requests_of(ids)) == 5, "only the request with the condition was sent again"
+    told = [(each.id, each.verdict) for each in ids.told(3)]
+    assert sorted(told) == sorted([(free, "set"), ("other", "cancelled"), (free, "exists")])
+    ids.wait_past(due_in(1))
+    assert ids.fired.rest() == []
+
+
+def test_a_mark_that_the_log_does_not_reach_is_left_to_an_operator(
+    shop: Shop, ids: Ids, tmp_path: Path, constants: Constants
+) -> None:
+    outbox = SqlOutbox()
+    with closing(shop.connect()) as connection:
+        outbox.schedule(connection, ids.target, "k", "v", at=due_in(900), id="mine")
+        connection.commit()
+        with running(Relay(shop, ids, tmp_path / "dying", module="tests.harness.dying_relay")) as dying:
+            assert dying.exit_code() == -signal.SIGKILL
+        ids.system.cluster.delete_records(ids.topic, ids.system.cluster.ends(ids.topic))
+        constants(relays, SETTLED_MS=0)
+        outbox.schedule(connection, ids.target, "k", "v", at=due_in(900))
+        connection.commit()
+        with relaying(shop, ids) as relay:
+            wait_until(lambda: len(shop.rows()) == 1 and relay.counters.refused, "the other row is sent")
+    assert "does not reach back so far" in shop.rows()[0][3]
+
+
+def test_a_row_that_the_brokers_refuse_delays_no_other_one(shop: Shop, ids: Ids) -> None:
+    ids.system.configure(ids.topic, max_message_bytes="3000")
+    outbox = SqlOutbox()
+    with closing(shop.connect()) as connection:
+        for number in range(60):
+            size = 4000 if number == 30 else 100
+            outbox.schedule(connection, ids.target, f"{number}", b"x" * size, at=due_in(900))
+        connection.execute("INSERT INTO timer_outbox (aggregateid, payload) VALUES ('by hand', '')")
+        connection.commit()
+        with relaying(shop, ids) as relay:
+            wait_until(lambda: len(shop.rows()) == 2, "the others are sent")
+            assert (relay.counters.sent, relay.counters.refused) == (59, 2)
+            assert not relay.counters.error
+        by_hand, too_large = sorted(row[3] for row in shop.rows())
+        assert "needs timer_topic and payload" in by_hand
+        assert "is larger than the limit" in too_large
+        ids.system.configure(ids.topic, max_message_bytes="100000")
+        connection.execute("DELETE FROM timer_outbox WHERE aggregateid = 'by hand'")
+        connection.execute("UPDATE timer_outbox SET reason = NULL, sent_ms = NULL")
+        connection.commit()
+        with relaying(shop, ids):
+            sent(shop)
+    assert len(requests_of(ids)) == 60
+
+
+def test_a_transaction_that_commits_late_loses_no_row_and_delays_no_other_one(server: PostgresServer, ids: Ids) -> None:
+    shop, outbox = Shop(server.new_database()), SqlOutbox()
+    with relaying(shop, ids) as relay, closing(shop.connect()) as late, closing(shop.connect()) as other:
+        first = outbox.schedule(late, ids.target, "k", "v", at=due_in(900))
+        second = outbox.schedule(other, ids.target, "k", "v", at=due_in(900))
+        other.commit()
+        wait_until(lambda: relay.counters.sent == 1, "the row with the higher number is sent")
+        sent(shop)
+        late.commit()
+        wait_until(lambda: relay.counters.sent == 2, "the late one is sent")
+    assert [record.key for record in sorted(requests_of(ids), key=lambda each: each.append_ms)] == [
+        second.encode(),
+        first.encode(),
+    ]
+
+
+def test_a_second_relay_goes_on_where_the_first_one_has_ended(server: PostgresServer) -> None:
+    shop = Shop(server.new_database())
+    first, second = Postgres(shop.url, TABLE), Postgres(shop.url, "public.timer_outbox")
+    first.connect()
+    second.connect()
+    assert first.is_first()
+    assert not second.is_first(), "the same table by another name"
+    first.close()
+    wait_until(second.is_first, "the server has noticed the end of the session")
+    second.close()
+
+
+@pytest.mark.long
+def test_a_database_and_a_broker_that_are_killed_are_connected_again(
+    server: PostgresServer, own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    shop, outbox = Shop(server.new_database()), SqlOutbox()
+    ids = Ids(own_broker.start(), tmp_path)
+    try:
+        with relaying(shop, ids) as relay:
+            wait_until(lambda: relay.counters.is_first, "the relay sends")
+            server.kill()
+            wait_until(lambda: relay.counters.error, "the relay says so")
+            server.start()
+            with closing(shop.connect()) as connection:
+                outbox.schedule(connection, ids.target, "k", "v", at=due_in(900))
+                connection.commit()
+                sent(shop)
+                own_broker.kill()
+                outbox.schedule(connection, ids.target, "k", "v", at=due_in(900))
+                connection.commit()
+                wait_until(lambda: relay.counters.error, "the relay says so")
+                own_broker.start()
+                sent(shop)
+            wait_until(lambda: relay.counters.error is None, "all is well")
+        assert {record.key for record in requests_of(ids)} != set()
+    finally:
+        ids.system.close()
+
+
+# ---- connections of PostgreSQL --------------------------------------------------------------------------------------
+
+
+async def test_connections_of_programs_with_an_event_loop(server: PostgresServer) -> None:
+    shop, outbox = Shop(server.new_database()), AsyncSqlOutbox()
+    due_s = due_in(900)
+
+    async def write(connection: Any) -> str:
+        return await outbox.schedule(connection, "orders", None, b"\xff\x00", at=due_s, headers={"a": b"\xff"})
+
+    plain = await asyncpg.connect(shop.url)
+    async with plain.transaction():
+        ids = [await write(plain)]
+    with pytest.raises(ZeroDivisionError):
+        async with plain.transaction():
+            await write(plain)
+            _ = 1 / 0
+    await plain.close()
+    async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+        ids.append(await write(connection))
+    for driver in ("asyncpg", "psycopg"):
+        engine = create_async_engine(shop.url.replace("postgresql", f"postgresql+{driver}"))
+        async with AsyncSession(engine) as session, session.begin():
+            ids.append(await write(session))
+        await engine.dispose()
+    engine_of_threads = sqlalchemy.create_engine(shop.url.replace("postgresql", "postgresql+psycopg"))
+    with Session(engine_of_threads) as in_session, in_session.begin():
+        ids.append(SqlOutbox().schedule(in_session, "orders", None, b"\xff\x00", at=due_s, headers={"a": b"\xff"}))
+    engine_of_threads.dispose()
+    rows = Postgres(shop.url, TABLE)
+    rows.connect()
+    found = rows.waiting(10)
+    rows.close()
+    assert [row.id for row in found] == ids
+    assert {(row.payload, row.timer_key, row.timer_due, row.timer_if, row.headers) for row in found} == {
+        (b"\xff\x00", None, due_s, "absent", '[["a", {"base64": "/w=="}]]')
+    }

@@ -16,13 +16,12 @@ from itertools import chain
 from typing import TypeAlias
 
 from tests.simulation.queue_log import LANES, SimLog
-from timers.client.retry import ATTEMPT
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import MAX_BYTES, Commit, Partition, Saved, decode
 from timers.queue.port import Job
 from timers.queue.records import SENT, SIGNATURE, SOURCE, Kind
 from timers.wire import topics
-from timers.wire.headers import Header
+from timers.wire.headers import ATTEMPT, Header
 
 LOG = "simulate"
 RETURNS = ("returns", 0)

@@ -14,7 +14,6 @@ import pytest
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
 from timers.client import PartlyPublishedError
-from timers.client.retry import ATTEMPT
 from timers.errors import InvalidTimerError, PublishError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
@@ -36,7 +35,7 @@ from timers.queue.sending import Sender
 from timers.queue.transactions import due_key
 from timers.wire import dead_letter
 from timers.wire.formats import RequestRecord
-from timers.wire.headers import Header
+from timers.wire.headers import ATTEMPT, Header
 
 MAX_BYTES = 1_000_000
 Headers = list[tuple[str, bytes | None]]

@@ -72,7 +72,7 @@ LAST_S = 2**56 - 1
 """A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
-_REPEATING = struct.Struct(">Q8sq")
+_CHAIN = struct.Struct(">qQqQ8sq")
 _COUNT = struct.Struct(">QQQQ")
 ENTRY = struct.Struct(">qQq")
 """The last number is signed: records from before the topic had LogAppendTime may have no time, which is -1 ms."""
@@ -94,13 +94,13 @@ def journal_key(number: int) -> bytes:
 
 def pack_entry(entry: Entry) -> bytes:
     """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
-    head = ENTRY.pack(*version_of(entry))
     if not further_fields_of(entry):
-        return head
+        return ENTRY.pack(*version_of(entry))
     if (chain := chain_of(entry)) is not None:
-        _, _, _, version, digest, append_s = chain
-        return head + _REPEATING.pack(_DEFINITION + version, digest, append_s) + (b"" if repeating(entry) else b"\1")
-    message = message_of(entry)
+        due_s, offset, append_s, version, digest, begun_s = chain
+        packed = _CHAIN.pack(due_s, offset, append_s, _DEFINITION + version, digest, begun_s)
+        return packed if repeating(entry) else packed + b"\1"
+    head, message = ENTRY.pack(*version_of(entry)), message_of(entry)
     if message is None:
         return head + U64.pack(_REQUEST + request_of(entry))
     return b"".join((head, U64.pack(len(message[0])), *message))
@@ -108,16 +108,18 @@ def pack_entry(entry: Entry) -> bytes:
 
 def unpack_entry(value: bytes) -> Entry:
     """The entry of the index in a value."""
+    size = len(value)
+    if size >= _CHAIN.size:  # a timer that repeats is looked up each time it fires
+        due_s, offset, append_s, number, digest, begun_s = _CHAIN.unpack_from(value)
+        if _DEFINITION <= number < _REQUEST:
+            chain = due_s, offset, append_s, number - _DEFINITION, digest, begun_s
+            return chain if size == _CHAIN.size else (*chain, True)
     due_s, offset, append_s = ENTRY.unpack_from(value)
-    if len(value) == ENTRY.size:
+    if size == ENTRY.size:
         return due_s, offset, append_s
     (number,) = U64.unpack_from(value, ENTRY.size)
     if number >= _REQUEST:
         return due_s, offset, append_s, number - _REQUEST
-    if number >= _DEFINITION:
-        version, digest, begun_s = _REPEATING.unpack_from(value, ENTRY.size)
-        chain = due_s, offset, append_s, version - _DEFINITION, digest, begun_s
-        return chain if len(value) == ENTRY.size + _REPEATING.size else (*chain, True)
     start = ENTRY.size + U64.size
     end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]

@@ -35,6 +35,27 @@ def shown(span: ReadableSpan) -> dict[str, Any]:
     }
 
 
+def of_a_queue(topic: str, handled: list[str]) -> tuple[list[list[str]], trace.Span]:
+    """The contexts of a message of a queue whose handler fails twice, and the span in which it was sent."""
+    from timers.queue import Backoff, Message, Queue
+
+    of_queue: list[list[str]] = []
+
+    def handler(message: Message) -> None:
+        of_queue.append([value.decode() for name, value in message.headers if name == "traceparent" and value])
+        handled.append(named(trace.get_current_span().get_span_context()))
+        if len(of_queue) == 3:
+            queue.stop()
+        else:
+            raise ValueError("again")
+
+    with Queue(topic, backoff=Backoff(first_s=0, retries=5)) as queue:
+        with trace.get_tracer("chain").start_as_current_span("job") as job:
+            queue.send(b"job")
+        queue.run(handler)
+    return of_queue, job
+
+
 def main(target: str, *, instrumented: bool) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -48,7 +69,6 @@ def main(target: str, *, instrumented: bool) -> None:
     from timers.cli.main import main as command
     from timers.client import Backoff, TimersClient, callback_span
     from timers.kafka.records import headers_of
-    from timers.queue import Message, Queue
 
     received: list[list[str]] = []
     handled: list[str] = []
@@ -79,20 +99,7 @@ def main(target: str, *, instrumented: bool) -> None:
             handled.append(named(span.get_span_context()))
     consumer.close()
 
-    of_queue: list[list[str]] = []
-
-    def handler(message: Message) -> None:
-        of_queue.append([value.decode() for name, value in message.headers if name == "traceparent" and value])
-        handled.append(named(trace.get_current_span().get_span_context()))
-        if len(of_queue) == 3:
-            queue.stop()
-        else:
-            raise ValueError("again")
-
-    with Queue(f"{target}-queue", backoff=Backoff(first_s=0, retries=5)) as queue:
-        with tracer.start_as_current_span("job") as job:
-            queue.send(b"job")
-        queue.run(handler)
+    of_queue, job = of_a_queue(f"{target}-queue", handled)
     print(
         json.dumps(
             {

@@ -49,6 +49,7 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[Spans]:
     """Returns the spans of a test that have ended, in their order."""
     exporter.clear()
     tracing._is_on.cache_clear()
+    tracing._warned.clear()
     yield lambda: list(exporter.get_finished_spans())
     tracing._is_on.cache_clear()
 
@@ -82,8 +83,11 @@ def test_a_callback_is_the_root_of_a_new_trace_that_links_to_the_sender(spans: S
     with TRACER.start_as_current_span("order") as order:
         sim.schedule("orders", "o-1", b"unpaid", delay=900)
     (fired,) = sim.advance(900)
+    token = context.attach(baggage.set_baggage("tenant", "of another request"))
     with TRACER.start_as_current_span("consume"), callback_span(as_record(fired), group="billing") as span:
         assert trace.get_current_span() is span
+        assert baggage.get_all() == {}
+    context.detach(token)
     _, process, _ = spans()
     assert process.parent is None
     assert process.context.trace_id != order.get_span_context().trace_id
@@ -176,11 +180,14 @@ def test_a_retry_carries_the_newest_context_once(spans: Spans) -> None:
 
 
 def test_of_several_contexts_in_a_message_the_newest_one_is_kept() -> None:
-    kept: list[Header] = [("a", b"1"), ("tracestate", b"1"), ("traceparent", b"2"), ("a", b"2")]
-    headers: list[Header] = [("traceparent", b"1"), *kept]
-    assert renewed(headers) == kept
-    assert renewed(headers, [("baggage", b"3")]) == [*kept, ("baggage", b"3")]
-    assert renewed(headers, [("traceparent", b"3")]) == [("a", b"1"), ("a", b"2"), ("traceparent", b"3")]
+    first: list[Header] = [("traceparent", b"1"), ("a", b"1"), ("tracestate", b"1")]
+    others: list[Header] = [("a", b"1"), ("a", b"2")]
+    headers: list[Header] = [*first, ("Traceparent", b"2"), ("a", b"2"), ("baggage", b"2")]
+    assert renewed(headers) == [*others, ("traceparent", b"2"), ("baggage", b"2")], "no state of another trace"
+    assert renewed(first) == [("a", b"1"), ("traceparent", b"1"), ("tracestate", b"1")]
+    assert renewed([*headers, ("tracestate", b"2")])[-3:-1] == [("traceparent", b"2"), ("tracestate", b"2")]
+    assert renewed(headers, [("baggage", b"3")]) == [*others, ("traceparent", b"2"), ("baggage", b"3")]
+    assert renewed(headers, [("traceparent", b"3")]) == [*others, ("baggage", b"2"), ("traceparent", b"3")]
     assert renewed([("b3", b"1")], [("b3", b"2")]) == [("b3", b"2")]
 
 
@@ -189,7 +196,11 @@ def test_an_instrumented_producer_adds_no_second_context() -> None:
     headers = h.OneContext([("a", b"1"), ("traceparent", OTHER.encode())])
     for _ in range(2):  # it is called again if its queue is full
         setter.set(headers, "traceparent", OLDER)
+        setter.set(headers, "tracestate", "a=1")
         setter.set(headers, "baggage", "a=1")
+    definition = h.OneContext([("timer-trace-traceparent", OTHER.encode())])
+    setter.set(definition, "traceparent", OLDER)
+    assert len(definition) == 1
     assert headers == [("a", b"1"), ("traceparent", OTHER.encode()), ("baggage", b"a=1")]
 
 
@@ -225,12 +236,20 @@ def test_each_occurrence_links_to_the_definition_and_the_context_says_not_what_a
 
 def test_a_context_that_does_not_fit_into_a_repeating_timer_is_left_out() -> None:
     sim = SimTimers()
-    token = context.attach(baggage.set_baggage("much", "x" * 4000))
+    token = context.attach(baggage.set_baggage("user", "ada"))
     with TRACER.start_as_current_span("set") as span:
         sim.schedule("reports", None, b"", id="load", repeat=Repeat.every(60))
+        sim.schedule("reports", None, b"", id="full", repeat=Repeat.every(60), headers={"a": b"x" * 4000})
+        own = {"a": b"1", "traceparent": OTHER.encode(), "baggage": b"a=1"}
+        sim.schedule("reports", None, b"", id="own", repeat=Repeat.every(60), headers=own)
     context.detach(token)
-    (fired,) = sim.advance(60)
-    assert traced(fired.headers) == [("traceparent", parent_of(span).encode())]
+    load, full, mine = sim.advance(60)
+    assert traced(load.headers) == [("traceparent", parent_of(span).encode())], "baggage would stay for years"
+    assert traced(full.headers) == []
+    assert sorted(traced(mine.headers)) == [("baggage", b"a=1"), ("traceparent", OTHER.encode())]
+    sim.advance(10)
+    again = {**own, "traceparent": OLDER.encode()}
+    assert sim.update("own", "reports", None, b"", repeat=Repeat.every(60), headers=again).verdict == "unchanged"
 
 
 def test_nothing_happens_if_it_is_turned_off(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +291,7 @@ def test_a_failure_is_recorded_and_raised(spans: Spans) -> None:
         object(),
         SimpleNamespace(),
         SimpleNamespace(topic="t", headers=[("timer-due", b"9" * 40), ("timer-fired", b"x"), ("timer-id", b"\xff")]),
+        SimpleNamespace(topic="t", key=2**70, headers=[("baggage", b"x" * 10**6)]),
         SimpleNamespace(topic="t", headers=[("timer-due", None), ("traceparent", b"\xff"), ("retry-attempt", b"-1")]),
         SimpleNamespace(topic="t", headers={"traceparent": b"00-0-0-00", "timer-id": b"x" * 100_000}),
     ],
@@ -306,6 +326,10 @@ def test_an_error_of_opentelemetry_reaches_neither_sender_nor_receiver(
         assert span is None
     assert "a timer has no trace context, because OpenTelemetry failed: RuntimeError('no')" in caplog.text
     assert "a callback has no span" in caplog.text
+    caplog.clear()
+    with TRACER.start_as_current_span("order"):
+        sim.schedule("orders", None, b"", delay=1)
+    assert "no trace context" not in caplog.text, "it may come with each timer"
 
 
 def test_handlers_of_a_queue_have_spans_and_what_they_send_again_carries_theirs(spans: Spans) -> None:

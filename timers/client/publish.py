@@ -34,7 +34,7 @@ from timers.client.request import BytesLike, Encoder, TimerRequest, condition_he
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
 from timers.kafka.connection import partitions_of
 from timers.process.threads import tell_of_forks
-from timers.wire.headers import Header
+from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
 
 _COUNT_S = 5.0
@@ -225,9 +225,8 @@ class Publisher:
             if producer is None or self._closed.is_set():
                 raise PublishError(self._why_closed)
             try:
-                # The ignored type is that of a list that may get text, too. By position, because producers that
-                # OpenTelemetry instruments look for headers by their name, and would add a second trace context.
-                producer.produce(topic, value, key, partition, report, None, timestamp_ms, headers)  # type: ignore[arg-type]
+                own = None if headers is None else OneContext(headers)
+                producer.produce(topic, value, key, partition, report, None, timestamp_ms, own)
             except KafkaException as error:
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 
@@ -335,9 +334,10 @@ class Publisher:
                 sources.append(None)
                 report = partial(note, index, id)
             partition = self._partition(request[1]) if self._keep_order and not by_id else -1
+            own = None if headers is None else OneContext(headers)
             while True:
                 try:
-                    producer.produce(topic, value, key, partition, report, None, 0, headers)  # type: ignore[arg-type]
+                    producer.produce(topic, value, key, partition, report, None, 0, own)
                 except BufferError:
                     producer.poll(_FULL_QUEUE_WAIT_S)
                     stall.produced = index

@@ -191,11 +191,7 @@ class Encoder:
                 f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the "
                 "log: send a reference instead of the data"
             )
-        for name, value in names.with_context(sent, self._context())[len(sent) :]:
-            header_bytes += 2 * len(names.TIMER_TRACE + name) + len(value or b"")  # the callback's one, and this one
-            if header_bytes <= MAX_OTHER_BYTES:  # else the timer is set without it
-                sent.append((names.TIMER_TRACE + name, value))
-        return key, payload, sent
+        return key, payload, names.with_span_apart(sent, self._context(), MAX_OTHER_BYTES)
 
 
 def wrong_request(index: int, error: InvalidTimerError) -> str:

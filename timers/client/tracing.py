@@ -15,7 +15,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -32,6 +32,9 @@ _given: ContextVar[Sequence[Header]] = ContextVar("timers_trace", default=())
 
 _MOST_CHARACTERS = 300
 """Of an attribute: any sender of a record chooses its headers."""
+
+_MOST_BYTES = 8192
+"""Of a header: https://www.w3.org/TR/baggage/#limits."""
 
 _MOST_DIGITS = 14
 """Of a time in an attribute. A collector refuses all spans of a batch in which a number has more than 63 bits."""
@@ -84,15 +87,16 @@ _IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 _TRACEPARENT = re.compile(rf"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(-[!-~]{{1,200}})?")
 """https://www.w3.org/TR/trace-context/#traceparent-header. A later version may have more behind it."""
 
-_PRINTABLE = re.compile(r"[\t -~]{1,8192}")
-"""As much as W3C asks for: https://www.w3.org/TR/baggage/#limits."""
+_PRINTABLE = re.compile(r"[\t -~]{1,512}")
+"""So much of ``tracestate`` W3C asks to pass on. A small request for a thousand timers must not make a large batch."""
 
 
 def said(parts: Mapping[str, str]) -> list[Header]:
     """The headers for :func:`given` in what another process said, such as the headers of an HTTP request.
 
     Args:
-        parts: any names and values. What is not as W3C defines it is left out.
+        parts: any names and values, without line ends. What is not as W3C defines it, or longer than 512 characters, is
+            left out.
     """
     is_traced = _TRACEPARENT.fullmatch(parts.get(h.TRACEPARENT, "")) is not None
     names = (h.TRACEPARENT, h.TRACESTATE, h.BAGGAGE) if is_traced else (h.BAGGAGE,)
@@ -118,11 +122,17 @@ def _injected(context: Any) -> Sequence[Header]:
 
 @contextmanager
 def _quietly(effect: str) -> Iterator[None]:
-    """Log an error of OpenTelemetry, and of what it calls; raise none."""
+    """Log an error of OpenTelemetry, and of what it calls; raise none. The first one of an effect is a warning: it may
+    come with each timer."""
     try:
         yield
     except Exception as error:
-        _log.warning("%s, because OpenTelemetry failed: %r", effect, error)
+        level = logging.DEBUG if effect in _warned else logging.WARNING
+        _warned.add(effect)
+        _log.log(level, "%s, because OpenTelemetry failed: %r", effect, error)
+
+
+_warned: set[str] = set()
 
 
 @contextmanager
@@ -177,18 +187,20 @@ def fail(span: Any, error: BaseException) -> None:
 
 def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
     """A new span, which is current, and a function that ends it."""
-    from opentelemetry import context, propagate, trace
+    from opentelemetry import baggage, context, propagate, trace
+
+    from timers import __version__  # it is read when it is asked for
 
     message = getattr(message, "message", message)  # of Faust's event
     given = _part(message, "headers") or ()
     pairs = given.items() if isinstance(given, Mapping) else given
     headers = [(name, value) for name, value in pairs if isinstance(value, bytes)]
-    carrier = {name: value.decode(errors="replace") for name, value in headers}  # of a name that repeats, the last one
-    found = propagate.extract(carrier, context.Context())
+    found = propagate.extract(_carrier(headers, propagate.get_global_textmap().fields), context.Context())
     asked = trace.get_current_span(found).get_span_context()
-    around = context.Context({**context.get_current(), **found})
+    # Baggage of the loop that receives is that of another request.
+    around = context.Context({**baggage.clear(context.get_current()), **found})
     topic, attributes = _attributes(message, headers, group)
-    span = trace.get_tracer("timers").start_span(
+    span = trace.get_tracer("timers", __version__).start_span(
         f"process {topic}" if topic else "process",
         trace.set_span_in_context(trace.INVALID_SPAN, around),  # no child of what is current here
         trace.SpanKind.CONSUMER,
@@ -204,13 +216,20 @@ def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
     return span, close
 
 
+def _carrier(headers: Sequence[tuple[str, bytes]], fields: Collection[str]) -> dict[str, str]:
+    """What the propagator reads of headers; of a name that repeats, the last one. A sender may write anything there,
+    and propagators log what they cannot read."""
+    read = {name: value for name, value in headers if name in fields and name not in h.TRACE}
+    read |= {name: value for name, value in h.newest_context(headers) if value is not None}
+    return {name: value.decode(errors="replace") for name, value in read.items() if len(value) <= _MOST_BYTES}
+
+
 def _attributes(message: Any, headers: Sequence[tuple[str, bytes]], group: str) -> tuple[str, dict[str, Any]]:
     """The topic of a message, and the attributes of its span. What is not known is left out."""
     place = _part(message, "topic"), _part(message, "partition"), _part(message, "offset")
     if place[0] is None and (source := topics.parse_source(str(_part(message, "source")))):
         place = source
     topic, partition, offset = place
-    key = _part(message, "key")
     found: dict[str, Any] = {
         "messaging.system": "kafka",
         "messaging.operation.name": "process",
@@ -218,7 +237,7 @@ def _attributes(message: Any, headers: Sequence[tuple[str, bytes]], group: str) 
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": None if partition is None else str(partition),
         "messaging.kafka.offset": offset,
-        "messaging.kafka.message.key": _text(key) if isinstance(key, bytes) else key,
+        "messaging.kafka.message.key": _text(_part(message, "key")),
         "messaging.consumer.group.name": group or _part(message, "group"),
         **_of_timer(dict(headers), _part(message, "attempt")),
     }
@@ -252,5 +271,6 @@ def _time(digits: bytes | None) -> int | None:
     return h.number(digits) if digits is not None and len(digits) <= _MOST_DIGITS else None
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="backslashreplace")[:_MOST_CHARACTERS]
+def _text(value: object) -> str | None:
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    return None if text is None else str(text)[:_MOST_CHARACTERS]

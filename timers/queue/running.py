@@ -23,6 +23,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -485,8 +486,9 @@ class Child:
             self.end(kill=True)
             _log.warning("message %s: its lease is over, so its process was ended", message.source)
             return
-        *_, context = reply
-        handle(message, partial(self._settle, reply), lambda _: tracing.given(context))  # its process has the span
+        *_, trace = reply
+        # The span is in the handler's process. What is current here is no part of it.
+        Context().run(handle, message, partial(self._settle, reply), lambda _: tracing.given(trace))
 
     def _reply(self, message: Message) -> Any:
         """What the handler did; None if the delivery is over and the handler still runs."""

@@ -135,9 +135,13 @@ BAGGAGE = "baggage"
 TRACE = frozenset((TRACEPARENT, TRACESTATE, BAGGAGE))
 """Headers of W3C that name the context of a trace. Callbacks have them; the client writes them."""
 
+OF_SPAN = frozenset((TRACEPARENT, TRACESTATE))
+"""What belongs together: the state is that of the trace."""
+
 TIMER_TRACE = "timer-trace-"
-"""On a request for a timer that repeats: before the name of a header of a trace context, which its callbacks have. It
-does not say what the timer is: a request that differs in nothing else is ``unchanged``."""
+"""On a request for a timer that repeats: before ``traceparent`` and ``tracestate``, which its callbacks have. They do
+not say what the timer is: a request that differs in nothing else is ``unchanged``. There is no baggage, because it
+would stay for years, and what is ``unchanged`` cannot remove it."""
 
 SCHEMA_IDS = frozenset(("__key_schema_id", "__value_schema_id"))
 """Headers in which serializers of a schema registry say how they wrote key and value of the record."""
@@ -216,16 +220,36 @@ class OneContext(list[tuple[str, str | bytes | None]]):
     """
 
     def append(self, header: tuple[str, str | bytes | None]) -> None:
-        if header[0] not in TRACE or all(name != header[0] for name, _ in self):
+        name = header[0].lower()
+        there = {found.lower().removeprefix(TIMER_TRACE) for found, _ in self}
+        if name not in there and not (name in OF_SPAN and there & OF_SPAN):
             super().append(header)
 
 
 def with_context(headers: Sequence[Header], context: Sequence[Header]) -> list[Header]:
     """Return headers with those of a trace context, unless they name one of their own. Baggage is for itself."""
-    given = {name for name, _ in headers}
-    if given & {TRACEPARENT, TRACESTATE, *(name for name, _ in context if name != BAGGAGE)}:
+    given = {name.lower() for name, _ in headers}
+    if given & {*OF_SPAN, *(name for name, _ in context if name != BAGGAGE)}:
         given |= {name for name, _ in context if name != BAGGAGE}
     return [*headers, *(header for header in context if header[0] not in given)]
+
+
+def newest_context(headers: Sequence[Header]) -> list[Header]:
+    """Return the newest trace context of W3C among headers, with names in lower case.
+
+    A producer adds its context behind those that are there: ``traceparent`` and then ``tracestate``, or the other way
+    round. State counts if it can be of this ``traceparent`` only: other state would be a lie about the trace.
+    """
+    named = [(name.lower(), value) for name, value in headers]
+    parents = [place for place, (name, _) in enumerate(named) if name == TRACEPARENT]
+    found: list[Header] = []
+    if parents:
+        found.append(named[parents[-1]])
+        behind = [header for header in named[parents[-1] + 1 :] if header[0] == TRACESTATE]
+        if len(parents) == 1:
+            behind = [header for header in named if header[0] == TRACESTATE]
+        found += behind[-1:]
+    return found + [header for header in named if header[0] == BAGGAGE][-1:]
 
 
 def renewed(headers: Sequence[Header], context: Sequence[Header] = ()) -> list[Header]:
@@ -236,19 +260,25 @@ def renewed(headers: Sequence[Header], context: Sequence[Header] = ()) -> list[H
     """
     fresh = {name for name, _ in context}
     if fresh - {BAGGAGE}:
-        fresh |= {TRACEPARENT, TRACESTATE}
-    kept: list[Header] = []
-    seen, single = set(fresh), TRACE | fresh
-    for header in reversed(headers):
-        if header[0] in single:
-            if header[0] in seen:
-                continue
-            seen.add(header[0])
-        kept.append(header)
-    return [*reversed(kept), *context]
+        fresh |= OF_SPAN
+    kept = [header for header in headers if header[0].lower() not in TRACE | fresh]
+    return [*kept, *(header for header in newest_context(headers) if header[0] not in fresh), *context]
+
+
+def with_span_apart(headers: Sequence[Header], context: Sequence[Header], most_bytes: int) -> list[Header]:
+    """Return the headers of a request for a timer that repeats, with what :data:`TIMER_TRACE` says of a trace context:
+    their own one, or else the given one. What has no room in ``most_bytes`` of all names and values is left out."""
+    others = [header for header in headers if header[0].lower() not in OF_SPAN]
+    room = most_bytes - sum(len(name.encode()) + len(value or b"") for name, value in others)
+    for name, value in newest_context(headers if len(others) < len(headers) else context):
+        size = len(TIMER_TRACE + name) + len(value or b"")
+        if name in OF_SPAN and size <= room:
+            room -= size
+            others.append((TIMER_TRACE + name, value))
+    return others
 
 
 def traced(headers: Sequence[Header]) -> list[Header]:
     """Return the trace context in the headers of a request for a timer that repeats, as its callbacks have it."""
-    found = [(name.removeprefix(TIMER_TRACE), value) for name, value in headers if name.startswith(TIMER_TRACE)]
-    return [header for header in found if header[0] and not header[0].startswith(PREFIX)]
+    names = {TIMER_TRACE + name: name for name in OF_SPAN}
+    return [(names[name], value) for name, value in headers if name in names]

@@ -466,7 +466,7 @@ _OF_OCCURRENCES = frozenset(
 def definition_of(key: bytes, value: bytes, headers: list[h.Header]) -> tuple[bytes, bytes, list[h.Header]]:
     """Return the request that sets the timer of an occurrence again, from the record of the occurrence."""
     kept = (header for header in headers if header[0] not in _OF_OCCURRENCES)
-    return key, value, [(h.TIMER_TRACE + name if name in h.TRACE else name, content) for name, content in kept]
+    return key, value, [(h.TIMER_TRACE + name if name in h.OF_SPAN else name, content) for name, content in kept]
 
 
 def rebuild_occurrence(row: Row, due_s: int) -> tuple[bytes, bytes, list[h.Header]]:

@@ -85,6 +85,19 @@ def test_a_restart_goes_on_with_the_minutes_of_the_file(path: Path) -> None:
     assert later.points() == [], "older than a day"
 
 
+def test_a_worker_that_ends_writes_the_minute_that_is_not_over(path: Path) -> None:
+    worker = Worker(path)
+    assert worker.figures.end() is None, "there is nothing to write"
+    worker.step(14)
+    wait_until(lambda: lines_of(path)() == 1, "the minute is written")
+    writing = worker.figures.end()
+    assert writing is not None
+    writing.result(30)
+    again = Worker(path, worker.now_s + 30)
+    again.figures.load()
+    assert [(point["s"], point["counts"]["fired"]) for point in again.points()] == [(60, 120), (10, 20)]
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -123,7 +123,12 @@ class Doctor:
             yield Line("login", FAILED, str(error), "docs/security.md has the settings of each kind of login.")
             return
         except TimersError as error:
-            yield Line("brokers", FAILED, str(error), "Set TIMERS_BROKERS to a broker that this machine reaches.")
+            yield Line(
+                "brokers",
+                FAILED,
+                str(error),
+                "Name a broker that this machine reaches, by TIMERS_BROKERS or --bootstrap-server.",
+            )
             return
         self._cluster_id = str(found.cluster_id)
         yield Line("brokers", OK, f"{counted(len(found.brokers), 'broker')} of cluster {self._cluster_id}")

@@ -399,7 +399,8 @@ def _sentence(timer: Timer) -> str:
         parts.append(held_by(timer["held"]))
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
-        parts.append(f"key {one_line(callback_key_bytes(timer))}")
+        if key := callback_key_bytes(timer):
+            parts.append(f"key {one_line(key)}")
         parts.append(f"{timer['value_bytes']:,} bytes")
     if "error" in timer:
         parts.append(timer["error"])

@@ -259,8 +259,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/timer",
         "moveTimer",
-        "Change the due time of the timer with this id. Its other fields stay as they are. If another request changes "
-        "the timer at the same moment, this one changes nothing (problem `changed`).",
+        "Change the due time of the timer with this id. Its other fields stay as they are. A timer that repeats is "
+        "changed by PUT. If another request changes the timer at the same moment, this one changes nothing (problem "
+        "`changed`).",
         (
             Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
             Answer(

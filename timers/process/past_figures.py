@@ -4,8 +4,8 @@ Each point has what was counted in its time, and not totals: so they go on after
 workers can be added up. Its lags are a histogram, from which quantiles of all workers follow.
 
 The points of minutes are also in a file of the data directory, which the next start of the worker reads. A thread of
-its own appends a line each minute: if the disk stalls, this thread alone waits (ADR 26). A worker that ends loses the
-figures of its last minute, and one whose disk takes none those that it has not written.
+its own appends a line each minute: if the disk stalls, this thread alone waits (ADR 26). A worker that is killed
+loses the figures of its last minute, and one whose disk takes none those that it has not written.
 """
 
 from __future__ import annotations
@@ -125,6 +125,13 @@ class PastFigures:
             self._take_found()
             self._coarse.add(now_s, line := _line(minute))
             self._write(line)
+
+    def end(self) -> Future[None] | None:
+        """Write the minute that is not over. Returns the write; None if there is none."""
+        if self._minute is not None:
+            line, self._minute = _line(self._minute), None
+            self._write(line)
+        return self._writing
 
     def page(self, since_s: float, head: Mapping[str, Any]) -> bytes:
         """The points after a time as JSON, the oldest first: minutes, and then steps of 5 s.

@@ -134,6 +134,9 @@ STOP_TIMEOUT_S = 80.0
 """How long a worker that was told to end may take for all. A handover takes up to 30 s, and machines that close before
 and after it 20 s each. Kubernetes kills the worker after 90 s (``deploy/helm``)."""
 
+FIGURES_S = 1.0
+"""How long the end waits for a disk that takes the figures of the last minute."""
+
 END_TIMEOUT_S, CUT_OFF_S = 15.0, 0.5
 """How long Faust's clients may take to disconnect at the end, after all machines are closed, and if no broker can be
 reached. Then the worker tries for two seconds before: so it ends within five."""
@@ -392,6 +395,7 @@ class TimersApp(faust_internals.App):
         is_cut_off = False
         async with contextlib.AsyncExitStack() as stack:  # each step is made, even if one before it fails
             stack.push_async_callback(super().on_stop)
+            stack.push_async_callback(self._end_figures)
             stack.push_async_callback(self._query_pages.close)
             stack.callback(lambda: self._end_after_timeout(CUT_OFF_S if is_cut_off else END_TIMEOUT_S))
             if self._snapshot_taker is not None:  # the parts were made
@@ -406,6 +410,10 @@ class TimersApp(faust_internals.App):
                     await pool.settle()
                     await consumer.leave()
                     await pool.hand_over(consumer.has_others)
+
+    async def _end_figures(self) -> None:
+        if (figures := self.status.past_figures) is not None and (writing := figures.end()) is not None:
+            await asyncio.wait([asyncio.wrap_future(writing)], timeout=FIGURES_S)
 
     def _end_after_timeout(self, timeout_s: float, silent: str = "the brokers") -> None:
         """End the process after a time: Faust's clients wait forever for brokers that are down, and a machine for a

@@ -48,7 +48,9 @@ func receive(ctx context.Context, topic, group string) error {
 		if err := fetches.Err(); err != nil {
 			return err
 		}
-		fetches.EachRecord(handle)
+		fetches.EachRecord(func(r *kgo.Record) {
+			traced(ctx, r, func(context.Context) { handle(r) })
+		})
 		// After the work: a receiver that is killed before this gets the same callbacks again.
 		if err := client.CommitUncommittedOffsets(ctx); err != nil && ctx.Err() == nil {
 			return err

@@ -165,6 +165,7 @@ NOT_WALKED = {
     "spark promote": "as spark hold",
     "spark import": "it starts Spark, and prints numbers of rows; rows that are not valid are in its tables",
     "spark pending": "as spark hold",
+    "spark history": "as spark hold",
     "spark jars": "it downloads files, and reads no records",
 }
 """Command -> why it has no walk."""

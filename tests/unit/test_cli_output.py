@@ -498,7 +498,7 @@ def test_a_second_demo_in_a_project_says_that_one_runs(
     ("words", "expected"),
     [
         (["timers", "sche"], {"schedule"}),
-        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "pending", "promote", "jars"}),
+        (["timers", "spark", ""], {"engine", "audit", "history", "import", "hold", "pending", "promote", "jars"}),
         (["timers", "broker", "sta"], {"start", "status"}),
         (["timers", "schedule", "--from-"], {"--from-file"}),
         (["timers", "settings", "-o", "j"], {"json"}),

@@ -189,8 +189,6 @@ def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
     """A new span, which is current, and a function that ends it."""
     from opentelemetry import baggage, context, propagate, trace
 
-    from timers import __version__  # it is read when it is asked for
-
     message = getattr(message, "message", message)  # of Faust's event
     given = _part(message, "headers") or ()
     pairs = given.items() if isinstance(given, Mapping) else given
@@ -200,7 +198,7 @@ def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
     # Baggage of the loop that receives is that of another request.
     around = context.Context({**baggage.clear(context.get_current()), **found})
     topic, attributes = _attributes(message, headers, group)
-    span = trace.get_tracer("timers", __version__).start_span(
+    span = trace.get_tracer("timers", _version()).start_span(
         f"process {topic}" if topic else "process",
         trace.set_span_in_context(trace.INVALID_SPAN, around),  # no child of what is current here
         trace.SpanKind.CONSUMER,
@@ -214,6 +212,13 @@ def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
         span.end()
 
     return span, close
+
+
+@cache
+def _version() -> str:
+    from timers import __version__  # it is read from a file, in a millisecond
+
+    return __version__
 
 
 def _carrier(headers: Sequence[tuple[str, bytes]], fields: Collection[str]) -> dict[str, str]:

@@ -255,32 +255,12 @@ def kills(bench: Bench, orders: int, server: PostgresServer, broker: EmbeddedBro
     for each in services:
         each.start()
     done: Counter[str] = Counter()
-
-    def kill_postgres() -> None:
-        server.kill()
-        server.start()
-
-    def kill_broker() -> None:
-        broker.kill()
-        broker.start()
-
-    def again(process: Process) -> Callable[[], None]:
-        def kill() -> None:
-            if process.running:
-                process.kill()
-                process.start()
-
-        return kill
-
-    def kill_service() -> None:
-        again(chosen.choice(services))()
-
-    faults = {
-        "service": kill_service,
-        "relay": again(relay),
-        "database": kill_postgres,
-        "broker": kill_broker,
-        "worker": again(worker),
+    faults: dict[str, Callable[[], object]] = {
+        "service": lambda: _killed(chosen.choice(services)),
+        "relay": lambda: _killed(relay),
+        "database": lambda: [step() for step in (server.kill, server.start)],
+        "broker": lambda: [step() for step in (broker.kill, broker.start)],
+        "worker": lambda: _killed(worker),
     }
     weights = [4, 6, 2, 1, 1]
     while any(each.running for each in services):
@@ -312,6 +292,12 @@ def kills(bench: Bench, orders: int, server: PostgresServer, broker: EmbeddedBro
         "doubled": sum(count > 1 for count in fired.values()),
         "refused": bench.shop.asked("SELECT count(*) FROM timer_outbox WHERE reason IS NOT NULL")[0][0],
     }
+
+
+def _killed(process: Process) -> None:
+    if process.running:
+        process.kill()
+        process.start()
 
 
 PARTS: dict[str, Callable[[Bench, int], dict[str, Any]]] = {

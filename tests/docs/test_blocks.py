@@ -39,7 +39,7 @@ PROGRAMS = """
     $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go helm
     kafka-console-producer.sh kafka-configs.sh kafka-consumer-groups.sh kafka-delete-records.sh
     kafka-streams-application-reset.sh kcat kubectl mvn node npm openssl pip printf sed seq sleep spark-class
-    psql tail test
+    psql sqlite3 tail test
 """
 """Other first words of commands. ``$A`` is kafka-acls.sh on the page about security, which has a test of its own."""
 

@@ -149,6 +149,8 @@ WALKS: dict[str, Walks] = {
 """Command -> its calls, in this order: a later one may use what an earlier one has written."""
 
 NOT_WALKED = {
+    "outbox run": "it runs until a signal; its log quotes what rows hold: tests/unit/test_outbox_relay.py",
+    "outbox schema": "it reads no records",
     "worker": "it runs until a signal, and prints its log only: tests/unit/test_logs.py",
     "console": "as the worker; its pages: tests/unit/test_web_unsafe_text.py",
     "run": "it runs until a signal, and prints only callbacks of timers that it has set itself",

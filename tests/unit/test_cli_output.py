@@ -46,6 +46,7 @@ NO_DATA = {
     "worker": "runs Faust, whose log is not data: TIMERS_LOG_FORMAT=json",
     "spark engine": "as the worker",
     "queue run": "runs a handler, whose output is its own",
+    "outbox run": "runs until a signal, and prints its log only",
 }
 """Commands without data on stdout."""
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module, require
-from timers.cli.output import INTERRUPTED, metrics_options, say, say_metrics
-from timers.cli.reach import load_settings
+from timers.cli.output import INTERRUPTED, Output, metrics_options, output_option, say, say_metrics
 from timers.client.config import id_topic_of
 from timers.client.outbox import DIALECTS, TABLE
 from timers.client.outbox import schema as schema_of
+from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.logs import make_safe
 from timers.process.signals import on_signals
@@ -46,13 +46,15 @@ _table_option = click.option("--table", default=TABLE, show_default=True, help="
 @click.command()
 @click.option("--dialect", type=click.Choice(DIALECTS), required=True)
 @_table_option
-def schema(dialect: str, table: str) -> None:
+@output_option()
+def schema(dialect: str, table: str, output: Output) -> None:
     """Print the statements that make the table, for a migration.
 
     \b
       timers outbox schema --dialect postgresql | psql shop
     """
-    click.echo(schema_of(dialect, table), nl=False)
+    statements = schema_of(dialect, table)
+    output.show({"dialect": dialect, "table": table, "sql": statements}, *statements.splitlines())
 
 
 @click.command()
@@ -75,7 +77,7 @@ def run(ctx: click.Context, url: str, table: str, metrics_port: int | None, metr
     rows = database(url, table)
     if isinstance(rows, Postgres):
         require("outbox")
-    settings = load_settings()
+    settings = Settings.load()  # brokers that do not answer yet are waited for
     topic = id_topic_of(settings)
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
     make_safe(logging.root.handlers)

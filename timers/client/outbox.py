@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import uuid
@@ -27,7 +28,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from timers.client import tracing
 from timers.client.request import At, BytesLike, Encoder, HeadersLike, TimerRequest, id_key
-from timers.client.tokens import QUALIFIED
+from timers.client.tokens import PLACEHOLDERS, QUALIFIED
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, quoted
 from timers.errors import InvalidTimerError, SettingsError
@@ -50,6 +51,9 @@ COLUMNS = (
     "headers",
 )
 """The columns that a writer fills. ``docs/outbox.md`` says what they hold."""
+
+CHANNEL = "timers_outbox_"
+"""Of the notices of a commit in PostgreSQL, with the oid of the table behind it."""
 
 SCHEDULE, CANCEL = "schedule", "cancel"
 """What a row asks for, in its column ``type``."""
@@ -81,7 +85,7 @@ CREATE TABLE {table} (
 
 -- Wakes the relay when a transaction commits. Without it, the relay looks once a second.
 CREATE FUNCTION {table}_notify() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_notify('{table}', ''); RETURN NULL; END $$;
+    $$ BEGIN PERFORM pg_notify('{channel}' || TG_RELID, ''); RETURN NULL; END $$;
 CREATE TRIGGER {name}_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_notify();
 """
 
@@ -121,7 +125,7 @@ def schema(dialect: str, table: str = TABLE) -> str:
     """
     if dialect not in _SCHEMAS:
         raise SettingsError(f"dialect={quoted(dialect)} is not one of {', '.join(_SCHEMAS)}")
-    return _SCHEMAS[dialect].format(table=checked_table(table), name=table.rpartition(".")[2])
+    return _SCHEMAS[dialect].format(table=checked_table(table), name=table.rpartition(".")[2], channel=CHANNEL)
 
 
 def checked_table(table: str) -> str:
@@ -148,8 +152,8 @@ class _Outbox(ABC, Generic[_IdResult]):
     """Checks timers, and makes their rows."""
 
     def __init__(self, *, table: str = TABLE, paramstyle: str | None = None) -> None:
-        if paramstyle not in (None, *_PLACEHOLDERS):
-            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(_PLACEHOLDERS)}")
+        if paramstyle not in (None, *PLACEHOLDERS):
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(PLACEHOLDERS)}")
         self._table = checked_table(table)
         self._paramstyle = paramstyle
         settings = Settings.load(needs_brokers=False)
@@ -249,13 +253,20 @@ class SqlOutbox(_Outbox[str]):
 
     def _write(self, connection: Any, row: _Written) -> str:
         if _is_of(connection, "sqlalchemy"):
-            connection.execute(*_for_sqlalchemy(self._table, row.values))
-            return row.id
-        cursor = connection.cursor()
-        try:
-            cursor.execute(_insert(self._table, self._paramstyle or _paramstyle_of(connection)), row.values)
-        finally:
-            cursor.close()
+            result = connection.execute(*_for_sqlalchemy(self._table, row.values))
+        else:
+            _check_transaction(connection)
+            cursor = connection.cursor()
+            try:
+                statement = _insert(self._table, self._paramstyle or _paramstyle_of(connection))
+                result = cursor.execute(statement, row.values)
+            finally:
+                closed = cursor.close()
+                if inspect.iscoroutine(closed):
+                    closed.close()
+        if inspect.iscoroutine(result):
+            result.close()
+            raise SettingsError(f"{_kind(connection)} is a connection of a program with an event loop: AsyncSqlOutbox")
         return row.id
 
 
@@ -269,13 +280,12 @@ class AsyncSqlOutbox(_Outbox[Coroutine[Any, Any, str]]):
         if _is_of(connection, "sqlalchemy"):
             await connection.execute(*_for_sqlalchemy(self._table, row.values))
         elif _is_of(connection, "asyncpg"):
+            _check_transaction(connection)
             await connection.execute(_insert(self._table, "numbered"), *row.values)
         else:
+            _check_transaction(connection)
             await connection.execute(_insert(self._table, self._paramstyle or _paramstyle_of(connection)), row.values)
         return row.id
-
-
-_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
 @cache
@@ -287,7 +297,7 @@ def _insert(table: str, paramstyle: str) -> str:
     elif paramstyle == "named":
         params = [f":{name}" for name in COLUMNS]
     else:
-        params = [_PLACEHOLDERS[paramstyle]] * len(COLUMNS)
+        params = [PLACEHOLDERS[paramstyle]] * len(COLUMNS)
     return f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES ({', '.join(params)})"
 
 
@@ -314,17 +324,42 @@ def _paramstyle_of(connection: Any) -> str:
     """
     for root in _roots(connection):
         style = getattr(sys.modules.get(root), "paramstyle", "qmark" if root == "aiosqlite" else None)
-        if style in _PLACEHOLDERS:
+        if style in PLACEHOLDERS:
             return str(style)
     raise SettingsError(
-        f"the connection is of type {type(connection).__module__}.{type(connection).__name__}, whose placeholders are "
-        f"not known: give {' or '.join(_PLACEHOLDERS)} as paramstyle"
+        f"the connection is of type {_kind(connection)}, whose placeholders are not known: give "
+        f"{' or '.join(PLACEHOLDERS)} as paramstyle"
     )
 
 
 def is_of_callback(name: str) -> bool:
     """Whether a header of a request is one of the column ``headers``. The others of the engine have their columns."""
     return not name.startswith(PREFIX) or name.startswith(TIMER_TRACE)
+
+
+def _kind(connection: object) -> str:
+    return f"{type(connection).__module__}.{type(connection).__name__}"
+
+
+def _check_transaction(connection: Any) -> None:
+    """Check that a connection is in a transaction or begins one, as far as its driver says it.
+
+    Raises:
+        SettingsError: it commits each statement by itself: the timer would be set also if all else is rolled back.
+    """
+    if _is_of(connection, "asyncpg"):
+        is_alone = not connection.is_in_transaction()
+    elif _is_of(connection, "psycopg"):
+        is_alone = connection.autocommit and not connection.info.transaction_status
+    elif _is_of(connection, "sqlite3"):
+        is_alone = connection.isolation_level is None and not connection.in_transaction
+    else:
+        is_alone = False
+    if is_alone:
+        raise SettingsError(
+            "the connection commits each statement by itself: begin a transaction, so that the timer and your rows are "
+            "committed together"
+        )
 
 
 def _without_nul(name: str, text: Any) -> Any:

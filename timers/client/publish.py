@@ -183,6 +183,11 @@ class Publisher:
         return partition_of(key.encode() if isinstance(key, str) else bytes(key), self._partitions)
 
     @property
+    def partitions(self) -> int:
+        """Partitions that the topic had when this publisher was opened."""
+        return self._partitions
+
+    @property
     def closed(self) -> bool:
         return self._closed.is_set()
 

@@ -49,7 +49,7 @@ from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
 
 
@@ -68,9 +68,9 @@ class SqlTable:
                 raise SettingsError(
                     f"{argument}={quoted(name)} is not a plain SQL name: letters, digits and _, and no digit first"
                 )
-        if paramstyle not in _PLACEHOLDERS:
-            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(_PLACEHOLDERS)}")
-        self.param = _PLACEHOLDERS[paramstyle]
+        if paramstyle not in PLACEHOLDERS:
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(PLACEHOLDERS)}")
+        self.param = PLACEHOLDERS[paramstyle]
         self._connection = connection
         self._commit = commit
         self._create = ""

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timers.client.outbox import checked_table
+from timers.client.outbox import CHANNEL, checked_table
+from timers.core.operation import ABSENT
 from timers.core.printable import quoted
 from timers.errors import OutboxError, SettingsError
 from timers.outbox.rows import READ, Row
@@ -34,6 +35,9 @@ _SQLITE_LOOK_S = 0.02
 
 _BUSY_S = 10.0
 
+MOST_BYTES = 8_000_000
+"""So many bytes of payloads are read at a time, about."""
+
 
 class Database(Protocol):
     """A table of rows. Each call may raise :class:`~timers.errors.OutboxError`; then :meth:`connect` begins anew."""
@@ -47,15 +51,15 @@ class Database(Protocol):
     def is_first(self) -> bool:
         """Whether no other relay works on this table. If so, none does until :meth:`close`."""
 
-    def waiting(self, most: int) -> Sequence[Row]:
-        """The first rows without a reason, in the order of their numbers."""
+    table: str
 
-    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
-        """Note that they are sent now.
+    def waiting(self, above: int, most: int) -> Sequence[Row]:
+        """The first rows without a reason above a number, in the order of their numbers, of about
+        :data:`MOST_BYTES`."""
 
-        Args:
-            is_durable: whether the mark must survive a crash of the database.
-        """
+    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
+        """Note that they are sent now. A row with the condition ``absent`` keeps its first mark: from it on workers
+        may forget its timer."""
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows that were sent."""
@@ -82,7 +86,7 @@ def database(url: str, table: str) -> Database:
         return Sqlite(Path(path), table)
     if not url.startswith(("postgresql://", "postgres://")):
         raise SettingsError(
-            f"{quoted(url.partition('@')[2] or url):.100} is no database: give postgresql://user@host/name, or sqlite: "
+            f"{quoted(url.rpartition('@')[2]):.100} is no database: give postgresql://user@host/name, or sqlite: "
             "and the path of a file"
         )
     if ":" in url.partition("://")[2].rpartition("@")[0] or "password=" in url:
@@ -96,9 +100,20 @@ def database(url: str, table: str) -> Database:
 class _Statements:
     """The statements of both databases."""
 
-    def __init__(self, table: str, param: str, number_is_one_of: str) -> None:
-        self.waiting = f"SELECT {', '.join(READ)} FROM {table} WHERE reason IS NULL ORDER BY number LIMIT {param}"
-        self.mark = f"UPDATE {table} SET sent_ms = {param} WHERE {number_is_one_of}"
+    def __init__(self, table: str, param: str, number_is_one_of: str, payload_bytes: str) -> None:
+        # Only as many rows as fit into memory; a row that is larger alone.
+        first = f"SELECT * FROM {table} WHERE reason IS NULL AND number > {param} ORDER BY number LIMIT {param}"
+        size = f"coalesce({payload_bytes}, 0)"
+        before = f"sum({size}) OVER (ORDER BY number ROWS UNBOUNDED PRECEDING) - {size}"
+        columns = ", ".join(READ)
+        self.waiting = (
+            f"SELECT {columns} FROM (SELECT *, {before} AS bytes_before FROM ({first}) AS first) AS summed "
+            f"WHERE bytes_before < {MOST_BYTES} ORDER BY number"
+        )
+        self.mark = (
+            f"UPDATE {table} SET sent_ms = CASE WHEN timer_if = '{ABSENT}' THEN coalesce(sent_ms, {param}) "
+            f"ELSE {param} END WHERE {number_is_one_of}"
+        )
         self.delete = f"DELETE FROM {table} WHERE {number_is_one_of}"
         self.refuse = f"UPDATE {table} SET reason = {param} WHERE number = {param}"
         self.refused = f"SELECT count(*) FROM {table} WHERE reason IS NOT NULL"
@@ -108,8 +123,8 @@ class Postgres:
     """A table in PostgreSQL. Its trigger tells of each transaction that commits rows."""
 
     def __init__(self, url: str, table: str) -> None:
-        self._url, self._table = url, table
-        self._sql = _Statements(table, "%s", "number = ANY(%s)")
+        self._url, self.table = url, table
+        self._sql = _Statements(table, "%s", "number = ANY(%s)", "octet_length(payload)")
         self._connection: psycopg.Connection[Any] | None = None
 
     def connect(self) -> None:
@@ -121,6 +136,7 @@ class Postgres:
                 self._url,
                 autocommit=True,
                 application_name="timers-outbox",
+                target_session_attrs="read-write",  # of several hosts the one that is no standby
                 connect_timeout=5,
                 # A session whose client has vanished holds the lock until the server notices.
                 keepalives_idle=5,
@@ -133,9 +149,6 @@ class Postgres:
             self._execute("SET tcp_keepalives_count = 3")
             # Else the lock would be held, and no row sent, while a client of another program holds the table.
             self._execute("SET lock_timeout = '10s'")
-            # A deletion that a crash of the server takes back is repeated: the row is marked.
-            self._execute("SET synchronous_commit = off")
-            self._execute(f'LISTEN "{self._table}"')
         except psycopg.Error as error:
             raise OutboxError(f"the database cannot be reached: {_sentence(error)}") from error
 
@@ -146,23 +159,27 @@ class Postgres:
             self._connection = None
 
     def is_first(self) -> bool:
-        found = self._execute(f"SELECT pg_try_advisory_lock({_LOCK} + to_regclass('{self._table}')::oid::bigint)")
-        if found[0][0] is None:
-            raise OutboxError(_no_table(self._table, "postgresql"))
-        return bool(found[0][0])
+        ((oid, is_first),) = self._execute(
+            f"SELECT oid, pg_try_advisory_lock({_LOCK} + oid) "
+            f"FROM (SELECT to_regclass('{self.table}')::oid::bigint AS oid) AS asked"
+        )
+        if oid is None:
+            raise OutboxError(_no_table(self.table, "postgresql"))
+        if is_first:
+            self._execute(f'LISTEN "{CHANNEL}{oid}"')
+        return bool(is_first)
 
-    def waiting(self, most: int) -> Sequence[Row]:
-        return [Row(*row) for row in self._execute(self._sql.waiting, most)]
+    def waiting(self, above: int, most: int) -> Sequence[Row]:
+        return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
-        if is_durable:
-            self._execute("SET synchronous_commit = on")
-        self._execute(self._sql.mark, now_ms, [*numbers])
-        if is_durable:
-            self._execute("SET synchronous_commit = off")
+    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
+        self._execute(self._sql.mark, now_ms, now_ms, [*numbers])
 
     def delete(self, numbers: Sequence[int]) -> None:
-        self._execute(self._sql.delete, [*numbers])
+        # A deletion that a crash of the server takes back is repeated: the row is marked. So it need not wait.
+        listed = ",".join(str(int(number)) for number in numbers)
+        delete = self._sql.delete.replace("%s", f"'{{{listed}}}'")
+        self._execute(f"BEGIN; SET LOCAL synchronous_commit = off; {delete}; COMMIT")
 
     def refuse(self, number: int, reason: str) -> None:
         self._execute(self._sql.refuse, reason.replace("\0", ""), number)
@@ -190,7 +207,7 @@ class Postgres:
             cursor = self._open().execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
         except psycopg.errors.UndefinedTable:
-            raise OutboxError(_no_table(self._table, "postgresql")) from None
+            raise OutboxError(_no_table(self.table, "postgresql")) from None
         except psycopg.Error as error:
             raise OutboxError(f"the database refuses a statement: {_sentence(error)}") from error
 
@@ -199,8 +216,10 @@ class Sqlite:
     """A table in a file of SQLite. The file that a relay locks is beside it."""
 
     def __init__(self, path: Path, table: str) -> None:
-        self.path, self._table = path, table
-        self._sql = _Statements(table, "?", "number IN (SELECT value FROM json_each(?))")
+        self.path, self.table = path, table
+        self._sql = _Statements(
+            table, "?", "number IN (SELECT value FROM json_each(?))", "length(CAST(payload AS blob))"
+        )
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._seen: tuple[object, ...] = ()
@@ -213,6 +232,8 @@ class Sqlite:
             self._connection = sqlite3.connect(
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
+            # A text that is not UTF-8 makes one row wrong, and not the reading of all.
+            self._connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         except sqlite3.Error as error:
             raise OutboxError(f"the database cannot be opened: {error}") from error
 
@@ -236,12 +257,12 @@ class Sqlite:
             self._lock = lock
         return True
 
-    def waiting(self, most: int) -> Sequence[Row]:
+    def waiting(self, above: int, most: int) -> Sequence[Row]:
         self._seen = self._files()
-        return [Row(*row) for row in self._execute(self._sql.waiting, most)]
+        return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int, *, is_durable: bool = True) -> None:
-        self._execute(self._sql.mark, now_ms, str([*numbers]))
+    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
+        self._execute(self._sql.mark, now_ms, now_ms, str([*numbers]))
 
     def delete(self, numbers: Sequence[int]) -> None:
         self._execute(self._sql.delete, str([*numbers]))
@@ -272,7 +293,7 @@ class Sqlite:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             if "no such table" in str(error):
-                raise OutboxError(_no_table(self._table, "sqlite")) from None
+                raise OutboxError(_no_table(self.table, "sqlite")) from None
             raise OutboxError(f"the database refuses a statement: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """The relay: sends the rows of an outbox as requests for timers, and deletes them.
 
-One look at the table is: read the first rows, mark them as begun, send their requests, wait for all acknowledgements,
-delete them. What happens to a row:
+One look at the table is: read the first rows, mark them as begun, send their requests, wait for the acknowledgements,
+delete them. Of the rows of one timer a look sends the first only. What happens to a row:
 
 =================================  ==========================================================================
 its request                        the row
@@ -10,22 +10,29 @@ is acknowledged                    is deleted
 would become a dead letter         stays with the reason, and is not read again
 is refused by the brokers          is sent once more, alone, because brokers refuse a batch as a whole. If it is
                                    refused again, it stays with the reason
-has no answer                      stays marked, as after the end of a relay, and waits. Others go on
+has no answer                      stays marked. Its partition rests: others go on, and one row tries it from time
+                                   to time
 =================================  ==========================================================================
 
 A marked row may have been sent. If its request has ``timer-if: absent``, a second one changes nothing until
-``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after a long
-time, the log is asked (:mod:`timers.outbox.sent`), when the producer that may have had it has given up. Rows of
-the same timer wait for it. If the log does not reach back so far, the row stays with a reason: an operator decides.
+``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after half of
+this time, the log is asked (:mod:`timers.outbox.sent`), :data:`SETTLED_S` after this relay has first seen the mark: a
+relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after :data:`SEND_S`. Rows of the
+same timer wait for it. If the log does not reach back so far, the row stays with a reason: an operator decides.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import Publisher
@@ -35,6 +42,7 @@ from timers.outbox.databases import Database
 from timers.outbox.rows import Request, Row, request_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.wire.key_partition import partition_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +55,18 @@ COUNT_EVERY_S = 60.0
 SEND_S = 10.0
 """A request that has no answer after this time was not sent, or never will be: the producer gives up."""
 
-SETTLED_MS = int(2 * SEND_S * 1000)
-"""So long after its mark a row is looked for in the log."""
+SETTLED_S = 2 * SEND_S
+"""So long after its mark was seen, a row is looked for in the log."""
 
 RETRY_S = 1.0
 """Pause after an error of the database or the brokers."""
 
-_MOST_ROWS, _FEWEST_ROWS = 2000, 50
-_LOOK_BYTES = 8_000_000
-"""So many bytes of payloads are read at a time, about."""
+_PATIENCE_S = 1.0
+"""A partition without an answer after this time rests."""
+
+_MOST_ROWS = 2000
+_MOST_ALONE = 50
+"""Rows that a look sends alone."""
 
 _SHOWN = 300
 """Characters of a reason."""
@@ -81,25 +92,13 @@ class Counters:
     """Why it does not work now."""
 
 
-@dataclass
-class _Batch:
-    """Requests that are sent, and their answers."""
+class _InFlight(NamedTuple):
+    """A request that was given to the producer."""
 
-    count: int
-    answers: list[tuple[Row, str | TimersError]] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def taker(self, row: Row) -> Callable[[str | TimersError], None]:
-        """A function that takes the answer for a row."""
-
-        def take(answer: str | TimersError) -> None:
-            with self.lock:
-                self.answers.append((row, answer))
-                if len(self.answers) == self.count:
-                    self.done.set()
-
-        return take
+    row: Row
+    request: Request
+    partition: int
+    is_alone: bool
 
 
 class Relay:
@@ -111,15 +110,30 @@ class Relay:
 
     def __init__(self, rows: Database, settings: Settings, clock: Clock | None = None) -> None:
         self.counters = Counters()
+        self.table = rows.table
         self._rows = rows
         self._settings = settings
         self._kafka = replace(Connection.of(settings).for_ids(), timeout_s=SEND_S)
         self._clock = clock or Clock()
         self._publisher: Publisher | None = None
-        self._limit = _MOST_ROWS
+        self._has_failed = False
+        """Whether the producer is to be made anew."""
         self._count_at = 0.0
+        self._answers: SimpleQueue[tuple[_InFlight, str | TimersError]] = SimpleQueue()
+        self._in_flight: dict[int, _InFlight] = {}
+        """By the number of the row."""
+        self._taken: list[int] = []
+        """Numbers of rows that are not deleted yet."""
+        self._alone: deque[_InFlight] = deque()
+        """Refused in a batch: they are sent alone."""
         self._resting: dict[int, float] = {}
-        """Number of a row without an answer -> until when it waits, by the monotonic clock."""
+        """Partition -> until when it rests, by the monotonic clock; infinite: until an answer."""
+        self._doubtful: set[int] = set()
+        """Partitions that get one row until it is taken."""
+        self._floor, self._floor_until = 0, 0.0
+        """While a partition rests, rows up to this number are passed over, until then."""
+        self._seen: dict[int, float] = {}
+        """Number of a marked row whose request is not harmless twice -> when it was first seen."""
 
     def run(self, stop: threading.Event) -> None:
         """Send rows until ``stop`` is set. Errors of the database and the brokers are logged, and it goes on."""
@@ -132,172 +146,228 @@ class Relay:
                         is_connected = True
                     self._work(stop)
                 except TimersError as error:
-                    if self.counters.error is None or isinstance(error, OutboxError):
-                        logger.warning("nothing is sent now: %s", error)
-                    self.counters.error = str(error)
-                    is_connected = is_connected and not isinstance(error, OutboxError)
-                    self.counters.is_first = self.counters.is_first and is_connected
-                    self._close_publisher()
+                    self._note(error)
+                    if isinstance(error, OutboxError):
+                        is_connected = self.counters.is_first = False
+                        self.counters.oldest_ms = None
+                        self._seen.clear()
+                        self._alone.clear()  # another relay may deal with them now
                     stop.wait(RETRY_S)
         finally:
             self._rows.close()
-            self._close_publisher()
+            if self._publisher is not None:
+                self._publisher.close()
 
     def _work(self, stop: threading.Event) -> None:
         """Look at the table, or wait for the end of another relay."""
         if not self.counters.is_first:
-            self.counters.is_first = self._rows.is_first()
-            if not self.counters.is_first:
-                self._recovered()
+            if not self._rows.is_first():
+                self.counters.error, self.counters.refused = None, 0
                 stop.wait(POLL_S)
                 return
             self._opened()  # so that the first row does not wait for it
+            self.counters.is_first = True
             logger.info("this relay sends the rows")
         if time.monotonic() >= self._count_at:
             self.counters.refused = self._rows.refused()
             self._count_at = time.monotonic() + COUNT_EVERY_S
         is_idle = not self.look()
-        self._recovered()
+        if not self._resting:
+            self.counters.error = None
         if is_idle:
             self._rows.wait(POLL_S)
 
-    def _recovered(self) -> None:
-        if not self._resting:
-            self.counters.error = None
-
     def look(self) -> bool:
-        """Send the rows that are there. Returns whether it has dealt with any.
+        """Send rows that are there. Returns whether there may be more.
 
         Raises:
             OutboxError: the database cannot be reached.
             TimersError: no broker answers.
         """
-        rows = self._rows.waiting(self._limit + len(self._resting))
-        self.counters.oldest_ms = min((row.created_ms for row in rows), default=None)
-        payload_bytes = sum(len(row.payload or b"") for row in rows)
-        limit = self._limit * 2 if payload_bytes < _LOOK_BYTES else self._limit // 4
-        self._limit = min(_MOST_ROWS, max(_FEWEST_ROWS, limit))
+        self._take_answers()
+        self._delete_taken()
+        publisher = self._opened()
+        for _ in range(min(_MOST_ALONE, len(self._alone))):
+            self._submit(publisher, [self._alone.popleft()])
+            self._await_answers()
         now = time.monotonic()
-        self._resting = {number: until for number, until in self._resting.items() if until > now}
-        waits = {row.aggregateid for row in rows if row.number in self._resting}
-        marked = [row for row in rows if row.sent_ms is not None and row.aggregateid not in waits]
-        again = self._settle(marked, waits) if marked else []
-        new = [row for row in rows if row.sent_ms is None]
-        chosen = sorted((row for row in (*new, *again) if row.aggregateid not in waits), key=lambda row: row.number)
-        self.counters.again += len(chosen) - len(new)
-        self._send(chosen)
-        return bool(chosen)
+        if not self._resting or now >= self._floor_until:
+            self._floor, self._floor_until = 0, now + SEND_S
+        rows = self._rows.waiting(self._floor, _MOST_ROWS)
+        if not self._floor:
+            self.counters.oldest_ms = min((row.created_ms for row in rows), default=None)
+        if not (rows or self._floor or self._in_flight):
+            self._resting.clear()
+            self._doubtful.clear()
+        is_full = len(rows) == _MOST_ROWS
+        if is_full and self._resting:
+            self._floor = rows[-1].number
+        chosen = self._checked(self._chosen(rows, publisher.partitions))
+        if chosen:
+            self._mark_and_submit(publisher, chosen)
+            self._await_answers()
+        return bool(chosen or self._alone) or (is_full and bool(self._floor))
 
-    def _settle(self, marked: Sequence[Row], waits: set[str]) -> list[Row]:
-        """Deal with rows that a relay has begun to send. Returns those that are sent again.
+    def _chosen(self, rows: Sequence[Row], partitions: int) -> list[tuple[Row, int]]:
+        """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
+        now = time.monotonic()
+        busy = {each.row.aggregateid for each in (*self._in_flight.values(), *self._alone)}
+        known = self._in_flight.keys() | {each.row.number for each in self._alone} | {*self._taken}
+        marked = [row for row in rows if row.sent_ms is not None and row.number not in known]
+        may_be_sent = self._settled(marked, busy) if marked else set()
+        tried: set[int] = set()
+        chosen: list[tuple[Row, int]] = []
+        for row in rows:
+            if row.number in known or row.aggregateid in busy:
+                continue
+            busy.add(row.aggregateid)
+            if row.sent_ms is not None and row.number not in may_be_sent:
+                continue
+            partition = partition_of(row.key, partitions)
+            if self._resting.get(partition, 0.0) > now or partition in tried:
+                continue
+            if partition in self._doubtful:
+                tried.add(partition)
+            chosen.append((row, partition))
+            self.counters.again += row.sent_ms is not None
+        return chosen
 
-        Args:
-            waits: gets the timers whose rows wait.
-        """
-        now_ms = self._now_ms()
-        ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked}
+    def _settled(self, marked: Sequence[Row], busy: set[str]) -> set[int]:
+        """Deal with rows that a relay has begun to send. Returns the numbers of those that may be sent again."""
+        now_ms, now = self._now_ms(), self._clock.boot_s()
         safe_ms = self._settings.verdict_retention_s * 500  # half of it: clocks and workers may be behind
-        again = [row for row in marked if row.is_harmless_twice and ages_ms[row.number] < safe_ms]
-        doubtful = [row for row in marked if not (row.is_harmless_twice and ages_ms[row.number] < safe_ms)]
-        waits |= {row.aggregateid for row in doubtful if ages_ms[row.number] < SETTLED_MS}
-        asked = [row for row in doubtful if row.aggregateid not in waits]
+        again = {row.number for row in marked if row.is_harmless_twice and now_ms - (row.sent_ms or 0) < safe_ms}
+        doubtful = [row for row in marked if row.number not in again]
+        self._seen = {row.number: self._seen.get(row.number, now) for row in doubtful}
+        waits = {row.aggregateid for row in doubtful if now - self._seen[row.number] < SETTLED_S}
+        asked = [row for row in doubtful if row.aggregateid not in waits | busy]
         if not asked:
             return again
         try:
             found = sent.find(self._settings, asked, now_ms)
-        except TimersError as error:  # one partition may have no leader: others go on
-            self._rest([row.number for row in asked], error)
-            waits |= {row.aggregateid for row in asked}
+        except TimersError as error:
+            self._note(error)
+            self._seen |= {row.number: now for row in asked}
             return again
-        self._rows.delete([row.number for row in asked if row.id in found.sent])
-        self.counters.found += len(found.sent)
+        gone = [row.number for row in asked if row.id in found.sent]
+        if gone:
+            self._rows.delete(gone)
+        self.counters.found += len(gone)
         for row in asked:
             if row.id in found.unknown:
                 self._refuse(row, _UNKNOWN)
-        return again + [row for row in asked if row.id not in found.sent | found.unknown]
+        left = found.sent | found.unknown | found.unread
+        return again | {row.number for row in asked if row.id not in left}
 
-    def _rest(self, numbers: Sequence[int], error: TimersError) -> None:
-        """Let rows wait for a time."""
-        self._resting |= dict.fromkeys(numbers, time.monotonic() + SEND_S)
-        if self.counters.error is None:
-            logger.warning("%d rows wait: %s", len(numbers), error)
-        self.counters.error = str(error)
-
-    def _send(self, rows: Sequence[Row]) -> None:
-        """Send rows, and delete those that were taken."""
-        checked = self._checked(rows)
-        if not checked:
-            return
-        publisher = self._opened()
-        is_durable = not all(row.is_harmless_twice for row, _ in checked)
-        self._rows.mark([row.number for row, _ in checked], self._now_ms(), is_durable=is_durable)
-        refused = self._sent(publisher, checked)
-        for row, request, error in refused:
-            alone = self._sent(publisher, [(row, request)]) if len(checked) > 1 else [(row, request, error)]
-            for _, _, reason in alone:
-                self._refuse(row, str(reason))
-
-    def _checked(self, rows: Sequence[Row]) -> list[tuple[Row, Request]]:
+    def _checked(self, chosen: Sequence[tuple[Row, int]]) -> list[_InFlight]:
         """The rows that are requests. The others get a reason."""
         checked = []
-        for row in rows:
+        for row, partition in chosen:
             try:
-                checked.append((row, request_of(row, self._now_ms(), self._settings.max_request_bytes)))
-            except InvalidTimerError as error:
-                self._refuse(row, str(error))
+                request = request_of(row, self._now_ms(), self._settings.max_request_bytes)
+            except Exception as error:  # any program may write any row: none may stop the others
+                is_known = isinstance(error, InvalidTimerError)
+                self._refuse(row, str(error) if is_known else f"it cannot be read: {error!r}")
+            else:
+                checked.append(_InFlight(row, request, partition, is_alone=False))
         return checked
 
-    def _sent(
-        self, publisher: Publisher, checked: Sequence[tuple[Row, Request]]
-    ) -> list[tuple[Row, Request, TimersError]]:
-        """Send requests, wait for all answers, and delete the rows of those that were taken. Returns the refused ones.
+    # ---- sending ----------------------------------------------------------------------------------------------------
 
-        Raises:
-            TimersError: none has an answer.
-        """
-        batch = _Batch(len(checked))
-        requests = {row.number: request for row, request in checked}
-        for row, request in checked:
+    def _mark_and_submit(self, publisher: Publisher, chosen: Sequence[_InFlight]) -> None:
+        """Mark rows, and give their requests to the producer. After a pause of this process no more are given: another
+        relay may have taken their marks for those of a relay that has ended."""
+        marked_at = self._clock.boot_s()
+        self._rows.mark([each.row.number for each in chosen], self._now_ms())
+        for each in chosen:
+            if self._clock.boot_s() - marked_at > SEND_S / 2:
+                logger.warning("this process was paused: what it had marked is sent later")
+                return
+            self._submit(publisher, [each])
+
+    def _submit(self, publisher: Publisher, requests: Sequence[_InFlight]) -> None:
+        for each in requests:
+            request = each.request
+            answer = partial(self._answer, each)
+            self._in_flight[each.row.number] = each
             try:
                 publisher.submit_record(
-                    self._kafka.request_topic, request.key, request.value, request.headers, batch.taker(row)
+                    self._kafka.request_topic, request.key, request.value, request.headers, answer, each.partition
                 )
-            except (BufferError, TimersError) as error:
-                known = error if isinstance(error, TimersError) else TimersError("the producer's queue is full")
-                batch.taker(row)(known)
-        batch.done.wait(SEND_S + RETRY_S)
-        with batch.lock:
-            answers = [*batch.answers]
-        taken = [row.number for row, answer in answers if isinstance(answer, str)]
-        self._rows.delete(taken)
-        self.counters.sent += len(taken)
-        failed = [(row, requests[row.number], answer) for row, answer in answers if isinstance(answer, TimersError)]
-        refused = [each for each in failed if isinstance(each[2], InvalidTimerError)]
-        done = {*taken, *(row.number for row, _, _ in refused)}
-        open_rows = [row.number for row, _ in checked if row.number not in done]
-        if open_rows:
-            others = (error for _, _, error in failed if not isinstance(error, InvalidTimerError))
-            cause = next(others, None) or self._kafka.unreachable_error()
-            self._rest(open_rows, cause)
-            if not taken:
-                raise cause
-        return refused
+            except BufferError:
+                answer(TimersError("the producer's queue is full"))
+            except TimersError as error:
+                answer(error)
+
+    def _answer(self, each: _InFlight, answer: str | TimersError) -> None:
+        """Take an answer; called by the publisher's thread."""
+        self._answers.put((each, answer))
+
+    def _await_answers(self) -> None:
+        """Wait for the answers of partitions that do not rest. Those without an answer in time rest."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while late := {each.partition for each in self._in_flight.values()} - self._resting.keys():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._note(TimersError(f"no answer yet from partitions {', '.join(map(str, sorted(late)))}"))
+                self._resting |= dict.fromkeys(late, math.inf)
+            else:
+                self._take_answers(left_s)
+        self._delete_taken()
+
+    def _take_answers(self, timeout_s: float = 0.0) -> None:
+        """Take the answers that are there, and wait for the first one that long."""
+        try:
+            self._take(*self._answers.get(timeout=timeout_s) if timeout_s else self._answers.get_nowait())
+            while True:
+                self._take(*self._answers.get_nowait())
+        except Empty:
+            pass
+
+    def _delete_taken(self) -> None:
+        """Delete the rows whose requests were acknowledged."""
+        if self._taken:
+            self._rows.delete(self._taken)
+            self._taken.clear()
+
+    def _take(self, each: _InFlight, answer: str | TimersError) -> None:
+        del self._in_flight[each.row.number]
+        if isinstance(answer, TimersError) and not isinstance(answer, InvalidTimerError):
+            self._note(answer)
+            self._resting[each.partition] = time.monotonic() + RETRY_S
+            self._doubtful.add(each.partition)
+            self._has_failed = True
+            return
+        self._resting.pop(each.partition, None)
+        self._doubtful.discard(each.partition)
+        if isinstance(answer, str):
+            self._taken.append(each.row.number)
+            self.counters.sent += 1
+        elif each.is_alone:
+            self._refuse(each.row, str(answer))
+        else:
+            self._alone.append(each._replace(is_alone=True))
 
     def _refuse(self, row: Row, reason: str) -> None:
-        logger.error("row %d (timer %r) is not sent: %s", row.number, row.aggregateid[:_SHOWN], reason)
+        logger.error("row %d (timer %.300r) is not sent: %s", row.number, row.aggregateid, reason)
         self._rows.refuse(row.number, reason[:_SHOWN])
         self.counters.refused += 1
 
+    def _note(self, error: TimersError) -> None:
+        if self.counters.error != str(error):
+            logger.warning("rows wait: %s", error)
+        self.counters.error = str(error)
+
     def _opened(self) -> Publisher:
+        """The producer. After a failure it is made anew, when it has nothing left: an error of it may be for good."""
+        if self._publisher is not None and self._has_failed and not self._in_flight:
+            self._publisher.close()
+            self._publisher = None
+        self._has_failed = self._has_failed and self._publisher is not None
         if self._publisher is None:
             self._publisher = Publisher(self._kafka, thread="timers-outbox", partitioner=ID_PARTITIONER)
         self._publisher.open()
         return self._publisher
-
-    def _close_publisher(self) -> None:
-        if self._publisher is not None:
-            self._publisher.close()
-            self._publisher = None
 
     def _now_ms(self) -> int:
         return int(self._clock.now_s() * 1000)

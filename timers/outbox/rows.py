@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from timers.client.outbox import CANCEL, COLUMNS, SCHEDULE, is_of_callback
+from timers.client.request import sent_headers
 from timers.client.timer_lines import headers_cell, headers_of
 from timers.core.operation import ABSENT
 from timers.core.printable import quoted
@@ -36,6 +37,12 @@ class Row(NamedTuple):
     created_ms: int
     sent_ms: int | None
     """When a relay began to send it, by the relay's clock; None: none has."""
+
+    @property
+    def key(self) -> bytes:
+        """The key of its request."""
+        id: object = self.aggregateid  # SQLite holds any type in any column
+        return id.encode(errors="surrogateescape") if isinstance(id, str) else b""
 
     @property
     def is_harmless_twice(self) -> bool:
@@ -72,12 +79,17 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
         (h.TIMER_IF, row.timer_if),
     ]
     own = [(name, str(value).encode()) for name, value in given if value is not None]
+    value: object = row.payload
+    if isinstance(value, str):  # of SQLite
+        value = value.encode()
+    if not isinstance(value, bytes | None):
+        raise InvalidTimerError(f"payload is of type {type(value).__name__}: write bytes or a text")
     if is_cancel and (row.payload is not None or any(name != h.TIMER_IF for name, _ in own)):
         raise InvalidTimerError(f"a row of type {CANCEL} has no payload, and of the columns timer_* only timer_if")
     if not is_cancel and (row.payload is None or row.timer_topic is None):
         raise InvalidTimerError(f"a row of type {SCHEDULE} needs timer_topic and payload, which may be empty")
     headers = [*_callback_headers(row.headers), *own, (h.TIMER_ROW, row.id.encode())]
-    request = Request(row.aggregateid.encode(), row.payload, headers)
+    request = Request(row.key, value, headers)
     record = RequestRecord(0, request.key, request.value, tuple(headers), now_ms, LOG_APPEND_TIME)
     decoded = future_by_id.decode([record], max_request_bytes, by_headers=True, needs_value=True, repeats=True)
     for rejected in decoded.rejected:
@@ -93,6 +105,5 @@ def row_of(headers: Sequence[Header]) -> str | None:
 
 def _callback_headers(text: str | None) -> list[Header]:
     """The headers of the callback; of those of the engine only the key, if it is no text."""
-    pairs = [] if text is None else headers_of(headers_cell(text))
-    data = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    data = [] if text is None else sent_headers(headers_of(headers_cell(text)))
     return [(name, value) for name, value in data if name == h.TIMER_KEY or is_of_callback(name)]

@@ -53,7 +53,7 @@ def rows(path: Path) -> Iterator[Sqlite]:
 
 
 def only(rows: Database) -> Row:
-    (row,) = rows.waiting(10)
+    (row,) = rows.waiting(0, 10)
     return row
 
 
@@ -99,7 +99,7 @@ def test_an_id_of_the_caller_is_replaced_unless_he_says_otherwise(connection: sq
     outbox.schedule(connection, "orders", "k", "v", at=DUE_S, id="o/1", if_absent=True)
     assert outbox.cancel(connection, "o/1") == "o/1"
     connection.commit()
-    found = rows.waiting(10)
+    found = rows.waiting(0, 10)
     assert [(row.aggregateid, row.type, row.timer_if) for row in found] == [
         ("o/1", "schedule", None),
         ("o/1", "schedule", "absent"),
@@ -115,7 +115,7 @@ def test_a_timer_that_repeats(connection: sqlite3.Connection, rows: Sqlite) -> N
     SqlOutbox().schedule(connection, "reports", "k", "v", id="daily", repeat=Repeat.cron("0 9 * * *", zone="UTC"))
     SqlOutbox().schedule(connection, "reports", "k", "v", repeat=Repeat.every(900))
     connection.commit()
-    for row in rows.waiting(10):
+    for row in rows.waiting(0, 10):
         _, decoded = accepted(row)
         assert decoded.definitions.keys() == {0}
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_a_timer_is_refused_in_the_transaction(
     with pytest.raises(InvalidTimerError):
         SqlOutbox().cancel(connection, "")
     connection.commit()
-    assert not rows.waiting(1)
+    assert not rows.waiting(0, 1)
 
 
 @pytest.mark.parametrize("repeat", [None, Repeat.every(900)])
@@ -186,7 +186,7 @@ async def test_connections_of_a_program_with_an_event_loop(path: Path, rows: Sql
     async with aiosqlite.connect(path) as connection:
         await outbox.cancel(connection, first)
         await connection.commit()
-    assert [(row.aggregateid, row.type) for row in rows.waiting(10)] == [(first, "schedule"), (first, "cancel")]
+    assert [(row.aggregateid, row.type) for row in rows.waiting(0, 10)] == [(first, "schedule"), (first, "cancel")]
 
 
 def test_a_connection_of_an_unknown_driver_is_named() -> None:
@@ -220,6 +220,24 @@ def test_a_table_is_a_plain_name(table: str) -> None:
             make()
 
 
+def test_a_connection_that_commits_each_statement_is_refused(path: Path, rows: Sqlite) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with pytest.raises(SettingsError, match="commits each statement by itself"):
+            SqlOutbox().cancel(connection, "x")
+        connection.execute("BEGIN IMMEDIATE")
+        SqlOutbox().cancel(connection, "x")
+        connection.execute("ROLLBACK")
+    assert not rows.waiting(0, 1)
+
+
+async def test_a_connection_of_the_other_kind_is_named(path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with AsyncSession(engine) as session:
+        with pytest.raises(SettingsError, match="AsyncSqlOutbox"):
+            SqlOutbox().cancel(session, "x")
+    await engine.dispose()
+
+
 # ---- rows of other programs -----------------------------------------------------------------------------------------
 
 ROW = Row(1, "r", "o-1", "schedule", b"v", "orders", None, DUE_S, None, None, None, 0, None)
@@ -244,6 +262,12 @@ ROW = Row(1, "r", "o-1", "schedule", b"v", "orders", None, DUE_S, None, None, No
         ({"headers": "{"}, "no JSON"),
         ({"headers": "5"}, "headers is not"),
         ({"headers": '{"a": 5}'}, "header 'a'"),
+        ({"headers": '[[1, "x"]]'}, "header name 1"),
+        ({"headers": r'{"a": "\ud800"}'}, "UTF-8 cannot carry"),
+        ({"headers": r'{"\ud800": "a"}'}, "header name"),
+        ({"payload": 5}, "payload is of type int"),
+        ({"aggregateid": b"x"}, "id-missing"),
+        ({"aggregateid": "\udcff"}, "id-not-text"),
     ],
 )
 def test_a_row_that_is_no_timer_has_the_sentence_of_a_dead_letter(changes: dict[str, Any], said: str) -> None:
@@ -275,16 +299,45 @@ def test_a_row_that_sql_has_written_has_its_defaults(connection: sqlite3.Connect
     accepted(row)
 
 
+def test_a_look_reads_as_much_as_fits_into_memory(connection: sqlite3.Connection, rows: Sqlite) -> None:
+    outbox = SqlOutbox()
+    for size in (900_000, 10, 900_000):
+        outbox.schedule(connection, "orders", "k", b"x" * size, at=DUE_S)
+    connection.execute("UPDATE timer_outbox SET payload = zeroblob(9000000) WHERE number = 1")
+    connection.commit()
+    assert [row.number for row in rows.waiting(0, 10)] == [1]
+    assert [row.number for row in rows.waiting(1, 10)] == [2, 3]
+    assert [row.number for row in rows.waiting(1, 1)] == [2]
+
+
+def test_the_first_mark_of_a_row_that_workers_may_forget_stays(connection: sqlite3.Connection, rows: Sqlite) -> None:
+    SqlOutbox().schedule(connection, "orders", "k", "v", at=DUE_S)
+    SqlOutbox().cancel(connection, "x")
+    connection.commit()
+    for now_ms in (5, 7):
+        rows.mark([1, 2], now_ms)
+    assert [row.sent_ms for row in rows.waiting(0, 10)] == [5, 7]
+
+
+def test_a_text_that_is_not_utf8_makes_one_row_wrong(connection: sqlite3.Connection, rows: Sqlite) -> None:
+    connection.execute(
+        "INSERT INTO timer_outbox (aggregateid, payload, timer_topic) VALUES (CAST(x'ff' AS text), '', 't')"
+    )
+    connection.commit()
+    with pytest.raises(InvalidTimerError, match="id-not-text"):
+        request_of(only(rows), NOW_MS, LIMIT)
+
+
 def test_rows_are_marked_refused_and_deleted(connection: sqlite3.Connection, rows: Sqlite) -> None:
     ids = [SqlOutbox().schedule(connection, "orders", "k", "v", at=DUE_S) for _ in range(3)]
     connection.commit()
-    first, second, third = (row.number for row in rows.waiting(10))
+    first, second, third = (row.number for row in rows.waiting(0, 10))
     rows.mark([first, second], 5)
     rows.refuse(third, "no")
     assert rows.refused() == 1
-    assert [(row.id, row.sent_ms) for row in rows.waiting(10)] == [(ids[0], 5), (ids[1], 5)]
+    assert [(row.id, row.sent_ms) for row in rows.waiting(0, 10)] == [(ids[0], 5), (ids[1], 5)]
     rows.delete([first])
-    assert [row.id for row in rows.waiting(10)] == [ids[1]]
+    assert [row.id for row in rows.waiting(0, 10)] == [ids[1]]
 
 
 def test_one_relay_works_on_a_table(path: Path, rows: Sqlite) -> None:
@@ -299,11 +352,11 @@ def test_one_relay_works_on_a_table(path: Path, rows: Sqlite) -> None:
 
 
 def test_a_commit_ends_the_wait(connection: sqlite3.Connection, rows: Sqlite) -> None:
-    assert not rows.waiting(1)
+    assert not rows.waiting(0, 1)
     SqlOutbox().schedule(connection, "orders", "k", "v", at=DUE_S)
     connection.commit()
     rows.wait(3600)
-    assert rows.waiting(1)
+    assert rows.waiting(0, 1)
 
 
 def test_a_table_or_a_file_that_is_missing_is_named(tmp_path: Path, rows: Sqlite) -> None:
@@ -313,7 +366,7 @@ def test_a_table_or_a_file_that_is_missing_is_named(tmp_path: Path, rows: Sqlite
     empty = Sqlite(tmp_path / "empty.db", "shop_timers")
     empty.connect()
     with pytest.raises(OutboxError, match="timers outbox schema --dialect sqlite --table shop"):
-        empty.waiting(1)
+        empty.waiting(0, 1)
     empty.close()
 
 

@@ -1,0 +1,41 @@
+"""examples/outbox.py does what it says, with the commands of its page."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.ids import Ids
+from tests.harness.process import ROOT, Process, clean_environment, python
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
+    ids = Ids(broker_address, tmp_path)
+    yield ids
+    ids.system.close()
+
+
+def test_an_order_expires_unless_it_is_paid(ids: Ids, tmp_path: Path) -> None:
+    ids.system.worker().start().ready()
+    database = tmp_path / "orders.db"
+    mine = {"ORDERS_DB": str(database), "ORDER_TIMEOUTS_TOPIC": ids.target, "PAY_WITHIN_S": "8"}
+    environment = clean_environment(**ids.system.environment, **mine)
+    relay_command = python("timers.cli.main", "outbox", "run", f"sqlite:{database}")
+    relay = Process("relay", relay_command, environment, ROOT, tmp_path / "relay.log")
+    receiver = Process("receiver", python("examples.outbox", "expire"), environment, ROOT, tmp_path / "receiver.log")
+    try:
+        for command in (["place", "o-1", "o-2"], ["pay", "o-1"]):
+            subprocess.run(python("examples.outbox", *command), cwd=ROOT, env=environment, check=True)
+        relay.start()
+        receiver.start()
+        receiver.wait_for("o-2 is expired")
+        assert "o-1" not in receiver.log, "its timer was cancelled"
+    finally:
+        relay.clean_up()
+        receiver.clean_up()

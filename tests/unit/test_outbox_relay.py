@@ -1,0 +1,187 @@
+"""What a relay does when partitions do not answer, when brokers refuse rows, and when it was paused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.constants import Constants
+from timers.client import SqlOutbox
+from timers.client.outbox import TABLE, schema
+from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
+from timers.outbox import relay as relays
+from timers.outbox.databases import Sqlite
+from timers.process.clock import Clock
+from timers.process.config.settings import Settings
+from timers.wire.key_partition import partition_of
+
+DUE_S = 1_900_000_000
+SILENT = UnacknowledgedError("no broker acknowledged within 10 s")
+
+
+class SimPublisher:
+    """Answers at once, but for the partitions that are silent, and for what it refuses."""
+
+    partitions = 2
+
+    def __init__(self) -> None:
+        self.silent: set[int] = set()
+        self.refuses: Callable[[bytes, int], bool] = lambda key, sent: False
+        self.sent: list[bytes] = []
+        self.open: list[tuple[bytes, Callable[[str | TimersError], None]]] = []
+
+    def submit_record(self, topic: str, key: bytes, value: Any, headers: Any, on_result: Any, partition: int) -> None:
+        assert partition == partition_of(key, 2)
+        self.sent.append(key)
+        if partition in self.silent:
+            self.open.append((key, on_result))
+        else:
+            refused = self.refuses(key, len(self.sent))
+            on_result(InvalidTimerError("refused") if refused else f"{topic}/{partition}/1")
+
+    def answer(self, answer: str | TimersError) -> None:
+        """Answer what is open."""
+        waiting, self.open = self.open, []
+        for _, on_result in waiting:
+            on_result(answer)
+
+
+class PausedClock(Clock):
+    """Jumps by 8 s at each reading while ``is_paused``."""
+
+    is_paused = False
+    boot = 0.0
+
+    def boot_s(self) -> float:
+        self.boot += 8.0 * self.is_paused
+        return self.boot
+
+
+class SimRelay(relays.Relay):
+    def __init__(self, rows: Sqlite, clock: Clock) -> None:
+        super().__init__(rows, Settings.load({"TIMERS_BROKERS": "nowhere:1"}), clock)
+        self.publisher = SimPublisher()
+
+    def _opened(self) -> Any:
+        return self.publisher
+
+
+class World:
+    """A table, and its relay."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path)
+        self.connection.executescript(schema("sqlite"))
+        self.rows = Sqlite(path, TABLE)
+        self.rows.connect()
+        self.clock = PausedClock()
+        self.relay = SimRelay(self.rows, self.clock)
+        self.publisher = self.relay.publisher
+
+    def put(self, *ids: str) -> None:
+        for id in ids:
+            SqlOutbox().schedule(self.connection, "orders", "k", "v", at=DUE_S, id=id)
+        self.connection.commit()
+
+    def left(self) -> list[str]:
+        return [id for (id,) in self.connection.execute("SELECT aggregateid FROM timer_outbox ORDER BY number")]
+
+
+@pytest.fixture
+def world(tmp_path: Path, constants: Constants) -> Iterator[World]:
+    constants(relays, _PATIENCE_S=0.01, RETRY_S=0.0)
+    world = World(tmp_path / "shop.db")
+    with closing(world.connection):
+        yield world
+    world.rows.close()
+
+
+def ids_on(partition: int, count: int) -> list[str]:
+    names = (f"o-{number}" for number in range(1000))
+    return [name for name in names if partition_of(name.encode(), 2) == partition][:count]
+
+
+def test_a_partition_that_does_not_answer_delays_no_other_one(world: World) -> None:
+    silent, others = ids_on(0, 3), ids_on(1, 20)
+    world.publisher.silent = {0}
+    world.put(*silent, *others[:10])
+    assert world.relay.look()
+    assert world.left() == silent
+    assert world.relay.counters.error == "no answer yet from partitions 0"
+    world.put(*others[10:])
+    world.put(ids_on(0, 4)[3])
+    world.relay.look()
+    assert world.left() == ids_on(0, 4), "the one that was written later is not sent"
+    assert len(world.publisher.open) == 3
+    world.publisher.answer(SILENT)
+    world.relay.look()
+    world.relay.look()
+    assert [key.decode() for key, _ in world.publisher.open] == [ids_on(0, 4)[3]], "one row tries the partition"
+    world.publisher.silent = set()
+    world.publisher.answer("topic/0/1")
+    world.relay.look()
+    assert world.left() == silent, "they may have been sent: they wait"
+
+
+def test_rows_that_wait_for_a_partition_do_not_hide_the_others(world: World, constants: Constants) -> None:
+    constants(relays, _MOST_ROWS=5)
+    world.publisher.silent = {0}
+    world.put(*ids_on(0, 12), *ids_on(1, 12))
+    for _ in range(12):
+        world.relay.look()
+    assert world.left() == ids_on(0, 12)
+    world.put("late-1", "late-2", "late-3")
+    for _ in range(4):
+        world.relay.look()
+    assert {id for id in world.left() if id.startswith("late")} == {
+        id for id in ("late-1", "late-2", "late-3") if partition_of(id.encode(), 2) == 0
+    }
+
+
+def test_a_look_sends_one_row_of_a_timer(world: World) -> None:
+    world.put("a", "a", "b")
+    SqlOutbox().cancel(world.connection, "a")
+    world.connection.commit()
+    world.publisher.refuses = lambda key, sent: sent in (1, 2)  # the whole first batch
+    world.relay.look()
+    assert world.publisher.sent == [b"a", b"b"]
+    world.relay.look()
+    assert world.publisher.sent == [b"a", b"b", b"a", b"b", b"a"], "alone, and then the next one"
+    world.relay.look()
+    assert world.publisher.sent[5:] == [b"a"]
+    assert not world.left()
+    assert not world.relay.counters.refused
+
+
+def test_a_row_that_is_refused_alone_stays(world: World) -> None:
+    world.put("a", "b")
+    world.publisher.refuses = lambda key, sent: key == b"a"
+    world.relay.look()
+    world.relay.look()
+    assert world.left() == ["a"]
+    assert world.relay.counters.refused == world.rows.refused() == 1
+    assert not world.relay.look()
+
+
+def test_a_row_of_wrong_types_stops_no_other_one(world: World) -> None:
+    world.connection.execute("INSERT INTO timer_outbox (aggregateid, timer_topic, payload) VALUES (x'00', 5, 7)")
+    world.connection.execute(
+        "INSERT INTO timer_outbox (aggregateid, timer_topic, payload, timer_repeat) VALUES ('x', x'00', 'a', 1)"
+    )
+    world.put("a")
+    world.relay.look()
+    assert len(world.left()) == 2
+    assert world.relay.counters.refused == 2
+
+
+def test_what_was_marked_before_a_pause_is_not_sent_after_it(world: World) -> None:
+    world.put("a")
+    world.clock.is_paused = True
+    world.relay.look()
+    assert not world.publisher.sent
+    assert world.rows.waiting(0, 1)[0].sent_ms is not None

@@ -144,8 +144,14 @@ def _size(copy: Record) -> int:
 
 
 CHUNK = 100_000
-"""Largest number of copies in one round. At 5,000 a second they take 20 s, beside some seconds for the search and four
-small commits; and the end of the job waits for the end of its round."""
+"""Largest number of copies in one round: their names pass through the driver."""
+
+ROUND_S = 20
+"""A round has as many copies as it may write in this time. The end of the job waits for the end of its round, and the
+search and four small commits cost some seconds more."""
+
+FOUND = 500_000
+"""A search finds the timers of several rounds: with 5,000,000 timers that are near, it reads all of these."""
 
 CHUNK_BYTES = 256 * 1024 * 1024
 """Limit of a round for the bytes of keys and values. A single larger request is a round of its own."""
@@ -233,9 +239,22 @@ class Promote:
     """How many seconds before its due second a timer is promoted."""
     rate_per_s: int = 5000
     chunk: int = CHUNK
-    """Largest number of copies in one round."""
+    """Largest number of copies in one round, if the rate allows for so many (:data:`ROUND_S`)."""
     overdue: bool = False
     """Whether to promote timers that were held so late that they may have been promoted before."""
+
+
+class Near(NamedTuple):
+    """What a search has found."""
+
+    rows: pa.Table
+    """Timers that are not promoted, the earliest first: (due_day, due_s, source, size)."""
+    until_s: int
+    """They are due by this second."""
+    is_cut: bool
+    """Whether there are more."""
+    files: int
+    """Number of files of the held table that Spark scanned."""
 
 
 class Round(NamedTuple):
@@ -249,6 +268,8 @@ class Round(NamedTuple):
     seconds: float
     refused: Mapping[str, str] = MappingProxyType({})
     """Source of a timer whose copy its topic refuses -> the reason."""
+    left: Near | None = None
+    """What the search found for the next rounds."""
 
 
 def run(
@@ -278,13 +299,14 @@ def run(
             f"promote: {logs.deleted:,} records are deleted in which copies of the previous run may have been; their "
             f"partitions ignore a second copy"
         )
-    total, refused = 0, set[str]()
+    total, refused, left = 0, set[str](), None
     stop, upkeep = stop or Event(), Upkeep(spark, job.tables, logs, say)
     while not stop.is_set():
         second = now_s()
         with described(spark, f"timers promote: timers due by {second + job.lead_s}"):
-            done = promote_chunk(spark, job, logs, second, refused)
+            done = promote_chunk(spark, job, logs, second, refused, left)
         refused.update(done.refused)
+        left = done.left
         if done.refused:
             source, reason = next(iter(done.refused.items()))
             say(
@@ -395,30 +417,33 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
     return found
 
 
-def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str] = ()) -> Round:
+def promote_chunk(
+    spark: SparkSession,
+    job: Promote,
+    logs: Logs,
+    now_s: int,
+    without: Collection[str] = (),
+    left: Near | None = None,
+) -> Round:
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 
     Args:
         now_s: epoch second. It only decides which timers are near. A timer can fire late by it only if this clock is
             behind by more than the lead.
         without: sources of timers that are not promoted now.
+        left: what an earlier search has found, and no round has promoted.
     """
-    began = monotonic()
-    until_s, ends = now_s + job.lead_s, logs.ends()
-    may_be_promoted = (F.lit(job.overdue) | logs.does_no_harm(now_s)) & cold.has_place(ends)
-    may_be_promoted &= ~F.col("source").isin(list(without))
-    near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(job.chunk + 1)
-    found = near.toArrow()
-    files = cold.files_scanned(near, job.tables.held)
-    sizes = found.column("size").to_pylist()
-    count = len(next(groups(sizes, int, job.chunk, CHUNK_BYTES), []))
+    began, ends = monotonic(), logs.ends()
+    near = left if left is not None and left.rows.num_rows else find(spark, job, logs, now_s, without, ends)
+    sizes = near.rows.column("size").to_pylist()
+    count = len(next(groups(sizes, int, min(job.chunk, ROUND_S * job.rate_per_s), CHUNK_BYTES), []))
     if not count:
-        return Round(0, False, files, monotonic() - began)
+        return Round(0, False, near.files, monotonic() - began)
     batch = uuid.uuid4().hex
-    first = found.slice(0, count).select(["due_day", "due_s", "source"])
+    first = near.rows.slice(0, count).select(["due_day", "due_s", "source"])
     chosen, seconds = spark.createDataFrame(first), first.column("due_s")
     steps = job.tables.steps(spark)
-    steps.add(batch, BEGUN, until_s, kafka.as_json(ends))
+    steps.add(batch, BEGUN, near.until_s, kafka.as_json(ends))
     requests = cold.whole_requests(spark, job.tables, chosen, seconds[0].as_py(), seconds[-1].as_py()).repartition(1)
     try:
         sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
@@ -428,12 +453,27 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int, wit
         raise
     refused = {row.refused: row.reason for row in sent if row.refused is not None}
     written = sum(row.copies for row in sent)
-    assert written + len(refused) == count, f"{written} copies of {count}"
+    if written + len(refused) != count:
+        # Another program has deleted requests since the search. What is written is found as after a crash.
+        logger.warning("%d of %d timers are no longer in the table", count - written - len(refused), count)
+        record_interrupted(spark, job.tables, logs)
+        return Round(written, written > 0, near.files, monotonic() - began, refused)
     if refused:
         chosen = chosen.where(~F.col("source").isin(list(refused)))
     cold.append(chosen.withColumn("batch", F.lit(batch)), job.tables.promoted, PROMOTED)
-    steps.add(batch, DONE, until_s, "")
-    return Round(written, found.num_rows > count, files, monotonic() - began, refused)
+    steps.add(batch, DONE, near.until_s, "")
+    rest = near._replace(rows=near.rows.slice(count))
+    return Round(written, rest.rows.num_rows > 0 or near.is_cut, near.files, monotonic() - began, refused, rest)
+
+
+def find(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str], ends: Offsets) -> Near:
+    """Find the timers that are due within the lead and not promoted, the earliest first."""
+    until_s = now_s + job.lead_s
+    may_be_promoted = (F.lit(job.overdue) | logs.does_no_harm(now_s)) & cold.has_place(ends)
+    may_be_promoted &= ~F.col("source").isin(list(without))
+    near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(FOUND + 1)
+    rows = near.toArrow()
+    return Near(rows.slice(0, FOUND), until_s, rows.num_rows > FOUND, cold.files_scanned(near, job.tables.held))
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:

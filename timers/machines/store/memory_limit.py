@@ -141,7 +141,8 @@ does not have it."""
 
 JOURNAL_BYTES = 30_000_000
 """Memory of one set of the index journals of all stores together (:class:`IndexJournal`): 100,000 ids of 32
-bytes. If timers have ids, the two sets take twice as much, which the memory limit does not include."""
+bytes. If timers have ids, the two sets and what was read take two and a half times as much, which the memory limit does
+not include."""
 
 MIN_JOURNAL_BYTES = 300_000
 """Minimum memory of one set of one store."""

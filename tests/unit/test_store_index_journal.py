@@ -45,3 +45,15 @@ def test_memory_is_bounded_and_every_entry_reaches_the_index(seed: int, of_messa
     assert 2 * MAX_BYTES * 0.9 < most < 2.5 * MAX_BYTES * 1.5
     found, missing = journal.find(expected.keys())
     assert found | {id: index[id] for id in missing} == expected
+
+
+def test_the_journal_is_short_also_if_the_same_ids_are_written_again_and_again() -> None:
+    journal, index = IndexJournal(lambda: MAX_BYTES), dict[bytes, Entry | None]()
+    batches = MAX_BYTES // ENTRY_BYTES
+    for number in range(20 * batches):
+        batch: dict[bytes, Entry | None] = {b"each-second": (number, number, number), b"%d" % (number % 10): None}
+        index |= journal.next_to_index(batch)
+        journal.note_written(batch)
+        assert journal.next - journal.older_first <= 3 * batches
+    found, missing = journal.find([b"each-second"])
+    assert found == {b"each-second": (number, number, number)} and not missing

@@ -36,11 +36,11 @@ class IndexJournal:
     one batch are one entry of the journal, and stay in memory.
 
     The ids in memory form two sets, newer and older. Each batch writes some ids of the older set to the index in the
-    database. When all are written, the older part of the journal is deleted. When the newer set is full, it becomes the
-    older one. Most ids are ended before that, and never become a key.
+    database. When all are written, the older part of the journal is deleted. When the newer set is full, or the journal
+    has twice as much since it began, it becomes the older one. Most ids are ended before that, and never become a key.
 
-    What was read from the database stays in memory until its id is written, or half the memory of a set was read since:
-    a timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
+    What was read from the database stays in memory until its id is written, or it would take more than half a set: a
+    timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
 
     Args:
         max_bytes: returns how much memory the newer set may take.
@@ -53,7 +53,7 @@ class IndexJournal:
 
     def __init__(self, max_bytes: Callable[[], int]) -> None:
         self._max_bytes = max_bytes
-        self._newer_bytes = 0
+        self._newer_bytes = self._journal_bytes = 0
         self._newer: dict[bytes, Entry | None] = {}
         self._older: dict[bytes, Entry | None] = {}
         self._read: dict[bytes, Entry | None] = {}
@@ -92,14 +92,17 @@ class IndexJournal:
 
     def note_read(self, entries: Mapping[bytes, Entry | None]) -> None:
         """Remember entries that were read from the database."""
-        self._read_bytes += _size(entries)
-        if self._read_bytes > self._max_bytes() // 2:
+        size = _size(entries)
+        if self._read_bytes + size > self._max_bytes() // 2:
             self._read, self._read_bytes = {}, 0
-        self._read.update(entries)
+        if size <= self._max_bytes() // 2:
+            self._read |= entries
+            self._read_bytes += size
 
     def _add(self, entries: Mapping[bytes, Entry | None]) -> None:
         newer = self._newer
         self._newer_bytes += _size({id: entry for id, entry in entries.items() if id not in newer})
+        self._journal_bytes += _size(entries)
         newer.update(entries)
 
     def next_to_index(self, entries: Mapping[bytes, Entry | None]) -> list[tuple[bytes, Entry | None]]:
@@ -124,13 +127,13 @@ class IndexJournal:
         """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
         self._written = self._written_next
         self._add(entries)
-        for id in entries if self._read else ():
-            self._read.pop(id, None)
+        if self._read:
+            self._read_bytes -= _size({id: self._read.pop(id) for id in entries if id in self._read})
         self.next += 1
         if self._written == len(self._unwritten):
             self.older_first = self.newer_first
-            if self._newer_bytes >= self._max_bytes():
-                self._older, self._newer, self._newer_bytes = self._newer, {}, 0
+            if self._newer_bytes >= self._max_bytes() or self._journal_bytes >= 2 * self._max_bytes():
+                self._older, self._newer, self._newer_bytes, self._journal_bytes = self._newer, {}, 0, 0
                 self._unwritten, self._written = list(self._older), 0
                 self.newer_first = self.next
 

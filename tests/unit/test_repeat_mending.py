@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.harness.memory_store import MemoryStore
 from tests.harness.repeats import MENDED_S, NOW_S, TOPIC, Losing
 from timers.core.fired import PAUSE, Hold, Holds, Moment
+from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET
+from timers.core.mending import LOOK_S, MOST_ROWS, StandingStill
+from timers.core.operation import Entry, defined, repeated
 from timers.core.progress import History, Progress
 from timers.testing.sim_timers import SimKafka, SimRecord
 from timers.wire import dead_letter
@@ -206,3 +210,23 @@ def test_what_was_lost_before_it_was_read_is_appended_again() -> None:
 
     sim.lose(2, without_cut)
     assert sim.wait(MENDED_S + 1000) == [2000]
+
+
+class NewestStore(MemoryStore):
+    """A store whose entries are all in the journal."""
+
+    def newest_entries(self) -> list[tuple[bytes, Entry]]:
+        return [(id, entry) for id, entry in self._entries.items() if entry is not None]
+
+
+def test_very_many_that_stand_still_are_found_within_seconds() -> None:
+    store, number = NewestStore(), 5 * MOST_ROWS
+    store.write(
+        {}, number, {b"%d" % n: repeated(NOW_S, n, NOW_S, defined(n, NOW_S, b""), is_last=False) for n in range(number)}
+    )
+    sweeper, progress = Sweeper(store), Progress(number, (NOW_S + 500, MAX_OFFSET))
+    still = StandingStill(store, sweeper, None, None)  # type: ignore[arg-type]  # they are asked for nothing
+    for second in range(6):
+        still.look((), progress, NOW_S + 500 + second)
+    assert len({id for id, _, _ in sweeper.swept.suspects}) == number
+    assert sweeper.swept.look_s == NOW_S + 505 + LOOK_S, "they are looked for every second only while there are more"

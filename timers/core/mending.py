@@ -57,10 +57,12 @@ class StandingStill:
         """
         self._note(entries, committed, released_s)
         if released_s >= self._sweeper.swept.look_s:
-            self._sweeper.swept = self._sweeper.swept._replace(look_s=released_s + LOOK_S)
-            self._note(self._store.newest_entries(), committed, released_s)
+            has_more = self._note(self._store.newest_entries(), committed, released_s)
+            look_s = released_s + (1 if has_more else LOOK_S)
+            self._sweeper.swept = self._sweeper.swept._replace(look_s=look_s)
 
-    def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
+    def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> bool:
+        """Note those of some entries whose timers seem to stand still. Returns whether there may be more."""
         suspects = self._sweeper.swept.suspects
         known = {id for id, _, _ in suspects}
         chains = (
@@ -70,14 +72,15 @@ class StandingStill:
             and id not in known
             and self._has_fired(chain, committed, released_s)
         )
+        found = [*islice(chains, MOST_ROWS)]
         new = [
             (id, offset_of(chain), released_s + STANDS_S)
-            for id, chain in islice(chains, MOST_ROWS)
+            for id, chain in found
             if self._store.row(key_of(chain)) is None
         ]
-        if new:
-            suspects = (*suspects, *new)[:MOST_SUSPECTS]
-            self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects)
+        suspects = (*suspects, *new)[:MOST_SUSPECTS]
+        self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects)
+        return len(found) == MOST_ROWS and len(suspects) < MOST_SUSPECTS
 
     @staticmethod
     def _has_fired(chain: RepeatingVersion, progress: Progress, released_s: int) -> bool:
@@ -129,7 +132,8 @@ class StandingStill:
         sure = {id: offset for id, offset, from_s in suspects[:most] if released_s >= from_s}
         if not sure:
             return []
-        self._sweeper.swept = self._sweeper.swept._replace(suspects=suspects[len(sure) :])
+        left = tuple(each for each in suspects if each[0] not in sure)
+        self._sweeper.swept = self._sweeper.swept._replace(suspects=left)
         entries = self._store.entries(sure)
         found = []
         for id, offset in sure.items():

@@ -226,6 +226,8 @@ def test_the_spread_delays_each_id_by_its_own_share() -> None:
 def test_the_store_keeps_what_the_index_knows_of_it(is_last: bool) -> None:
     entry = repeated(NOW_S + 10, 12, NOW_S, defined(11, NOW_S, b"12345678"), is_last=is_last)
     assert unpack_entry(pack_entry(entry)) == entry
+    with pytest.raises(ValueError, match="too short"):
+        unpack_entry(pack_entry(entry)[:40])
     assert (repeating(entry) is None) == is_last
     assert request_of(entry) == 11
 

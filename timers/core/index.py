@@ -90,7 +90,7 @@ class Sweeper:
         self._store = store
 
     def note_written(self, entries: int) -> None:
-        """Note how many entries were written, without occurrences of timers that repeat: they have no new id."""
+        """Note how many entries were written. Of occurrences of timers that repeat, an eighth: they have no new id."""
         self.swept = self.swept._replace(written=self.swept.written + entries)
 
     def note_named(self, snapshot: NamedSnapshot, forgotten: int) -> None:

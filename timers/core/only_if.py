@@ -131,7 +131,7 @@ class ConditionalIndex(Index):
         if not decoded.operations:
             return decoded.rows, OperationResults({})
         results = self._fold(decoded, progress)
-        self.sweeper.note_written(len(decoded.operations) - len(decoded.follows))
+        self.sweeper.note_written(len(decoded.operations) - len(decoded.follows) * 7 // 8)
         return decoded.rows, results
 
     def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:

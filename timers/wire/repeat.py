@@ -159,7 +159,7 @@ class Repeat:
         Raises:
             RepeatError: it is no rule.
         """
-        return _of_header(data)
+        return (_of_interval if data.startswith(b"every=") else _of_line)(data)
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, str]) -> Self:
@@ -353,7 +353,6 @@ class Repeat:
         return self.every_s, self.from_s
 
 
-@lru_cache(4_096)
 def _of_header(data: bytes) -> Repeat:
     if plain := _PLAIN.fullmatch(data):  # a quarter of the time: each interval has a rule of its own
         return Repeat(None, int(plain[1]), None, int(plain[2]))
@@ -377,6 +376,10 @@ def _of_header(data: bytes) -> Repeat:
             raise RepeatError(f"the rule has {name} without a value (leave it out, or try {EXAMPLE!r})")
         parts[name] = value
     return Repeat.of_parts(parts)
+
+
+_of_interval, _of_line = lru_cache(4_096)(_of_header), lru_cache(4_096)(_of_header)
+"""Two, because intervals may have a rule for each second in which a timer was set."""
 
 
 def _whole(name: str, text: str, example: str) -> int:

@@ -120,6 +120,8 @@ def unpack_entry(value: bytes) -> Entry:
     (number,) = U64.unpack_from(value, ENTRY.size)
     if number >= _REQUEST:
         return due_s, offset, append_s, number - _REQUEST
+    if number >= _DEFINITION:
+        raise ValueError(f"an entry of {size} bytes is too short for a timer that repeats")
     start = ENTRY.size + U64.size
     end = start + number
     return due_s, offset, append_s, value[start:end], value[end:]

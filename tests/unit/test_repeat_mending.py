@@ -221,9 +221,8 @@ class NewestStore(MemoryStore):
 
 def test_very_many_that_stand_still_are_found_within_seconds() -> None:
     store, number = NewestStore(), 5 * MOST_ROWS
-    store.write(
-        {}, number, {b"%d" % n: repeated(NOW_S, n, NOW_S, defined(n, NOW_S, b""), is_last=False) for n in range(number)}
-    )
+    entries = {b"%d" % n: repeated(NOW_S, n, NOW_S, defined(n, NOW_S, b""), is_last=False) for n in range(number)}
+    store.write({}, number, dict(entries))
     sweeper, progress = Sweeper(store), Progress(number, (NOW_S + 500, MAX_OFFSET))
     still = StandingStill(store, sweeper, None, None)  # type: ignore[arg-type]  # they are asked for nothing
     for second in range(6):

@@ -36,7 +36,7 @@ def locked_tools() -> set[str]:
 
 def parts(requirement: str) -> tuple[str, str, str]:
     """Name, lower bound and environment marker of a requirement."""
-    found = re.fullmatch(r"([\w.-]+)[>=]=([\w.]+)(?:,<[\w.]+)?\s*(;.*)?", requirement)
+    found = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?[>=]=([\w.]+)(?:,(?:<|!=)[\w.]+)*\s*(;.*)?", requirement)
     assert found is not None, f"{requirement!r} has no lowest version"
     return found[1], found[2], found[3] or ""
 

@@ -25,9 +25,9 @@ from timers.process.config.variables import file
 from timers.v1 import future_pb2
 from timers.wire import headers, topics
 
-LANGUAGES = {"python", "sh", "json", "java", "go", "javascript", "promql", "text", "yaml"}
+LANGUAGES = {"python", "sh", "json", "java", "go", "javascript", "promql", "sql", "text", "yaml"}
 """``text`` is what a program prints, a drawing or a formula: nothing that a reader would run. ``yaml`` is values of the
-chart: tests/deploy/test_chart.py."""
+chart: tests/deploy/test_chart.py. ``sql`` is for programs that read tables, which no test runs."""
 
 SETTINGS_BY_ENV = {setting.env: setting for setting in SETTINGS.values()}
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

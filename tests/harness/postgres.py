@@ -6,13 +6,13 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import pytest
 
 from tests.harness.waiting import wait_until
@@ -102,9 +102,15 @@ class PostgresServer:
     def kill(self) -> None:
         """End the server and all its processes without notice."""
         assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        children: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        for child in children:  # each has a session of its own, and while one is left no other server starts
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
         self._process.wait()
+        psutil.wait_procs(children, 10)
         self._process = None
 
     def close(self) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from tests.harness.planted import ProductWriter
 from tests.harness.records import Publisher, Request
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in
+from tests.spark.audit_world import AuditedSystem, world
+from timers.errors import SettingsError, SparkError
 from timers.spark.audit import history
 from timers.spark.audit.history import History
 from timers.spark.jobs import history as job
@@ -59,7 +65,7 @@ def test_what_became_of_each_timer_is_there_once(spark: SparkSession, broker_add
     by_id.flush()
     seen += reader.take(1)
     system.dead_letters().take(2)
-    add(spark, system, table, keys=True)
+    add(spark, system, table)
     found = rows(spark, table).collect()
     assert Counter(row.outcome for row in found) == {
         "fired": 60 + 20 + 15 + 1,
@@ -84,3 +90,94 @@ def test_what_became_of_each_timer_is_there_once(spark: SparkSession, broker_add
     again = add(spark, system, table)
     assert (again.timers, rows(spark, table).count()) == (0, len(found))
     system.close()
+
+
+class Killed(Exception):
+    """Ends a job, as SIGKILL would: at once."""
+
+
+def test_a_killed_job_leaves_nothing_out_and_nothing_twice(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two commits, and after one, before it has noted it. A table that is lost is made again."""
+    planted, table = world(audited, ProductWriter(audited)), tmp_path / "history"
+    known = 0
+
+    def fire(number: int) -> None:
+        nonlocal known
+        for _ in range(number):
+            planted.writer.fire(planted.ask())
+        known += number
+
+    def killed(name: str, *, after: bool) -> None:
+        """Add to the history in a job that is killed before or after it has written something."""
+        whole = getattr(History, name)
+
+        def dies(self: History, *arguments: Any) -> Any:
+            if name == "commit" and arguments[2] is None:  # it has no records
+                return whole(self, *arguments)
+            if after:
+                whole(self, *arguments)
+            raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(History, name, dies)
+            with pytest.raises(Killed):
+                add(spark, audited, table)
+
+    def is_whole() -> None:
+        add(spark, audited, table)
+        found = rows(spark, table).collect()
+        assert len(found) == len({row.request for row in found}) == known
+        assert {row.outcome for row in found} == {"fired"} and not [row.faults for row in found if row.faults]
+
+    add(spark, audited, table, keys=True)
+    fire(20)
+    killed("make", after=False)
+    killed("make", after=True)
+    is_whole()
+    fire(20)
+    killed("commit", after=True)
+    is_whole()
+    shutil.rmtree(table / "timers")
+    is_whole()
+
+
+def test_rows_change_and_are_erased_and_what_is_not_there_is_said(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path
+) -> None:
+    """A second callback; an erasure; another process and another app; deleted callbacks; a lost table."""
+    planted, table, settings = world(audited, ProductWriter(audited)), tmp_path / "history", audited.settings
+    twice = planted.ask()
+    planted.writer.fire(twice)
+    secret = planted.writer.ask_by_id(planted.target, "secret", planted.due_s, planted.asked_ms)
+    planted.writer.fire(secret)
+    add(spark, audited, table, keys=True)
+    assert rows(spark, table).where("timer_id = 'secret' and key = 'key'").count() == 1
+    planted.writer.fire(twice)
+    add(spark, audited, table)
+    (row,) = rows(spark, table).where(F.col("request") == twice.source).collect()
+    assert (row.outcome, row.firings, row.faults) == ("fired", 2, "duplicate")
+
+    assert job.erase(spark, settings, job.Params(str(table)), "secret", b"key") == 2
+    for each in (History(spark, str(table)).read(history.REQUEST, history.CALLBACK), rows(spark, table)):
+        assert not [row for row in each.collect() if "secret" in row or b"key" in row]
+    assert rows(spark, table).count() == 2
+
+    tables = History(spark, str(table))
+    batch = tables.known().batch
+    with pytest.raises(SparkError, match="another `timers spark history` writes to"):
+        tables.commit(batch, "of another process", None, [{"event": "made", "offset": 0}])
+    with pytest.raises(SettingsError, match=f"is of {settings.app_id}@.* and not of other@cluster: name another"):
+        tables.open("other@cluster", keys=False)
+    said: list[str] = []
+    planted.writer.fire(planted.ask())
+    audited.delete_all(planted.target, 0)
+    audited.delete_all(planted.target, 1)
+    job.run(spark, settings, job.Params(str(table)), said.append)
+    assert any("are not in the history, because they were deleted before they were read" in line for line in said)
+    (gap,) = History(spark, str(table)).gaps()
+    assert (gap.topic, gap.end - gap.start, gap.code) == (planted.target, 1, "records-deleted")
+    shutil.rmtree(table / "events")
+    with pytest.raises(SettingsError, match=r"is lost, and .* is not"):
+        add(spark, audited, table)

@@ -29,10 +29,21 @@ from timers.process.config.settings import Settings
     help="Seconds between two rounds.",
 )
 @click.option("--keys", is_flag=True, help="Keep the keys of requests and callbacks, too.")
+@click.option("--erase-id", metavar="ID", help="Only remove this id of timers from the tables.")
+@click.option("--erase-key", metavar="KEY", help="Only remove this key from the tables.")
 @output_option()
 @metrics_options
 @launch_options
-def history(table: str, once: bool, every_s: int, keys: bool, output: Output, **options: Any) -> None:
+def history(
+    table: str,
+    once: bool,
+    every_s: int,
+    keys: bool,
+    erase_id: str | None,
+    erase_key: str | None,
+    output: Output,
+    **options: Any,
+) -> None:
     """Keep what became of each timer in Delta tables, longer than the topics do.
 
     Reads requests, callbacks, dead letters and verdicts, without their values. TABLE/timers has one row for each timer
@@ -42,6 +53,7 @@ def history(table: str, once: bool, every_s: int, keys: bool, output: Output, **
     \b
       timers spark history --table s3a://bucket/history
       timers spark history --table history --once
+      timers spark history --table history --erase-id order-17
     """
     settings = Settings.load()
     # Python gets the values of whole batches of records: by default 10,000, which may be large.
@@ -54,6 +66,12 @@ def history(table: str, once: bool, every_s: int, keys: bool, output: Output, **
 
     with stop_event() as stop, monitored(options, "history", every_s) as monitor, session(launched) as spark:
         check_shared(spark, "--table", table)
+        if erase_id is not None or erase_key is not None:
+            key = None if erase_key is None else erase_key.encode()
+            count = job.erase(spark, settings, job.Params(table), erase_id, key)
+            text = f"{count:,} rows had it; files that still do are deleted by VACUUM, after seven days"
+            output.show({"erased": count}, text)
+            return
         total = job.run(spark, settings, job.Params(table, keys), say, None if once else every_s, stop, monitor)
     fields = {"records": total.records, "timers": total.timers}
     output.show(fields, f"history: {total.records:,} records read, {total.timers:,} timers added or changed")

@@ -123,6 +123,18 @@ class Kept(ExitStack):
         return frame
 
 
+class Cut(Kept):
+    """Keeps DataFrames as rows without the plan that made them, until nothing refers to them any more.
+
+    Spark looks through the whole plan of a DataFrame for each one that is made of it: after a dozen joins of tables
+    with themselves this takes minutes. If an executor is lost, so are its rows, and the query fails: for steps that can
+    be repeated.
+    """
+
+    def on_disk(self, frame: DataFrame) -> DataFrame:
+        return frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+
+
 def _forget(frame: DataFrame) -> None:
     with suppress(*jvm.ERRORS, OSError):  # Java has died, which another call reports
         frame.unpersist()

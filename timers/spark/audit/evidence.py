@@ -102,6 +102,11 @@ class Evidence:
         moved = outcomes.moved(self._of_topics([self._topics.retry]))
         return outcomes.outcomes(self.versions(), self._letters, moved, self._firings, self._moment, waiting)
 
+    def also(self, requests: DataFrame) -> None:
+        """Add requests that are not in scope, but that callbacks name."""
+        new = requests.join(self._requests.select("request"), "request", "left_anti").select(requests.columns)
+        self._requests = self._requests.unionByName(self._kept.on_disk(new))
+
     def unplaced_callbacks(self, found: DataFrame, log: gaps.Log) -> DataFrame:
         """The callbacks that belong to no request in scope, each with its ``reason``."""
         requests = self._requests.where(F.col("topic") != self._topics.retry)

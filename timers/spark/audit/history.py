@@ -10,10 +10,11 @@ Two Delta tables in one directory::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from timers.errors import SettingsError, SparkError
+from timers.process.counted import counted
 from timers.spark import jvm
 from timers.spark.audit import chains, outcomes
 from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
@@ -30,7 +32,7 @@ from timers.spark.columns import schema
 from timers.spark.requests import COPY as _COPY
 from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
 from timers.spark.requests import REQUEST as _REQUEST
-from timers.spark.storage import Kept, table_at
+from timers.spark.storage import COMMIT_TRIES, Cut, Kept, is_conflict, table_at
 from timers.wire.topics import SOURCE_PATTERN
 
 REQUEST, CALLBACK, LETTER, VERDICT, MISSED, COPY = "request", "callback", "letter", "verdict", "missed", "copy"
@@ -57,8 +59,8 @@ EVENT = schema(
                where the topic ended at ``timestamp_ms``, with the records of open transactions. ``run`` is the process
 ``gap``        records from ``offset`` to ``end`` that the job could not read, and that have a time before
                ``timestamp_ms``; ``code`` says why
-``made``       ``timers`` was made of all batches up to ``offset``. All records of before ``timestamp_ms`` are read, but
-               those that positions show to be missing
+``made``       ``timers`` was made of all batches up to ``offset``; ``end`` is 1 if this batch has records. All records
+               of before ``timestamp_ms`` are read, but those that positions show to be missing
 =============  ========================================================================================================
 
 ``log`` counts the logs of a partition: a topic that was made anew has the same offsets again."""
@@ -78,11 +80,23 @@ _KINDS = (TIMER, DEFINITION, WAYPOINT, REJECTED)
 """Kinds of records of requests that have a row of their own."""
 
 _TXN = "timers-history"
+_KEYS = "timers.history.keys"
+"""Property of the table: whether it keeps keys."""
+
 _IS_TAKEN = "ConcurrentTransaction"
 """In Delta's error if another process has written under this name since."""
 
 _JUMP = 1_000_000_000
 """Added to the number of a batch if the table was restored."""
+
+MOST_FILES = 256
+"""A table with more files has them merged."""
+
+_HAS_ID, _OF_IDS = "old.timer_id = new.id", ("timer_id", "request")
+"""The callback of another engine has its id in place of the name of its request, too."""
+
+ERASED = "erased-"
+"""Begins the name that stands for an id that was erased."""
 
 _SMALL = 100_000
 """Rows below this number are one file."""
@@ -119,6 +133,8 @@ class Gap(NamedTuple):
     code: str
 
 
+_T = TypeVar("_T")
+
 Place: TypeAlias = tuple[str, str, int]
 """What a partition is read as, :data:`REQUEST` or :data:`OUTPUT`, its topic and its number. A topic may be both."""
 
@@ -149,28 +165,36 @@ class History:
         self._is_made_anew = False
         self._loaded: DataFrame | None = None
 
-    def open(self, owner: str) -> None:
-        """Create the tables if they do not exist.
+    def open(self, owner: str, *, keys: bool) -> bool:
+        """Create the tables if they do not exist, and return whether they keep keys.
 
         Args:
             owner: the app, and the id of its cluster.
+            keys: whether new tables keep keys.
 
         Raises:
             SettingsError: they belong to another owner, or one of them is lost.
         """
-        if not DeltaTable.isDeltaTable(self._spark, self.events):
-            if DeltaTable.isDeltaTable(self._spark, self.timers):
-                raise SettingsError(
-                    f"{self.events!r} is lost, and {self.timers!r} is not, which may have timers that the topics have "
-                    "forgotten: restore the first one, or move the second one to another directory"
-                )
-            _create(self._spark, self.events, EVENT, owner, by_event=True)
+        is_there, has_timers = (DeltaTable.isDeltaTable(self._spark, path) for path in (self.events, self.timers))
+        if has_timers and not is_there:
+            raise SettingsError(
+                f"{self.events!r} is lost, and {self.timers!r} is not, which may have timers that the topics have "
+                "forgotten: restore the first one, or move the second one to another directory"
+            )
+        if not is_there:
+            _create(self._spark, self.events, EVENT, owner, by_event=True, keys=keys)
         (about,) = DeltaTable.forPath(self._spark, self.events).detail().select("properties").collect()
         found = about.properties.get(_OWNER)
         if found != owner:
             raise SettingsError(f"the history in {self.root!r} is of {found}, and not of {owner}: name another --table")
-        self._is_made_anew = not DeltaTable.isDeltaTable(self._spark, self.timers)
-        _create(self._spark, self.timers, TIMERS, owner, by_event=False)
+        self._is_made_anew = not has_timers
+        if not has_timers:
+            _create(self._spark, self.timers, TIMERS, owner, by_event=False)
+        return bool(about.properties.get(_KEYS) == "true")
+
+    def exists(self) -> bool:
+        """Whether there are tables."""
+        return DeltaTable.isDeltaTable(self._spark, self.events)
 
     def read(self, *events: str) -> DataFrame:
         """The rows of some kinds, as :data:`EVENT`."""
@@ -189,11 +213,12 @@ class History:
         positions, through = {}, 0
         for row in rows.where(F.col("batch") == last).collect():
             if row.event == MADE:
-                through = 0 if self._is_made_anew else row.offset
+                # A commit that only notes how far all is read has nothing to be made of.
+                through = last if row.offset == last - 1 and not row.end else row.offset
             else:
                 about = row.offset, row.end, row.log, row.topic_id, row.timestamp_ms
                 positions[row.kind, row.topic, row.partition] = Position(*about)
-        return Known(last, positions, through, as_of_ms or 0)
+        return Known(last, positions, 0 if self._is_made_anew else through, as_of_ms or 0)
 
     def commit(
         self, batch: int, run: str, rows: DataFrame | None, more: Iterable[Mapping[str, Any]]
@@ -241,10 +266,18 @@ class History:
 
     def _append(self, rows: DataFrame, path: str, batch: int) -> None:
         writer = rows.write.format("delta").mode("append").option("txnAppId", _TXN).option("txnVersion", batch)
-        try:
-            writer.save(path)
-        except jvm.ERRORS as error:
-            raise _taken(self.root) if _IS_TAKEN in str(error) else error from error
+
+        def save() -> None:
+            try:
+                writer.save(path)
+            except jvm.ERRORS as error:
+                raise _taken(self.root) if _IS_TAKEN in str(error) else error from error
+
+        retried(save)
+
+    def fence(self, batch: int) -> None:
+        """No process adds timers of a batch up to this one any more."""
+        self._append(self._spark.createDataFrame([], TIMERS), self.timers, batch)
 
     # ---- a row for each timer ---------------------------------------------------------------------------------------
 
@@ -256,7 +289,7 @@ class History:
             since: the batch before the first one.
             moment: with a time at which nothing is overdue: what is lost is for an audit to say.
         """
-        with Kept() as kept:
+        with Cut() as kept:
             new = self.read(REQUEST, CALLBACK, LETTER, VERDICT, MISSED).where(F.col("batch") > since)
             touched = kept.on_disk(self._touched(new, since, topics, kept))
             own = touched.where("is_own")
@@ -382,28 +415,91 @@ class History:
             *(F.col(field.name).cast(field.dataType).alias(field.name) for field in TIMERS.fields)
         )
 
+    # ---- maintenance ------------------------------------------------------------------------------------------------
+
+    def keep_up(self, say: Callable[[str], None], *, always: bool) -> None:
+        """Merge small files, and delete positions of earlier batches, and files that were replaced seven days ago.
+
+        Args:
+            always: also of a table with few files; and sort all rows.
+        """
+        for path in (self.events, self.timers):
+            table = DeltaTable.forPath(self._spark, path)
+            (about,) = table.detail().select("numFiles").collect()
+            if about.numFiles <= MOST_FILES and not always:
+                continue
+            if path == self.events:
+                table.delete(F.col("event").isin(POSITION, MADE) & (F.col("batch") < self.known().batch))
+            merging = table.optimize()
+            # In the order of their due seconds, a reader of a day opens few files. This writes all files anew.
+            (row,) = (merging.executeZOrderBy("due_s") if always else merging.executeCompaction()).collect()
+            table.vacuum()
+            say(f"history: {counted(row.metrics.numFilesRemoved, 'file')} of {path} merged")
+        self._loaded = None
+
+    def erase(self, batch: int, id: str | None, key: bytes | None) -> int:
+        """Remove an id or a key, and the hashes of what was sent with it. Returns how many rows of ``timers`` had it.
+        The rows stay, so that numbers stay true; the id is replaced with a name that nothing else has.
+
+        Args:
+            batch: number of the last commit. A job that has begun before it adds no timers any more.
+        """
+        self.fence(batch)
+        with Cut() as kept:
+            has_key = (F.col("callback_key") == F.lit(key)) | (F.col("record_key") == F.lit(key))
+            names = self.read(REQUEST).where(has_key if key is not None else F.lit(False)).select("request").distinct()
+            names = kept.on_disk(names)
+            # In a condition of a join, since Delta notes conditions on values in the log of the table.
+            said = [(id, None if key is None else bytearray(key), f"{ERASED}{uuid.uuid4().hex}")]
+            erased = self._spark.createDataFrame(said, "id string, key binary, name string")
+            here = self._spark.read.format("delta").load(self.timers).alias("old")
+            count = here.join(erased.alias("new"), F.expr(f"{_HAS_ID} or old.key = new.key"), "left_semi").count()
+            empty = {each: f"case when old.{each} = new.id then new.name else old.{each} end" for each in _OF_IDS}
+            empty |= dict.fromkeys(("content", "caller"), "null")
+            fired = (
+                DeltaTable.forPath(self._spark, self.events)
+                .alias("old")
+                .merge(names.alias("new"), f"old.event = '{CALLBACK}' and old.request = new.request")
+            )
+            fired.whenMatchedUpdate(set={"content": "null"}).execute()
+            for path, keys in ((self.events, ("callback_key", "record_key")), (self.timers, ("key",))):
+                is_it = " or ".join([_HAS_ID, *(f"old.{each} = new.key" for each in keys)])
+                merge = DeltaTable.forPath(self._spark, path).alias("old").merge(erased.alias("new"), is_it)
+                columns: dict[str, str | Column] = {**empty, **dict.fromkeys(keys, "null")}
+                merge.whenMatchedUpdate(set=columns).execute()
+        self._loaded = None
+        return count
+
     # ---- evidence ---------------------------------------------------------------------------------------------------
 
     def of_day(
         self, day: date, topics: RequestTopics, moment: Moment, kept: Kept, rest: DataFrame
     ) -> tuple[Evidence, DataFrame]:
-        """What is known of the timers that are due on a day, and of the ids and the requests that their callbacks name;
-        and their own requests (:data:`EVENT`), for the others are only there to explain these.
+        """What is known of the timers that are due on a day, and of all of their ids and of those that callbacks of the
+        day name; and their own requests (:data:`EVENT`), for the others are only there to explain these.
 
         Args:
             rest: requests that are not in the table (:func:`request_rows`).
         """
         asked = self._asked(topics).unionByName(rest.where(F.col("topic") != topics.retry), allowMissingColumns=True)
         is_that = F.col("due_day") == F.lit(day)
-        seen = self.read(CALLBACK).where(is_that)
         own = asked.where(is_that)
-        names = own.where(has_id(topics)).select("timer_id")
-        names = names.unionByName(seen.where("request != timer_id").select("timer_id")).distinct()
-        of_ids = asked.where(has_id(topics)).join(names, "timer_id", "left_semi").select(EVENT.names)
-        others = asked.where(~has_id(topics) & ~F.coalesce(is_that, F.lit(False)))
-        others = others.join(seen.select("request").distinct(), "request", "left_semi").select(EVENT.names)
-        requests = kept.on_disk(own.where(~has_id(topics)).unionByName(others).unionByName(of_ids))
-        return self._evidence(requests, own, topics, moment, kept), own
+        if _named(topics):
+            seen = self.read(CALLBACK).where(is_that).where("request != timer_id").select("timer_id")
+            names = own.where(has_id(topics)).select("timer_id").unionByName(seen).distinct()
+            of_ids = asked.where(has_id(topics)).join(names, "timer_id", "left_semi").select(EVENT.names)
+            requests = own.where(~has_id(topics)).unionByName(of_ids)
+        else:
+            requests = own
+        return self._evidence(kept.on_disk(requests), own, topics, moment, kept), own
+
+    def requests_of(self, names: DataFrame) -> DataFrame:
+        """The requests of some names (``request``), as :data:`timers.spark.requests.REQUEST`."""
+        offset = F.regexp_extract("request", SOURCE_PATTERN, 3).try_cast("bigint")
+        first, last = names.agg(F.min(offset), F.max(offset)).collect()[0]
+        is_near = F.lit(False) if first is None else F.col("offset").between(first, last)
+        asked = self.read(REQUEST).where(is_near).join(names.distinct(), "request", "left_semi")
+        return asked.select(_REQUEST.names)
 
     def _evidence(
         self, requests: DataFrame, own: DataFrame, topics: RequestTopics, moment: Moment, kept: Kept
@@ -416,16 +512,14 @@ class History:
         repeats, low, high = requests.agg(F.count_if(is_repeating), F.min(due_s), F.max(due_s)).collect()[0]
         named = requests.select("request").distinct()
         letters = outcomes.letters_of(self.read(LETTER).join(named, "request", "left_semi"))
-        verdicts = outcomes.verdicts_of(self.read(VERDICT).join(named, "request", "left_semi"))
-        missed = chains.missed_of(self.read(MISSED)) if repeats else None
+        verdicts = kept.on_disk(outcomes.verdicts_of(self.read(VERDICT).join(named, "request", "left_semi")))
+        missed = kept.on_disk(chains.missed_of(self.read(MISSED))) if repeats else None
         asked = requests.select(_REQUEST.names)
         if topics.retry:
             moved = self.read(REQUEST).where(F.col("topic") == topics.retry).join(named, "request", "left_semi")
-            asked = asked.unionByName(moved.select(_REQUEST.names))
+            asked = asked.unionByName(kept.on_disk(moved.select(_REQUEST.names)))
         evidence = Evidence(Facts(asked, letters, verdicts, missed), topics, F.lit(True), F.lit(True), moment, kept)
-        if (
-            repeats
-        ):  # of occurrences that were missed, the last one may be sent at another second than its record is for
+        if repeats:  # the last one of those that were missed may be sent at another second than its record is for
             versions = evidence.versions().join(own.select("request"), "request", "left_semi")
             low, high = versions.agg(F.min("due_s"), F.max("due_s")).collect()[0]
         callbacks = self.read(CALLBACK).where(F.col("due_s").between(low or 0, -1 if high is None else high))
@@ -483,16 +577,28 @@ def gap_row(gap: Gap) -> dict[str, Any]:
     return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code}
 
 
-def _create(spark: SparkSession, path: str, columns: StructType, owner: str, *, by_event: bool) -> None:
+def _create(
+    spark: SparkSession, path: str, columns: StructType, owner: str, *, by_event: bool, keys: bool = False
+) -> None:
     table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
     table = table.partitionedBy("event") if by_event else table
     # Not of ids and keys: they would stay in the log of the table when their rows are erased.
-    indexed = (
-        "batch,due_day,due_s,topic,partition,offset,timestamp_ms" if by_event else "due_day,due_s,partition,offset"
-    )
-    table = table.property("delta.dataSkippingStatsColumns", indexed)
+    indexed = "due_day,due_s,topic,partition,offset"
+    table = table.property("delta.dataSkippingStatsColumns", f"{indexed},batch,timestamp_ms" if by_event else indexed)
     # Readers that do not know them would see rows that are deleted.
-    table.property("delta.enableDeletionVectors", "false").property(_OWNER, owner).execute()
+    table = table.property("delta.enableDeletionVectors", "false")
+    table.property(_OWNER, owner).property(_KEYS, str(keys).lower()).execute()
+
+
+def retried(step: Callable[[], _T]) -> _T:
+    """Do a step, and again while other programs change the same table, such as a user's OPTIMIZE."""
+    for tried in range(COMMIT_TRIES):
+        try:
+            return step()
+        except jvm.ERRORS as error:
+            if not is_conflict(error) or tried == COMMIT_TRIES - 1:
+                raise
+    raise AssertionError("not reached")
 
 
 def _taken(root: str) -> SparkError:

@@ -30,7 +30,7 @@ from timers.spark.audit.reading import moved_below, with_holds
 from timers.spark.cold import day_of
 from timers.spark.jobs import history as job
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, Audit, judged, measured
-from timers.spark.storage import Kept
+from timers.spark.storage import Cut
 from timers.wire.topics import partition_name
 
 
@@ -40,15 +40,17 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Ca
         day = datetime.fromtimestamp(audit.moment.as_of_ms / 1000, UTC).date() - timedelta(days=1)
     settings, done = audit.settings, list[tuple[str, int, float]]()
     stages = partial(measured, spark, say, done)
+    topics, progress = TopicOffsets(settings), job.progress_of(settings)
     with stages("history read") as stage:
-        stage.rows = job.run(spark, settings, job.Params(table), say).records
-    tables, topics, progress = History(spark, table), TopicOffsets(settings), job.progress_of(settings)
+        if not job.is_fresh(spark, table, audit.moment.as_of_ms):
+            stage.rows = job.run(spark, settings, job.Params(table), say).records
+    tables = History(spark, table)
     known, lacks = tables.known(), tables.gaps()
     clocks_ms = 0 if topics.brokers == 1 else BROKERS_CLOCKS_MS
     moment = replace(audit.moment, clocks_ms=clocks_ms, as_of_ms=min(audit.moment.as_of_ms, known.as_of_ms))
     audit = replace(audit, moment=moment)
     is_audited = gaps.matches(audit.callback_topics) if audit.callback_topics else F.lit(True)
-    with Kept() as kept:
+    with Cut() as kept:
         with stages("requests read") as stage:
             rest = job.not_accepted(spark, settings, known, topics, progress)
             evidence, own = tables.of_day(day, job.topics_in(settings, known), moment, kept, rest)
@@ -68,6 +70,8 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Ca
                 has_keys = not own.where("record_key is not null").isEmpty()
                 missing = _missing(settings, known, lacks, progress, moment.as_of_ms, knows_keys=has_keys)
                 found = gaps.decide(found, missing)
+        if None in counts:
+            evidence.also(tables.requests_of(found.where("status is null").select("request")))
         findings = judged(audit, stages, evidence, found, _log(known, lacks), kept, by_callbacks=None in counts)
     findings.gaps = list(_reasons(known, lacks, topics))
     findings.counted = counted

@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from threading import Event
 from time import monotonic
@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
+from timers.errors import SettingsError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, librdkafka, reader
 from timers.kafka.progress_log import read_all
@@ -33,17 +34,18 @@ from timers.kafka.topics import Cluster, existing_topics
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
-from timers.spark import kafka, requests
+from timers.spark import jvm, kafka, requests
 from timers.spark.audit import chains, history, outcomes
 from timers.spark.audit.evidence import RequestTopics
 from timers.spark.audit.gaps import MARGIN_MS
-from timers.spark.audit.history import Gap, History, Known, Place, Position
+from timers.spark.audit.history import Gap, History, Known, Place, Position, retried
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.reading import NO_LIMIT, read_opening
 from timers.spark.columns import header_text
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
 from timers.spark.monitoring import Monitor
 from timers.spark.session import described
+from timers.spark.storage import is_conflict
 from timers.wire.formats.countdown import CALLER
 from timers.wire.topics import history_group, partition_name
 
@@ -55,8 +57,18 @@ MAX_RECORDS = 1_000_000
 IDLE_S = 600
 """So often a round without new records notes that there were none: an audit knows the outcome of timers up to then."""
 
-DELETED, ANEW = "records-deleted", "topic-made-anew"
-_WHY = {DELETED: "they were deleted before they were read", ANEW: "the topic was made anew"}
+UPKEEP_S, LOOK_S = 86_400, 300
+"""So often rows are sorted by their due second, and so often small files are looked for; nothing is read meanwhile."""
+
+FRESH_S = 60
+"""A job that runs notes after :data:`IDLE_S` and at most this time that it has read all."""
+
+DELETED, CUT, ANEW = "records-deleted", "log-cut", "topic-made-anew"
+_WHY = {
+    DELETED: "they were deleted before they were read",
+    CUT: "the log has lost its end, and what was appended in its place has their offsets",
+    ANEW: "the topic was made anew",
+}
 """Why records could not be read -> the same in words."""
 
 
@@ -141,18 +153,58 @@ def run(
     # A topic that a request names for the first time is read in the next round.
     cluster = _cluster(settings)
     table = History(spark, params.table)
-    table.open(f"{settings.app_id}@{cluster.cluster_id}")
+    keeps_keys = table.open(f"{settings.app_id}@{cluster.cluster_id}", keys=params.keys)
+    if params.keys and not keeps_keys:
+        raise SettingsError(f"the history in {params.table!r} keeps no keys: leave out --keys, or name another --table")
+    params = replace(params, keys=keeps_keys)
     job = _Job(spark, settings, params, table, say, total, stop)
+    upkept_at = looked_at = monotonic()
     while True:
         begun, named = monotonic(), job.named
         with described(spark, "timers history"):
             count = job.round(is_last=every_s is None)
         if monitor is not None:
-            monitor.ended(count, monotonic() - begun, 0)
+            monitor.ended(count, monotonic() - begun, job.behind)
         if every_s is None and job.named == named:
+            _keep_up(table, say, always=False)
             return total
+        if monotonic() > looked_at + LOOK_S:
+            is_due = monotonic() > upkept_at + UPKEEP_S
+            _keep_up(table, say, always=is_due)
+            looked_at = monotonic()
+            upkept_at = looked_at if is_due else upkept_at
         if stop.wait(0 if every_s is None else max(0.0, every_s - (monotonic() - begun))):
             return total
+
+
+def is_fresh(spark: SparkSession, table: str, as_of_ms: int) -> bool:
+    """Whether a job keeps a table up to the topics: a second one would end it."""
+    tables = History(spark, table)
+    return tables.exists() and tables.known().as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S)
+
+
+def _keep_up(table: History, say: Callable[[str], None], *, always: bool) -> None:
+    try:
+        table.keep_up(say, always=always)
+    except jvm.ERRORS as error:
+        if not is_conflict(error):
+            raise
+        say("history: small files are not merged now, because another program changes the table")
+
+
+def erase(spark: SparkSession, settings: Settings, params: Params, id: str | None, key: bytes | None) -> int:
+    """Remove an id or a key from the tables, and return how many rows of timers had it. A job that runs ends: it may
+    write the id once more.
+
+    Raises: as :func:`run`.
+    """
+    table = History(spark, params.table)
+    table.open(f"{settings.app_id}@{_cluster(settings).cluster_id}", keys=False)
+    known = table.known()
+    said = [history.position_row(place, each) for place, each in known.positions.items()]
+    said.append({"event": history.MADE, "offset": known.through, "end": 0})
+    batch, _ = table.commit(known.batch + 1, uuid.uuid4().hex, None, said)
+    return table.erase(batch, id, key)
 
 
 def _cluster(settings: Settings) -> Cluster:
@@ -184,6 +236,10 @@ class _Job:
         self._named = table.named()
         self._noted_at = -float(IDLE_S)
         self._moment = Moment(0, 0)
+        # Of a process before this one that still runs, no row is added from here on.
+        before = self._known.batch
+        self._add((), {}, self._known.as_of_ms or None)
+        table.fence(before)
 
     def round(self, *, is_last: bool) -> int:
         """Read what is new, bring the timers up to it, and return the number of offsets."""
@@ -195,6 +251,8 @@ class _Job:
         if doubt:
             self._say(f"the time is not known: {doubt}")
         self._moment = Moment(as_of_ms=0, grace_s=0, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS)
+        if self._known.through < self._known.batch:  # the process before this one was killed
+            self._make()
         highs = topics.high_watermarks(topics.all())  # before those of requests: see the module
         progress = self._progress = progress_of(settings)
         asked = topics.existing(self._formats)
@@ -212,7 +270,7 @@ class _Job:
         parts = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
         for number, some in enumerate(parts):
             self._add(some, progress, as_of_ms if number == len(parts) - 1 else None)
-        if is_last:
+        if is_last and size:
             self._add((), progress, as_of_ms)  # notes that the timers are made
         self._noted_at = monotonic()
         self._hold_trimming()
@@ -240,6 +298,11 @@ class _Job:
         self._unheld = why
 
     @property
+    def behind(self) -> int:
+        """Offsets that were there in the last round, and are not read: not accepted yet, or of open transactions."""
+        return sum(max(0, each.end - each.offset) for each in self._known.positions.values())
+
+    @property
     def named(self) -> frozenset[str]:
         """The callback topics that requests name."""
         return frozenset(self._named)
@@ -260,7 +323,7 @@ class _Job:
         firsts, stable = topics.starts(names), topics.ends(names)
         plan = _Plan(role, {}, {}, {})
         for topic in names:
-            id = topics.id_of(topic).hex()
+            id, begins = topics.id_of(topic).hex(), self._begins(topics, role, topic)
             for partition, first in firsts[topic].items():
                 high = highs.get(topic, {}).get(partition, 0)
                 end = min(stable[topic][partition], high)
@@ -269,18 +332,20 @@ class _Job:
                 known = self._known.positions.get((role, topic, partition))
                 start, log = first, 0
                 if known is None:
-                    start = max(first, self._begin(topics, role, topic, partition))
+                    start = max(first, begins.get(partition, 0))
                     if first and start == first:
                         plan.gaps.append(self._deleted(topics, topic, partition, 0, first, as_of_ms))
-                elif known.topic_id != id:
-                    log = known.log + 1
-                    plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, ANEW))
+                elif known.topic_id != id or high < known.offset:
+                    log, code = known.log + 1, CUT if known.topic_id == id else ANEW
+                    start = min(first, high) if code == ANEW else high
+                    plan.gaps.append(Gap(topic, partition, min(known.offset, high), known.end, as_of_ms, code))
                 else:
                     start, log = max(first, known.offset), known.log
                     if first > known.offset:
                         plan.gaps.append(self._deleted(topics, topic, partition, known.offset, first, as_of_ms))
-                start = min(start, max(first, end))
-                end = max(start, end)
+                # Never back: a position may be beyond what a machine that has begun since has accepted.
+                end = max(start, end) if known is not None else max(first, end)
+                start = min(start, end)
                 plan.starts.setdefault(topic, {})[partition] = start
                 plan.ends.setdefault(topic, {})[partition] = end
                 plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
@@ -302,12 +367,12 @@ class _Job:
         decoded = requests.decode(found.records, self._formats, NO_LIMIT, self._settings.request_topic, self._progress)
         plan.opening = history.request_rows(decoded, keys=self._params.keys)
 
-    def _begin(self, topics: TopicOffsets, role: str, topic: str, partition: int) -> int:
-        """Where reading of a partition begins: of a callback topic, a minute before the first request that names it."""
+    def _begins(self, topics: TopicOffsets, role: str, topic: str) -> dict[int, int]:
+        """Where reading of a callback topic begins: a minute before the first request that names it."""
         since_ms = self._named.get(topic)
-        if since_ms is None or role == history.REQUEST:
-            return 0
-        return topics.at_time([topic], max(0, since_ms - MARGIN_MS))[topic][partition]
+        if since_ms is None or role == history.REQUEST or (role, topic, 0) in self._known.positions:
+            return {}
+        return topics.at_time([topic], max(0, since_ms - MARGIN_MS))[topic]
 
     def _deleted(self, topics: TopicOffsets, topic: str, partition: int, start: int, end: int, as_of_ms: int) -> Gap:
         until_ms = topics.whole_since_ms([topic], as_of_ms)[topic][partition]
@@ -334,11 +399,15 @@ class _Job:
         found = [_union(rows).coalesce(self._spark.sparkContext.defaultParallelism)] if rows else [None]
         said = [history.position_row(place, each) for place, each in positions.items()]
         said += [history.gap_row(gap) for plan in plans for gap in plan.gaps]
-        said.append({"event": history.MADE, "offset": known.through, "timestamp_ms": as_of_ms})
+        made = {"event": history.MADE, "offset": known.through, "end": int(bool(rows))}
+        said.append({**made, "timestamp_ms": as_of_ms})
         batch, named = self._table.commit(self._known.batch + 1, self._run, found[0], said)
-        self._named = {**named, **self._named}
+        for topic, since_ms in named.items():
+            self._named[topic] = min(since_ms, self._named.get(topic, since_ms))
         self._known = known._replace(batch=batch, positions=positions)
         if not rows:
+            is_made = known.through == batch - 1
+            self._known = self._known._replace(through=batch if is_made else known.through)
             return
         size = sum(plan.size for plan in plans)
         self._total.records += size
@@ -392,7 +461,8 @@ class _Job:
     def _make(self) -> None:
         """Bring the timers up to the events."""
         begun, through = monotonic(), self._known.batch
-        count = self._table.make(self._known.through, through, topics_in(self._settings, self._known), self._moment)
+        topics = topics_in(self._settings, self._known)
+        count = retried(partial(self._table.make, self._known.through, through, topics, self._moment))
         self._known = self._known._replace(through=through)
         self._total.timers += count
         if count:

@@ -14,6 +14,7 @@ from tests.harness.constants import Constants
 from timers.client import SqlOutbox
 from timers.client.outbox import TABLE, schema
 from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
+from timers.outbox import databases
 from timers.outbox import relay as relays
 from timers.outbox.databases import Sqlite
 from timers.process.clock import Clock
@@ -185,3 +186,84 @@ def test_what_was_marked_before_a_pause_is_not_sent_after_it(world: World) -> No
     world.relay.look()
     assert not world.publisher.sent
     assert world.rows.waiting(0, 1)[0].sent_ms is not None
+
+
+def test_a_cancel_does_not_overtake_a_request_that_is_passed_over(world: World, constants: Constants) -> None:
+    """Its partition answers again before the first rows of the table are read again."""
+    constants(relays, _MOST_ROWS=3)
+    id, *others = ids_on(0, 6)
+    world.publisher.silent = {0}
+    world.put(id, *others[:2])
+    SqlOutbox().cancel(world.connection, id)
+    world.put(*others[2:])
+    world.relay.look()
+    world.publisher.answer(SILENT)
+    world.publisher.silent = set()
+    for _ in range(4):
+        world.relay.look()
+    assert world.publisher.sent.count(id.encode()) == 1, "the request, which waits for its answer in the log"
+    assert world.left().count(id) == 2, "it and its cancel"
+
+
+def test_large_rows_that_wait_do_not_hide_the_others(world: World, constants: Constants) -> None:
+    constants(databases, MOST_BYTES=100)
+    world.rows = world.relay._rows = Sqlite(world.rows.path, TABLE)
+    world.rows.connect()
+    world.publisher.silent = {0}
+    for id in (*ids_on(0, 12), *ids_on(1, 4)):
+        SqlOutbox().schedule(world.connection, "orders", "k", "v" * 40, at=DUE_S, id=id)
+    world.connection.commit()
+    for _ in range(8):
+        world.relay.look()
+    assert world.left() == ids_on(0, 12)
+
+
+def test_one_row_of_many_tries_a_partition(world: World) -> None:
+    world.publisher.silent = {0}
+    world.put(*ids_on(0, 1))
+    world.relay.look()
+    world.publisher.answer(SILENT)
+    world.put(*ids_on(0, 30)[1:])
+    assert world.relay.look()
+    for _ in range(5):
+        assert not world.relay.look(), "it waits for an answer"
+    assert len(world.publisher.open) == 1
+    world.publisher.silent = set()
+    world.publisher.answer("topic/0/1")
+    world.relay.look()
+    assert world.left() == ids_on(0, 1)
+
+
+def test_a_row_that_another_relay_has_deleted_is_not_sent(world: World) -> None:
+    world.put("o-1", "o-2")
+    read = world.rows.waiting
+
+    def late(above: int, most: int) -> Any:
+        rows = read(above, most)
+        world.connection.execute("DELETE FROM timer_outbox WHERE aggregateid = 'o-1'")
+        world.connection.commit()
+        return rows
+
+    world.rows.waiting = late  # type: ignore[method-assign]
+    world.relay.look()
+    assert world.publisher.sent == [b"o-2"]
+
+
+def test_times_of_wrong_types_stop_no_row(world: World) -> None:
+    world.put("o-1", "o-2", "o-3")
+    world.connection.execute("UPDATE timer_outbox SET created_ms = '2026-11-30' WHERE aggregateid = 'o-1'")
+    world.connection.execute("UPDATE timer_outbox SET sent_ms = 'now' WHERE aggregateid = 'o-2'")
+    world.connection.commit()
+    world.relay.look()
+    assert "o-3" not in world.left() and "o-1" not in world.left()
+
+
+def test_a_relay_locks_its_table_by_whichever_name_of_the_file(world: World, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(world.rows.path)
+    assert world.rows.is_first()
+    same, other = Sqlite(link, TABLE), Sqlite(world.rows.path, "other_outbox")
+    assert not same.is_first()
+    assert other.is_first()
+    for each in (same, other):
+        each.close()

@@ -352,7 +352,8 @@ def _check_transaction(connection: Any) -> None:
     elif _is_of(connection, "psycopg"):
         is_alone = connection.autocommit and not connection.info.transaction_status
     elif _is_of(connection, "sqlite3"):
-        is_alone = connection.isolation_level is None and not connection.in_transaction
+        commits = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+        is_alone = commits and not connection.in_transaction
     else:
         is_alone = False
     if is_alone:

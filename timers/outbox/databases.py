@@ -57,12 +57,13 @@ class Database(Protocol):
         """The first rows without a reason above a number, in the order of their numbers, of about
         :data:`MOST_BYTES`."""
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
-        """Note that they are sent now. A row with the condition ``absent`` keeps its first mark: from it on workers
-        may forget its timer."""
+    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
+        """Note that they are sent now. Returns those that are there, and that no other transaction holds: only these
+        may be sent. A row with the condition ``absent`` keeps its first mark: from it on workers may forget its timer.
+        """
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that were sent."""
+        """Delete rows that were sent. One that another transaction holds stays, with its mark."""
 
     def refuse(self, number: int, reason: str) -> None:
         """Let a row stay, with the reason why it is not sent."""
@@ -100,7 +101,8 @@ def database(url: str, table: str) -> Database:
 class _Statements:
     """The statements of both databases."""
 
-    def __init__(self, table: str, param: str, number_is_one_of: str, payload_bytes: str) -> None:
+    def __init__(self, table: str, param: str, number_is_one_of: str, payload_bytes: str, free: str = "") -> None:
+        """``free`` leaves out rows that another transaction holds, which may last."""
         # Only as many rows as fit into memory; a row that is larger alone.
         first = f"SELECT * FROM {table} WHERE reason IS NULL AND number > {param} ORDER BY number LIMIT {param}"
         size = f"coalesce({payload_bytes}, 0)"
@@ -112,10 +114,12 @@ class _Statements:
         )
         self.mark = (
             f"UPDATE {table} SET sent_ms = CASE WHEN timer_if = '{ABSENT}' THEN coalesce(sent_ms, {param}) "
-            f"ELSE {param} END WHERE {number_is_one_of}"
+            f"ELSE {param} END WHERE number IN (SELECT number FROM {table} WHERE {number_is_one_of}{free}) "
+            "RETURNING number"
         )
-        self.delete = f"DELETE FROM {table} WHERE {number_is_one_of}"
-        self.refuse = f"UPDATE {table} SET reason = {param} WHERE number = {param}"
+        self.delete = f"DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {number_is_one_of}{free})"
+        one = f"SELECT number FROM {table} WHERE number = {param}{free}"
+        self.refuse = f"UPDATE {table} SET reason = {param} WHERE number IN ({one})"
         self.refused = f"SELECT count(*) FROM {table} WHERE reason IS NOT NULL"
 
 
@@ -124,7 +128,7 @@ class Postgres:
 
     def __init__(self, url: str, table: str) -> None:
         self._url, self.table = url, table
-        self._sql = _Statements(table, "%s", "number = ANY(%s)", "octet_length(payload)")
+        self._sql = _Statements(table, "%s", "number = ANY(%s)", "octet_length(payload)", " FOR UPDATE SKIP LOCKED")
         self._connection: psycopg.Connection[Any] | None = None
 
     def connect(self) -> None:
@@ -172,8 +176,8 @@ class Postgres:
     def waiting(self, above: int, most: int) -> Sequence[Row]:
         return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
-        self._execute(self._sql.mark, now_ms, now_ms, [*numbers])
+    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
+        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, [*numbers])}
 
     def delete(self, numbers: Sequence[int]) -> None:
         # A deletion that a crash of the server takes back is repeated: the row is marked. So it need not wait.
@@ -248,7 +252,13 @@ class Sqlite:
 
     def is_first(self) -> bool:
         if self._lock is None:
-            lock = os.open(f"{self.path}-timers-outbox", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            beside = f"{self.path.resolve()}-{self.table}"
+            try:
+                lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise OutboxError(
+                    f"the file {beside}, which a relay locks, cannot be opened: {error.strerror}"
+                ) from None
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -261,8 +271,8 @@ class Sqlite:
         self._seen = self._files()
         return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> None:
-        self._execute(self._sql.mark, now_ms, now_ms, str([*numbers]))
+    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
+        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, str([*numbers]))}
 
     def delete(self, numbers: Sequence[int]) -> None:
         self._execute(self._sql.delete, str([*numbers]))

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import Publisher
 from timers.errors import InvalidTimerError, OutboxError, TimersError
-from timers.outbox import sent
+from timers.outbox import databases, sent
 from timers.outbox.databases import Database
 from timers.outbox.rows import Request, Row, request_of
 from timers.process.clock import Clock
@@ -132,6 +132,8 @@ class Relay:
         """Partitions that get one row until it is taken."""
         self._floor, self._floor_until = 0, 0.0
         """While a partition rests, rows up to this number are passed over, until then."""
+        self._passed: set[str] = set()
+        """Ids of timers of which rows are passed over: their later rows wait, too."""
         self._seen: dict[int, float] = {}
         """Number of a marked row whose request is not harmless twice -> when it was first seen."""
 
@@ -188,21 +190,23 @@ class Relay:
         self._delete_taken()
         publisher = self._opened()
         for _ in range(min(_MOST_ALONE, len(self._alone))):
-            self._submit(publisher, [self._alone.popleft()])
+            self._mark_and_submit(publisher, [self._alone.popleft()])
             self._await_answers()
         now = time.monotonic()
         if not self._resting or now >= self._floor_until:
             self._floor, self._floor_until = 0, now + SEND_S
+            self._passed.clear()
         rows = self._rows.waiting(self._floor, _MOST_ROWS)
         if not self._floor:
             self.counters.oldest_ms = min((row.created_ms for row in rows), default=None)
         if not (rows or self._floor or self._in_flight):
             self._resting.clear()
             self._doubtful.clear()
-        is_full = len(rows) == _MOST_ROWS
+        is_full = len(rows) == _MOST_ROWS or sum(row.payload_bytes for row in rows) >= databases.MOST_BYTES
+        chosen = self._checked(self._chosen(rows, publisher.partitions))
         if is_full and self._resting:
             self._floor = rows[-1].number
-        chosen = self._checked(self._chosen(rows, publisher.partitions))
+            self._passed.update(row.aggregateid for row in rows)
         if chosen:
             self._mark_and_submit(publisher, chosen)
             self._await_answers()
@@ -211,7 +215,7 @@ class Relay:
     def _chosen(self, rows: Sequence[Row], partitions: int) -> list[tuple[Row, int]]:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
         now = time.monotonic()
-        busy = {each.row.aggregateid for each in (*self._in_flight.values(), *self._alone)}
+        busy = {each.row.aggregateid for each in (*self._in_flight.values(), *self._alone)} | self._passed
         known = self._in_flight.keys() | {each.row.number for each in self._alone} | {*self._taken}
         marked = [row for row in rows if row.sent_ms is not None and row.number not in known]
         may_be_sent = self._settled(marked, busy) if marked else set()
@@ -238,7 +242,8 @@ class Relay:
         safe_ms = self._settings.verdict_retention_s * 500  # half of it: clocks and workers may be behind
         again = {row.number for row in marked if row.is_harmless_twice and now_ms - (row.sent_ms or 0) < safe_ms}
         doubtful = [row for row in marked if row.number not in again]
-        self._seen = {row.number: self._seen.get(row.number, now) for row in doubtful}
+        seen = {row.number: self._seen.get(row.number, now) for row in doubtful}
+        self._seen = {**self._seen, **seen} if self._resting else seen  # while one rests, not all rows are read
         waits = {row.aggregateid for row in doubtful if now - self._seen[row.number] < SETTLED_S}
         asked = [row for row in doubtful if row.aggregateid not in waits | busy]
         if not asked:
@@ -278,26 +283,28 @@ class Relay:
         """Mark rows, and give their requests to the producer. After a pause of this process no more are given: another
         relay may have taken their marks for those of a relay that has ended."""
         marked_at = self._clock.boot_s()
-        self._rows.mark([each.row.number for each in chosen], self._now_ms())
+        marked = self._rows.mark([each.row.number for each in chosen], self._now_ms())
         for each in chosen:
             if self._clock.boot_s() - marked_at > SEND_S / 2:
                 logger.warning("this process was paused: what it had marked is sent later")
                 return
-            self._submit(publisher, [each])
+            if each.row.number in marked:
+                self._submit(publisher, each)
 
-    def _submit(self, publisher: Publisher, requests: Sequence[_InFlight]) -> None:
-        for each in requests:
-            request = each.request
-            answer = partial(self._answer, each)
-            self._in_flight[each.row.number] = each
-            try:
-                publisher.submit_record(
-                    self._kafka.request_topic, request.key, request.value, request.headers, answer, each.partition
-                )
-            except BufferError:
-                answer(TimersError("the producer's queue is full"))
-            except TimersError as error:
-                answer(error)
+    def _submit(self, publisher: Publisher, each: _InFlight) -> None:
+        request, answer = each.request, partial(self._answer, each)
+        self._in_flight[each.row.number] = each
+        self._seen.pop(each.row.number, None)
+        if each.partition in self._doubtful:
+            self._resting[each.partition] = math.inf
+        try:
+            publisher.submit_record(
+                self._kafka.request_topic, request.key, request.value, request.headers, answer, each.partition
+            )
+        except BufferError:
+            answer(TimersError("the producer's queue is full"))
+        except TimersError as error:
+            answer(error)
 
     def _answer(self, each: _InFlight, answer: str | TimersError) -> None:
         """Take an answer; called by the publisher's thread."""

@@ -16,8 +16,8 @@ from timers.wire.formats import LOG_APPEND_TIME, future_by_id
 from timers.wire.headers import Header
 from timers.wire.record import RequestRecord
 
-READ = ("number", *COLUMNS, "created_ms", "sent_ms")
-"""The columns that a relay reads: the fields of :class:`Row`."""
+READ = ("number", *COLUMNS, "CAST(created_ms AS bigint)", "CAST(sent_ms AS bigint)")
+"""What a relay reads: the fields of :class:`Row`. SQLite holds any type in any column."""
 
 
 class Row(NamedTuple):
@@ -37,6 +37,14 @@ class Row(NamedTuple):
     created_ms: int
     sent_ms: int | None
     """When a relay began to send it, by the relay's clock; None: none has."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of its payload, which in SQLite may be of any type."""
+        payload: object = self.payload
+        if isinstance(payload, str):
+            payload = payload.encode(errors="surrogateescape")
+        return len(payload) if isinstance(payload, bytes) else 0
 
     @property
     def key(self) -> bytes:

@@ -59,8 +59,10 @@ def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
     last_ms = now_ms if any(row.is_harmless_twice for row in rows) else max(marks_ms) + CLOCKS_MS + _SENDING_MS
     ends = offsets.high_watermarks([topic])[topic]
     if last_ms < now_ms - CLOCKS_MS:
-        after = offsets.at_time([topic], last_ms)[topic]
-        ends = {partition: max(after[partition], starts[partition]) for partition in after.keys() & starts.keys()}
+        # Where the time is behind the last stable offset, the answer is that offset: then all is read.
+        stable, after = offsets.ends([topic])[topic], offsets.at_time([topic], last_ms)[topic]
+        in_time = {partition for partition in after.keys() & stable.keys() if after[partition] < stable[partition]}
+        ends |= {partition: max(after[partition], starts[partition]) for partition in in_time & starts.keys()}
     whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
     reports = connection.ErrorReports(settings)
     # A request may stand behind the open transaction of another program. None of ours is in a transaction.

@@ -235,6 +235,21 @@ def test_a_transaction_that_commits_late_loses_no_row_and_delays_no_other_one(se
     ]
 
 
+def test_a_row_that_another_program_holds_delays_no_other_one(server: PostgresServer, ids: Ids) -> None:
+    shop, outbox = Shop(server.new_database()), SqlOutbox()
+    with closing(shop.connect()) as connection, closing(shop.connect()) as holder:
+        held, *_ = [outbox.schedule(connection, ids.target, "k", "v", at=due_in(900)) for _ in range(3)]
+        connection.commit()
+        holder.execute("SELECT FROM timer_outbox WHERE aggregateid = %s FOR UPDATE", [held])
+        with relaying(shop, ids) as relay:
+            wait_until(lambda: relay.counters.sent == 2, "the others are sent")
+            assert [row[1] for row in shop.rows()] == [held]
+            assert not relay.counters.error
+            holder.rollback()
+            sent(shop)
+    assert len(requests_of(ids)) == 3
+
+
 def test_a_second_relay_goes_on_where_the_first_one_has_ended(server: PostgresServer) -> None:
     shop = Shop(server.new_database())
     first, second = Postgres(shop.url, TABLE), Postgres(shop.url, "public.timer_outbox")

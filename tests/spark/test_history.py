@@ -80,7 +80,7 @@ def test_what_became_of_each_timer_is_there_once(spark: SparkSession, broker_add
         headers = {name: value or b"" for name, value in record.headers}
         assert (record.timer_id, int(headers["timer-due"]), int(headers["timer-fired"]) / 1000) in fired
     assert Counter(row.way for row in found) == {"native": 60 + 20 + 1, "with-id": 20 + 5 + 1, "retried": 1}
-    assert {row.code for row in found if row.outcome == "dead-lettered"} == {"topic-unknown", "key-not-a-number"}
+    assert {row.code for row in found if row.outcome == "dead-lettered"} == {"topic-unknown", "topic-missing"}
     assert not [row.faults for row in found if row.faults]
     events = History(spark, str(table)).read(history.REQUEST, history.CALLBACK)
     assert not events.where("event = 'request' and callback_key is not null and timer_id like 'order-0'").collect()

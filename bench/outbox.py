@@ -84,13 +84,16 @@ class _NotingPublisher:
 
     def __init__(self, publisher: Any, file: Any) -> None:
         self._publisher, self._file = publisher, file
+        self.partitions = publisher.partitions
 
-    def submit_record(self, topic: str, key: bytes, value: bytes, headers: Any, on_result: Any) -> None:
+    def submit_record(
+        self, topic: str, key: bytes, value: bytes, headers: Any, on_result: Any, partition: int = -1
+    ) -> None:
         def take(answer: Any) -> None:
             self._file.write(f"{row_of(headers)} {time.time_ns()}\n")
             on_result(answer)
 
-        self._publisher.submit_record(topic, key, value, headers, take)
+        self._publisher.submit_record(topic, key, value, headers, take, partition)
 
 
 def noting_relay(url: str, path: str) -> None:

@@ -284,17 +284,21 @@ def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> i
     cannot be promoted does not keep the others. The record is deleted by the next call: a search that began before this
     one may still find the request, and must find the record too.
     """
-    left = _sources(spark, tables.held, before_s).alias("held")
-    promoted = DeltaTable.forPath(spark, tables.promoted).alias("done")
-    same = F.col("held.source") == F.col("done.source")
-    gone = promoted.merge(left, same).whenNotMatchedBySourceDelete(F.col("done.due_s") < before_s)
-    retried(gone.execute)
-    done = _sources(spark, tables.promoted, before_s).alias("done")
-    if done.isEmpty():
+    left, done = _sources(spark, tables.held, before_s), _sources(spark, tables.promoted, before_s)
+    _delete(spark, tables.promoted, done.join(left, "source", "left_anti"), before_s)
+    return _delete(spark, tables.held, _sources(spark, tables.promoted, before_s), before_s)
+
+
+def _delete(spark: SparkSession, path: str, sources: DataFrame, before_s: int) -> int:
+    """Delete the rows of some requests that are due before ``before_s``; count them. Other files are not rewritten."""
+    if sources.isEmpty():
         return 0
-    held = DeltaTable.forPath(spark, tables.held).alias("held")
-    old = held.merge(done, same & (F.col("held.due_s") < before_s)).whenMatchedDelete()
-    (merged,) = retried(lambda: old.execute().collect())
+    gone = (
+        DeltaTable.forPath(spark, path)
+        .alias("kept")
+        .merge(sources.alias("gone"), (F.col("kept.source") == F.col("gone.source")) & (F.col("kept.due_s") < before_s))
+    )
+    (merged,) = retried(lambda: gone.whenMatchedDelete().execute().collect())
     return int(merged.num_deleted_rows)
 
 

@@ -49,6 +49,8 @@ _SETTINGS = {
     # A record may claim more memory than Java has. That fails its task, and must not end the process, which is also the
     # driver if the master is local. By default Spark ends the process after an error of memory in a task.
     "spark.executor.killOnFatalError.depth": "0",
+    # Other programs read Spark's default for a timestamp as nanoseconds, which end in 2262; due seconds go up to 5138.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Spark's progress bar would overwrite the lines of the command.
     "spark.ui.showConsoleProgress": "false",
 }

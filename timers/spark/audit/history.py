@@ -202,6 +202,11 @@ class History:
             self._loaded = self._spark.read.format("delta").load(self.events)
         return self._loaded.where(F.col("event").isin(*events))
 
+    def pin(self) -> None:
+        """Read the events as they are now from here on: each look would see what others commit meanwhile."""
+        (newest,) = DeltaTable.forPath(self._spark, self.events).history(1).select("version").collect()
+        self._loaded = self._spark.read.format("delta").option("versionAsOf", newest.version).load(self.events)
+
     def known(self) -> Known:
         """What the last commit says."""
         rows = self.read(POSITION, MADE)
@@ -464,6 +469,8 @@ class History:
             fired.whenMatchedUpdate(set={"content": "null"}).execute()
             for path, keys in ((self.events, ("callback_key", "record_key")), (self.timers, ("key",))):
                 is_it = " or ".join([_HAS_ID, *(f"old.{each} = new.key" for each in keys)])
+                if path == self.events:
+                    is_it += " or old.record_key = encode(new.id, 'UTF-8')"  # of a request that was refused
                 merge = DeltaTable.forPath(self._spark, path).alias("old").merge(erased.alias("new"), is_it)
                 columns: dict[str, str | Column] = {**empty, **dict.fromkeys(keys, "null")}
                 merge.whenMatchedUpdate(set=columns).execute()
@@ -491,7 +498,7 @@ class History:
             requests = own.where(~has_id(topics)).unionByName(of_ids)
         else:
             requests = own
-        return self._evidence(kept.on_disk(requests), own, topics, moment, kept), own
+        return self._evidence(kept.on_disk(requests), own, topics, moment, kept, is_that), own
 
     def requests_of(self, names: DataFrame) -> DataFrame:
         """The requests of some names (``request``), as :data:`timers.spark.requests.REQUEST`."""
@@ -502,10 +509,16 @@ class History:
         return asked.select(_REQUEST.names)
 
     def _evidence(
-        self, requests: DataFrame, own: DataFrame, topics: RequestTopics, moment: Moment, kept: Kept
+        self,
+        requests: DataFrame,
+        own: DataFrame,
+        topics: RequestTopics,
+        moment: Moment,
+        kept: Kept,
+        is_seen: Column | None = None,
     ) -> Evidence:
         """The outcomes of requests, of which those of an id must be complete. Those of others than ``own`` may lack
-        callbacks."""
+        callbacks. ``is_seen``: callbacks that count also if they name none of these requests."""
         is_repeating = (F.col("kind") == DEFINITION) | F.col("follows").isNotNull()
         is_own = F.col("is_own") if "is_own" in requests.columns else F.lit(True)
         due_s = F.when(is_own, F.col("due_s"))
@@ -522,10 +535,14 @@ class History:
         if repeats:  # the last one of those that were missed may be sent at another second than its record is for
             versions = evidence.versions().join(own.select("request"), "request", "left_semi")
             low, high = versions.agg(F.min("due_s"), F.max("due_s")).collect()[0]
-        callbacks = self.read(CALLBACK).where(F.col("due_s").between(low or 0, -1 if high is None else high))
+        is_seen = F.lit(False) if is_seen is None else is_seen
+        is_near = F.col("due_s").between(low or 0, -1 if high is None else high)
+        callbacks = self.read(CALLBACK).where(is_near | is_seen)
         if _named(topics):
             named = named.unionByName(requests.select(F.col("timer_id").alias("request"))).distinct()
-        evidence.add_firings(outcomes.firings_of(callbacks.join(named, "request", "left_semi")), counted=False)
+        callbacks = callbacks.join(named.withColumn("is_named", F.lit(True)), "request", "left")
+        callbacks = callbacks.where(F.coalesce("is_named", is_seen)).drop("is_named")
+        evidence.add_firings(outcomes.firings_of(callbacks), counted=False)
         return evidence
 
 

@@ -42,9 +42,10 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Ca
     stages = partial(measured, spark, say, done)
     topics, progress = TopicOffsets(settings), job.progress_of(settings)
     with stages("history read") as stage:
-        if not job.is_fresh(spark, table, audit.moment.as_of_ms):
+        if not job.is_fresh(spark, settings, table, audit.moment.as_of_ms):
             stage.rows = job.run(spark, settings, job.Params(table), say).records
     tables = History(spark, table)
+    tables.pin()
     known, lacks = tables.known(), tables.gaps()
     clocks_ms = 0 if topics.brokers == 1 else BROKERS_CLOCKS_MS
     moment = replace(audit.moment, clocks_ms=clocks_ms, as_of_ms=min(audit.moment.as_of_ms, known.as_of_ms))

@@ -150,10 +150,8 @@ def run(
         TimersError: the brokers do not answer.
     """
     stop, total = stop or Event(), Total()
-    # A topic that a request names for the first time is read in the next round.
-    cluster = _cluster(settings)
     table = History(spark, params.table)
-    keeps_keys = table.open(f"{settings.app_id}@{cluster.cluster_id}", keys=params.keys)
+    keeps_keys = table.open(_owner(settings), keys=params.keys)
     if params.keys and not keeps_keys:
         raise SettingsError(f"the history in {params.table!r} keeps no keys: leave out --keys, or name another --table")
     params = replace(params, keys=keeps_keys)
@@ -177,10 +175,13 @@ def run(
             return total
 
 
-def is_fresh(spark: SparkSession, table: str, as_of_ms: int) -> bool:
-    """Whether a job keeps a table up to the topics: a second one would end it."""
+def is_fresh(spark: SparkSession, settings: Settings, table: str, as_of_ms: int) -> bool:
+    """Whether a job keeps a table up to the topics: a second one would end it. Raises as :meth:`History.open`."""
     tables = History(spark, table)
-    return tables.exists() and tables.known().as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S)
+    if not tables.exists():
+        return False
+    tables.open(_owner(settings), keys=False)
+    return tables.known().as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S)
 
 
 def _keep_up(table: History, say: Callable[[str], None], *, always: bool) -> None:
@@ -196,15 +197,21 @@ def erase(spark: SparkSession, settings: Settings, params: Params, id: str | Non
     """Remove an id or a key from the tables, and return how many rows of timers had it. A job that runs ends: it may
     write the id once more.
 
-    Raises: as :func:`run`.
+    Raises: as :func:`run`; SettingsError also if there are no tables.
     """
     table = History(spark, params.table)
-    table.open(f"{settings.app_id}@{_cluster(settings).cluster_id}", keys=False)
+    if not table.exists():
+        raise SettingsError(f"there is no history in {params.table!r}: name the --table of the job")
+    table.open(_owner(settings), keys=False)
     known = table.known()
     said = [history.position_row(place, each) for place, each in known.positions.items()]
     said.append({"event": history.MADE, "offset": known.through, "end": 0})
     batch, _ = table.commit(known.batch + 1, uuid.uuid4().hex, None, said)
     return table.erase(batch, id, key)
+
+
+def _owner(settings: Settings) -> str:
+    return f"{settings.app_id}@{_cluster(settings).cluster_id}"
 
 
 def _cluster(settings: Settings) -> Cluster:

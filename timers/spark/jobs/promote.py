@@ -477,7 +477,8 @@ def find(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Col
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:
-    """Maintain the tables: delete timers that were promoted days ago, merge small files, delete unused files."""
-    deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
+    """Maintain the tables: merge small files, delete unused files, delete timers that were promoted days ago."""
+    # A deletion conflicts with each append, and may fail while `hold` appends often: files are merged all the same.
     replaced = cold.compact(spark, tables, lambda line: say(f"promote: {line}"))
+    deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
     return f"promote: {deleted:,} old timers deleted, {replaced} small files merged"

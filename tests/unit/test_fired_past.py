@@ -162,6 +162,22 @@ def test_the_bound_is_for_all_partitions_of_a_topic_together(look: Any, constant
     assert (len(found.records), found.left_out) == (10, {})
 
 
+def test_what_fired_before_and_becomes_readable_meanwhile_is_not_shown(look: Any) -> None:
+    """A position by time is never behind the last stable offset: that of an open transaction, which then commits."""
+
+    class Committing(Cluster):
+        asked = 0
+
+        def ends(self, topics: Sequence[str]) -> Offsets:
+            self.asked += 1
+            return {topic: {0: 20 if self.asked > 1 else 0} for topic in topics}
+
+        def at_time(self, topics: Sequence[str], time_ms: int) -> Offsets:
+            return self.ends(topics)
+
+    assert look(Committing(orders=(0, 0, CALLBACK))).records == []
+
+
 def test_a_topic_that_cannot_be_read_does_not_hide_the_others(look: Any) -> None:
     found = look(Cluster(refused=(0, 1, CALLBACK), unreadable=(0, 1, CALLBACK), orders=(0, 1, CALLBACK)))
     assert places(found) == [("orders", 0)]

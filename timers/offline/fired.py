@@ -274,12 +274,13 @@ def _spans(
     """The offsets since then of each partition that has some, and what is left out already."""
     firsts, ends, left_out = {}, {}, {}
     try:
-        firsts, ends = offsets.at_time(topics, since_ms), offsets.ends(topics)
+        # In this order: a transaction that commits between the two would show what fired before that time.
+        ends, firsts = offsets.ends(topics), offsets.at_time(topics, since_ms)
     except TimersError:  # one topic may be the reason
         for topic in topics:
             try:
-                firsts |= offsets.at_time([topic], since_ms)
                 ends |= offsets.ends([topic])
+                firsts |= offsets.at_time([topic], since_ms)
             except TimersError as error:
                 left_out[topic] = str(error)
     spans: dict[str, dict[int, range]] = {}

@@ -114,15 +114,18 @@ def call(handler: Callable[[Any], object], message: object) -> None:
 
 
 def handle(
-    message: Message,
+    message: Message | RemoteMessage,
     handler: Callable[[Message], None],
-    traced: Callable[[Message], AbstractContextManager[Any]] = tracing.callback_span,
+    traced: Callable[[Any], AbstractContextManager[Any]] = tracing.callback_span,
+    ended: Callable[[Any, BaseException | None], None] | None = None,
 ) -> None:
-    """Call a handler for a message, and settle the message as :func:`finish` says. It raises nothing of the handler.
+    """Call a handler for a message, and settle the message. It raises nothing of the handler.
 
     Args:
         traced: returns the block in which this is done, with a span or None.
+        ended: settles it; None: :func:`finish`.
     """
+    settle: Callable[[Any, BaseException | None], None] = ended or finish
     process = os.getpid()
     with traced(message) as span:
         try:
@@ -130,10 +133,10 @@ def handle(
         except BaseException as error:  # kept in a local, it would keep its frames, and with them the message
             end_fork_of(process, error)
             tracing.fail(span, error)
-            finish(message, error)
+            settle(message, error)
         else:
             end_fork_of(process, None)
-            finish(message, None)
+            settle(message, None)
 
 
 def finish(message: Message, error: BaseException | None) -> None:
@@ -352,7 +355,6 @@ def _serve(pipe: Connection, handler: Handler) -> None:
     """Handle messages until the parent closes the pipe or is gone."""
     global _to_parent
     _to_parent = pipe
-    process = os.getpid()
     # Ctrl-C and a supervisor's signal may reach the whole group: the parent lets the handlers end first.
     for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
@@ -361,16 +363,7 @@ def _serve(pipe: Connection, handler: Handler) -> None:
         pipe.send("ready")
         while True:
             message: RemoteMessage = pipe.recv()
-            with tracing.callback_span(message) as span:
-                try:
-                    call(handler, message)
-                except BaseException as error:
-                    end_fork_of(process, error)
-                    tracing.fail(span, error)
-                    _end(message, error)
-                else:
-                    end_fork_of(process, None)
-                    _end(message, None)
+            handle(message, handler, ended=_end)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

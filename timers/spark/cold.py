@@ -30,6 +30,7 @@ from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark.columns import digits, due_second, payload_bytes, schema
+from timers.spark.session import restore
 from timers.spark.storage import Steps, retried, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
@@ -341,8 +342,4 @@ def _clustering(spark: SparkSession, table_bytes: int) -> Iterator[None]:
             spark.conf.set(name, str(value))
         yield
     finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
+        restore(spark, before)

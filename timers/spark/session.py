@@ -277,11 +277,16 @@ def _used(spark: SparkSession, launch: Launch) -> Iterator[None]:
                 )
         yield
     finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
+        restore(spark, before)
+
+
+def restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
+    """Give settings the values that they had; None: none."""
+    for name, earlier in before.items():
+        if earlier is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, earlier)
 
 
 def _require_sources(spark: SparkSession, advice: str) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -32,7 +32,7 @@ from timers.spark.columns import schema
 from timers.spark.requests import COPY as _COPY
 from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
 from timers.spark.requests import REQUEST as _REQUEST
-from timers.spark.storage import COMMIT_TRIES, Cut, Kept, is_conflict, table_at
+from timers.spark.storage import Cut, Kept, retried, table_at
 from timers.wire.topics import SOURCE_PATTERN
 
 REQUEST, CALLBACK, LETTER, VERDICT, MISSED, COPY = "request", "callback", "letter", "verdict", "missed", "copy"
@@ -132,8 +132,6 @@ class Gap(NamedTuple):
     """Records with this time or a later one could be read."""
     code: str
 
-
-_T = TypeVar("_T")
 
 Place: TypeAlias = tuple[str, str, int]
 """What a partition is read as, :data:`REQUEST` or :data:`OUTPUT`, its topic and its number. A topic may be both."""
@@ -605,17 +603,6 @@ def _create(
     # Readers that do not know them would see rows that are deleted.
     table = table.property("delta.enableDeletionVectors", "false")
     table.property(_OWNER, owner).property(_KEYS, str(keys).lower()).execute()
-
-
-def retried(step: Callable[[], _T]) -> _T:
-    """Do a step, and again while other programs change the same table, such as a user's OPTIMIZE."""
-    for tried in range(COMMIT_TRIES):
-        try:
-            return step()
-        except jvm.ERRORS as error:
-            if not is_conflict(error) or tried == COMMIT_TRIES - 1:
-                raise
-    raise AssertionError("not reached")
 
 
 def _taken(root: str) -> SparkError:

@@ -38,14 +38,14 @@ from timers.spark import jvm, kafka, requests
 from timers.spark.audit import chains, history, outcomes
 from timers.spark.audit.evidence import RequestTopics
 from timers.spark.audit.gaps import MARGIN_MS
-from timers.spark.audit.history import Gap, History, Known, Place, Position, retried
+from timers.spark.audit.history import Gap, History, Known, Place, Position
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.reading import NO_LIMIT, read_opening
 from timers.spark.columns import header_text
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
 from timers.spark.monitoring import Monitor
 from timers.spark.session import described
-from timers.spark.storage import is_conflict
+from timers.spark.storage import is_conflict, retried
 from timers.wire.formats.countdown import CALLER
 from timers.wire.topics import history_group, partition_name
 

@@ -1,20 +1,28 @@
-"""Brokers that throttle the worker by a quota: everything fires later, and nothing counts as failing."""
+"""Brokers that throttle clients by a quota: all fires later, nothing counts as failing, and who gets no answer is
+told why."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness.callbacks import check, read_callbacks
+from tests.harness.command_line import command, set_environment
 from tests.harness.judge import judge
 from tests.harness.publication import Publication, dues, start_publisher
-from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
+from tests.harness.quotas import PARTITIONS_PER_S, PRODUCER_BYTES_PER_S, set_quota
 from tests.harness.scrape import scrape
-from tests.harness.system import PARTITIONS, System
+from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import EmbeddedBroker
+from timers.client import TimersClient
+from timers.errors import UnacknowledgedError
+from timers.queue import Message, Queue
 
 pytestmark = pytest.mark.broker
 
@@ -81,3 +89,95 @@ def test_most_of_a_quota_is_used(own_broker: EmbeddedBroker, tmp_path: Path) -> 
     used = size / (rate * (seconds + QUOTA_WINDOW_S))
     print(f"{size / 1e6:.1f} MB in {seconds:.1f} s: {used:.0%} of the quota")
     assert used >= 0.8
+
+
+HELD_BACK = "a quota of the brokers holds this client back"
+
+ONE_MINUTE_BYTES_PER_S = 1000
+"""With this quota, a client that has sent :data:`MANY` bytes is held back for more than a minute."""
+
+MANY = bytes(200_000)
+
+
+@pytest.mark.long
+def test_senders_say_that_a_quota_holds_them_back(
+    own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(System(own_broker.start(), tmp_path)) as system:
+        system.create_own_topics()
+        target, jobs = system.target(), system.target()
+        set_environment(monkeypatch, system.environment)
+        set_quota(system.address, PRODUCER_BYTES_PER_S, ONE_MINUTE_BYTES_PER_S)
+        with TimersClient(timeout_s=3) as client:
+            client.schedule(target, None, MANY, delay=3600)  # is taken, and nothing more is read of this client
+            with pytest.raises(UnacknowledgedError, match=HELD_BACK):
+                client.schedule(target, None, "next", delay=3600)
+        with Queue(jobs, timeout_s=3) as queue:
+            queue.send("first")
+            with pytest.raises(UnacknowledgedError, match=HELD_BACK):
+                queue.send("next")
+        set_quota(system.address, PRODUCER_BYTES_PER_S, None)
+        ran = command(capsys, "schedule", "--topic", target, "--value", "now", "--in", "1h")
+        assert ran.code == 0, ran.err
+
+
+@pytest.mark.long
+def test_messages_that_are_retried_go_on_under_a_quota_and_the_log_names_it(
+    own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A retry is a transaction, which must not be open for long."""
+    count, size, rate = 300, 1000, 20_000
+    calls: list[bytes | None] = []
+
+    def retried_once(message: Message) -> None:
+        calls.append(message.value)
+        if message.attempt == 1:
+            message.retry(after=1)
+
+    with closing(System(own_broker.start(), tmp_path)) as system:
+        system.worker().start().ready()
+        jobs = system.target(PARTITIONS)
+        set_environment(monkeypatch, system.environment)
+        with Queue(jobs) as queue:
+            for number in range(count):
+                queue.send(b"%d" % number + bytes(size))
+            set_quota(system.address, PRODUCER_BYTES_PER_S, rate)
+            thread = threading.Thread(target=queue.run, args=(retried_once,))
+            thread.start()
+            try:
+                wait_until(lambda: len(calls) >= 2 * count, "each message was handled twice", 4 * DEADLINE_S)
+            finally:
+                queue.close()
+                thread.join()
+            assert len(calls) == 2 * count == 2 * len(set(calls))
+        repeated = [line for line in caplog.messages if "is repeated: " in line]
+        assert [line for line in repeated if HELD_BACK not in line] == []
+
+
+@pytest.mark.long
+def test_a_quota_on_new_topics_stops_a_first_start_and_no_other_worker(
+    own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = own_broker.start()
+    with closing(System(address, tmp_path)) as old, closing(System(address, tmp_path)) as new:
+        old.worker().start().ready()
+        before, under_quota = old.target(), old.target()
+        old.fired(old.send(*soon(before, 1)))  # makes all that the next look at callbacks needs
+        set_quota(address, PARTITIONS_PER_S, 0.1)
+        set_environment(monkeypatch, old.environment)
+        names = map("many-{}".format, itertools.count())
+
+        def is_refused() -> bool:
+            name = next(names)
+            ran = command(capsys, "topics", "create", name, "--partitions", "20")
+            assert ran.code == 0 or f"topic {name!r} cannot be created: {HELD_BACK}" in ran.err, ran.err
+            return ran.code == 1
+
+        wait_until(is_refused, "the brokers keep to the quota")
+        worker = new.worker().start()
+        assert worker.exit_code(3 * DEADLINE_S) == 1
+        (said,) = worker.sentences
+        assert f"the engine's topics cannot be checked: {HELD_BACK}" in said
+        old.fired(old.send(*soon(under_quota, 10)))
+        set_quota(address, PARTITIONS_PER_S, None)
+        worker.start().ready()  # its topics were made

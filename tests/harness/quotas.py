@@ -9,6 +9,8 @@ ALTER_CLIENT_QUOTAS = 49
 TIMEOUT_S = 30.0
 
 PRODUCER_BYTES_PER_S = "producer_byte_rate"
+PARTITIONS_PER_S = "controller_mutation_rate"
+"""Partitions that are created or deleted; the mean of some seconds, so some more may be made at once."""
 
 
 def _text(value: str) -> bytes:

@@ -87,7 +87,7 @@ def test_a_report_that_stands_for_several_is_one_too(more: str) -> None:
 def test_a_client_that_is_held_back_is_told_so_and_not_that_no_broker_runs() -> None:
     """As where many topics are made, with controller_mutation_rate: the brokers then read nothing from the client."""
     reports = connection.ErrorReports(Settings.load({"TIMERS_BROKERS": "kafka:9092"}))
-    reports.throttled(SimpleNamespace(throttle_time=40.0))
+    reports.callbacks["throttle_cb"](SimpleNamespace(throttle_time=40.0))
     failure = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     said = str(reports.user_error(failure, "topic 'orders' cannot be created"))
     assert said.startswith("topic 'orders' cannot be created: a quota of the brokers holds this client back")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, ThrottleEvent
 from cryptography.hazmat.primitives import serialization
 
 from tests.harness.secure import Certificates
@@ -301,12 +301,15 @@ def test_the_client_never_mixes_credentials_of_argument_and_environment(monkeypa
     assert not [name for name in seen if name.startswith("sasl.")]
 
 
-def test_an_error_callback_of_the_application_is_also_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs: list[KafkaError] = []
-    seen = given_to_librdkafka(monkeypatch, brokers="c:3", producer_config={"error_cb": theirs.append})
-    error = KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://c:3/bootstrap: no (after 3ms)")
-    seen["error_cb"](error)
-    assert theirs == [error]
+@pytest.mark.parametrize("name", ["error_cb", "throttle_cb"])
+def test_a_callback_of_the_application_is_also_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs: list[Any] = []
+    event: Any = KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://c:3/bootstrap: no (after 3ms)")
+    if name == "throttle_cb":
+        event = ThrottleEvent("c:3", 1, 40.0)
+    seen = given_to_librdkafka(monkeypatch, brokers="c:3", producer_config={name: theirs.append})
+    seen[name](event)
+    assert theirs == [event]
 
 
 # ---- refused credentials --------------------------------------------------------------------------------------------

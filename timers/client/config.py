@@ -157,7 +157,7 @@ class Connection:
             "enable.idempotence": True,
             "partitioner": "random",
             "message.timeout.ms": int(self.timeout_s * 1000),
-            "error_cb": _call_both(self.reports, self.extra.get("error_cb")),
+            **{name: _call_both(name, ours, self.extra.get(name)) for name, ours in self.reports.callbacks.items()},
             **more,
         }
         try:
@@ -179,7 +179,7 @@ class Connection:
     def _asking(self) -> dict[str, Any]:
         """Properties of a client that sends no requests for timers."""
         login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
-        return {**self._login(), **login, "client.id": "timers-client", "error_cb": self.reports}
+        return {**self._login(), **login, "client.id": "timers-client", **self.reports.callbacks}
 
     def _login(self) -> dict[str, Any]:
         if "security.protocol" in self.extra:  # then the application's properties contain the whole login
@@ -274,14 +274,14 @@ def id_topic_of(settings: Settings) -> str:
     return settings.id_topic
 
 
-def _call_both(first: Callable[[KafkaError], None], second: Callable[[KafkaError], Any] | None) -> Callable[..., None]:
-    def report(error: KafkaError) -> None:
-        first(error)
+def _call_both(name: str, first: Callable[[Any], None], second: Callable[[Any], Any] | None) -> Callable[[Any], None]:
+    def report(event: Any) -> None:
+        first(event)
         if second is not None:
             try:
-                second(error)
+                second(event)
             except Exception:  # else it would end the thread that polls
-                _log.exception("error_cb of the application failed")
+                _log.exception("%s of the application failed", name)
 
     return report
 

@@ -95,7 +95,7 @@ class TopicsFollower:
             Problem: a topic does not exist, or the topics have too many partitions.
             TimersError: it cannot be read.
         """
-        self._consumer = reader({**self._properties, "error_cb": self._reports, "queued.max.messages.kbytes": 4096})
+        self._consumer = reader({**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096})
         try:
             with self._reports.explained("the topics cannot be read"):
                 end_s = monotonic() + OPENING_S

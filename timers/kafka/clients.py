@@ -73,7 +73,7 @@ def span_reader(settings: Settings, reports: connection.ErrorReports) -> Consume
 
     Brokers keep a request for records at the end of a partition only for 10 ms: reading waits for it in each partition.
     """
-    properties = {**connection.librdkafka(settings), "error_cb": reports}
+    properties = {**connection.librdkafka(settings), **reports.callbacks}
     return reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)
 
 
@@ -95,8 +95,7 @@ def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s:
     config = {
         **connection.librdkafka(settings),
         **_CREATE_NO_TOPICS,
-        "error_cb": reports,
-        "throttle_cb": reports.throttled,
+        **reports.callbacks,
     }
     config["socket.timeout.ms"] = int(silent_s * 1000)
     found = AdminClient(config, logger=LIBRDKAFKA_LOG)

@@ -41,6 +41,11 @@ GRACE_S = 5.0
 _RECENT_S = 15.0
 """librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
 
+_HELD_BACK = (
+    "a quota of the brokers holds this client back (producer_byte_rate, request_percentage, or "
+    "controller_mutation_rate where topics are created)"
+)
+
 _T = TypeVar("_T")
 
 
@@ -200,9 +205,10 @@ def principal(settings: Settings) -> str:
 
 
 class ErrorReports:
-    """The ``error_cb`` of one librdkafka client. Only this callback gets the reason of a refused login: calls time out.
+    """What one librdkafka client reports: only its callbacks get the reason of a refused login or of a quota, and calls
+    time out.
 
-    The client must be polled for the callback to run.
+    The client must be polled for the callbacks to run.
 
     Attributes:
         refusal: why the brokers refuse the connection; None if they do not.
@@ -257,12 +263,20 @@ class ErrorReports:
             )
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.are_down = True
-        elif (found := _NOT_CONNECTED.match(error.str())) and found[1] not in settings.brokers.split(","):
-            self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
+        elif found := _NOT_CONNECTED.match(error.str()):
+            self._throttled_until_s = 0.0  # a client that is held back keeps its connections
+            if found[1] not in settings.brokers.split(","):
+                self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
 
-    def throttled(self, event: Any) -> None:
-        """The ``throttle_cb`` of a client: a quota of the brokers lets them read nothing more from it for a while."""
-        self._throttled_until_s = monotonic() + event.throttle_time + _RECENT_S
+    def _note_throttle(self, event: Any) -> None:
+        """A quota of the brokers lets them read nothing more from the client for a while; 0 s: no longer."""
+        if event.throttle_time:
+            self._throttled_until_s = monotonic() + event.throttle_time + _RECENT_S
+
+    @property
+    def callbacks(self) -> dict[str, Callable[[Any], None]]:
+        """Properties of the client that makes these reports."""
+        return {"error_cb": self, "throttle_cb": self._note_throttle}
 
     @property
     def _is_throttled(self) -> bool:
@@ -276,10 +290,7 @@ class ErrorReports:
     def causes(self) -> str:
         """The possible causes when no broker answers, as questions."""
         if self._is_throttled:
-            return (
-                "a quota of the brokers holds this client back (controller_mutation_rate, if topics are created): try "
-                "again later, or raise it"
-            )
+            return f"{_HELD_BACK}: try again later, or raise it."
         if unreached := self._unreached_now():
             address, reason = next(iter(unreached.items()))
             more = f" ({len(unreached) - 1} others, too)" if len(unreached) > 1 else ""
@@ -315,6 +326,11 @@ class ErrorReports:
                 "message.timestamp.type=LogAppendTime on the topic, as workers do on their own topics"
             )
         return kind(f"{failed}: {limit_of(code_of(error)) or f'{reason.str()} ({reason.name()})'}")
+
+    def reason(self, error: KafkaError) -> object:
+        """What a log says of an error of the client: a quota or a limit of the brokers, if that is the cause."""
+        is_held_back = self._is_throttled and error.code() in UNREACHABLE
+        return _HELD_BACK if is_held_back else limit_of(error.code()) or error
 
     @contextmanager
     def explained(self, failed: str, kind: type[TimersError] = TimersError) -> Iterator[None]:

@@ -222,7 +222,7 @@ class TopicReader:
         self._from_beginning = from_beginning
         self._since_ms = since_ms
         self._partitions = 0
-        self._consumer = reader({**connection.librdkafka(settings), "error_cb": self._reports})
+        self._consumer = reader({**connection.librdkafka(settings), **self._reports.callbacks})
 
     def __enter__(self) -> Self:
         return self

@@ -166,5 +166,5 @@ def _write(
 
 
 def _writer(settings: Settings, reports: connection.ErrorReports) -> TransactionalWriter:
-    properties = {**connection.librdkafka(settings), "error_cb": reports}
+    properties = {**connection.librdkafka(settings), **reports.callbacks}
     return TransactionalWriter(properties, topics.commander_id(settings.app_id), MAX_RECORD_BYTES)

@@ -105,7 +105,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         AccessError: the brokers refuse the login, or do not allow an operation that the worker needs.
     """
     reports = connection.ErrorReports(settings)
-    config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports, "throttle_cb": reports.throttled}
+    config: dict[str, Any] = {**librdkafka(settings), **reports.callbacks}
     admin = AdminClient(config)
     try:
         metadata = _first_metadata(admin, reports, settings)

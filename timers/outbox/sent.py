@@ -66,7 +66,7 @@ def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
     whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
     reports = connection.ErrorReports(settings)
     # A request may stand behind the open transaction of another program. None of ours is in a transaction.
-    properties = {**connection.librdkafka(settings), "isolation.level": "read_uncommitted", "error_cb": reports}
+    properties = {**connection.librdkafka(settings), "isolation.level": "read_uncommitted", **reports.callbacks}
     found = Found(set(), set(), set())
     with (
         closing(reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer,

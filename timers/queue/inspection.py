@@ -102,7 +102,7 @@ class Inspection:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reports = connection.ErrorReports(settings)
-        self._login = {**connection.librdkafka(settings), "error_cb": self._reports}
+        self._login = {**connection.librdkafka(settings), **self._reports.callbacks}
         self._admin = admin_client(settings, self._reports)
         self._offsets = TopicOffsets(settings, _TIMEOUT_S, skips_leaderless=True)
 

@@ -19,7 +19,7 @@ from timers.client.config import Connection
 from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
-from timers.kafka.error_codes import FENCED, code_of, limit_of
+from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
@@ -196,7 +196,7 @@ class Transactions:
             with _fatal_errors():
                 producer.begin_transaction()
         except KafkaException as error:
-            _log.warning("a transaction of %s cannot begin: %s", self._group, _said(error))
+            _log.warning("a transaction of %s cannot begin: %s", self._group, self._reason(error))
             self._opened = None
             self._gave_up_after(error)
             return Outcome.REFUSED
@@ -205,7 +205,7 @@ class Transactions:
                 self._write(producer, plan)
             _end(_begin(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member))
         except (KafkaException, BufferError) as error:
-            _log.warning("a transaction of %s is repeated: %s", self._group, _said(error))
+            _log.warning("a transaction of %s is repeated: %s", self._group, self._reason(error))
             if not self._gave_up_after(error):
                 self._abort(producer)
             return Outcome.REFUSED
@@ -218,7 +218,7 @@ class Transactions:
                 return Outcome.COMMITTED
             except KafkaException as failure:
                 error = failure.args[0]
-                _log.warning("a transaction of %s is not committed yet: %s", self._group, error)
+                _log.warning("a transaction of %s is not committed yet: %s", self._group, self._reason(failure))
                 if self._gave_up_after(failure):
                     return Outcome.UNKNOWN
                 if error.txn_requires_abort():
@@ -259,6 +259,9 @@ class Transactions:
             self._opened = None
         return self._opened is None
 
+    def _reason(self, error: Exception) -> object:
+        return self._reports.reason(error.args[0]) if isinstance(error, KafkaException) else error
+
     def connect(self) -> Producer:
         """Return the producer when it is connected: a new one if the last one was given up, or could not connect. Then
         no transaction of the last one is undecided.
@@ -289,7 +292,7 @@ class Transactions:
                 "linger.ms": 1,
                 "topic.metadata.propagation.max.ms": 2000,  # an output to a missing topic fails then, not after 30 s
                 "partitioner": "murmur2_random",  # outputs of one key go to one partition
-                "error_cb": self._reports,
+                **self._reports.callbacks,
             },
             logger=LIBRDKAFKA_LOG,
         )
@@ -336,10 +339,6 @@ class Transactions:
                 except KafkaException as error:
                     note(error.args[0], None)
                     break
-
-
-def _said(error: Exception) -> object:
-    return (limit_of(code_of(error)) if isinstance(error, KafkaException) else "") or error.args[0]
 
 
 def due_key(append_ms: int, after_ms: int) -> bytes:

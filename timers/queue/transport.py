@@ -218,7 +218,7 @@ class Transport:
         self._member = member
         self._session_timeout_s = session_timeout_s
         self._reports = connection.ErrorReports(kafka.settings)
-        self._login: dict[str, Any] = {**login(kafka.settings), "error_cb": self._reports}
+        self._login: dict[str, Any] = {**login(kafka.settings), **self._reports.callbacks}
         self._admin: Any = None
         self.ledger_is_lost = False
         self._described: Asked[str] = {}

@@ -260,7 +260,7 @@ class Retrier:
             if not topic_admin.exists(settings, settings.retried_topic):
                 topic_admin.create_if_missing(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
             self._writer = TransactionalWriter(
-                {**connection.librdkafka(settings), "error_cb": self._reports},
+                {**connection.librdkafka(settings), **self._reports.callbacks},
                 topics.retrier_id(settings.app_id),
                 max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark has two sources and a long key
                 BrokersTime.of(settings).record_ms,  # with CreateTime: this machine's clock may be wrong

@@ -72,6 +72,7 @@ def in_few_seconds(target: str, first_s: int, count: int) -> list[Request]:
     ]
 
 
+@pytest.mark.long
 def test_a_log_that_was_compacted_is_not_read_from_its_start_in_silence(system: System) -> None:
     """The owner is killed, and the topic is corrected before another worker takes over."""
     owner = watchful(system).start().ready()

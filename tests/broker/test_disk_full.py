@@ -43,6 +43,7 @@ def incompressible(target: str, count: int, first_s: int, seconds: int) -> list[
     return requests
 
 
+@pytest.mark.long
 def test_a_disk_that_refuses_writes_stops_the_worker_and_no_timer_is_lost(system: System) -> None:
     target = system.target()
     worker = system.worker().start(**LITTLE_MEMORY).ready()

@@ -325,6 +325,7 @@ def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pyte
     ids.verdicts.rest()
 
 
+@pytest.mark.long
 def test_more_partitions_stop_the_timers_of_this_topic_and_of_no_other_until_an_operator_accepts_them(
     ids: Ids,
 ) -> None:

@@ -21,6 +21,7 @@ EACH = 20
 """Requests in a segment."""
 
 
+@pytest.mark.long
 def test_a_log_that_lost_a_segment_in_its_middle_is_not_read_in_silence(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "broker", 0)
     system = System(broker.start(), tmp_path, TIMERS_PARTITIONS="1")

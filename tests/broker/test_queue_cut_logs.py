@@ -52,6 +52,7 @@ def numbered(kind: str, first: int, end: int) -> set[str]:
     return {f"{kind} {number}" for number in range(first, end)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("new", [50, 400])
 def test_a_queue_that_is_opened_again_delivers_what_its_log_holds_now(
     broker: EmbeddedBroker, jobs: str, new: int
@@ -103,6 +104,7 @@ def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, jo
         assert queue.receive(1, wait_s=0.5) == []
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_with_all_records_is_no_other_log(
     broker: EmbeddedBroker, jobs: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_timer_whose_next_occurrence_the_log_has_lost_goes_on(tmp_path: Path) 
         broker.stop()
 
 
+@pytest.mark.long
 def test_a_timer_whose_next_occurrence_is_too_large_does_not_hold_up_the_others(
     broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

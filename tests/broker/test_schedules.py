@@ -220,6 +220,7 @@ def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedu
     schedules.check_all_ended()
 
 
+@pytest.mark.long
 def test_a_worker_with_an_empty_disk_reads_a_long_topic_ahead(broker_address: str, tmp_path: Path) -> None:
     schedules = Schedules(broker_address, tmp_path, TIMERS_SNAPSHOT_FACTOR="0")
     try:
@@ -239,6 +240,7 @@ def test_a_worker_with_an_empty_disk_reads_a_long_topic_ahead(broker_address: st
         schedules.system.close()
 
 
+@pytest.mark.long
 def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_address: str, tmp_path: Path) -> None:
     missing = {"TIMERS_BROKERS": broker_address, "TIMERS_APP_ID": f"app-{uuid.uuid4().hex[:8]}"}
     with pytest.raises(

@@ -69,6 +69,7 @@ def peak_mb(pid: int) -> float:
     return int(line.split()[1]) / 1000
 
 
+@pytest.mark.long
 def test_batches_that_unpack_to_much_more_cost_neither_memory_nor_time(
     system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

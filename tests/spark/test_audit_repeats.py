@@ -62,6 +62,7 @@ class RowLog(ChainLog):
         )
 
 
+@pytest.mark.long
 def test_each_chain_has_one_outcome_for_each_record(spark: SparkSession) -> None:
     log = RowLog()
     expected = whole_chains(log) | broken_chains(log)

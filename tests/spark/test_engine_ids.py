@@ -23,6 +23,7 @@ PATIENCE_S = 200.0
 COUNT = 90
 
 
+@pytest.mark.long
 def test_verdicts_and_firings_agree(spark: SparkSession, broker_address: str, tmp_path: Path) -> None:
     """A task fails after its commit, the checkpoint and then the disk are lost, and a worker takes over."""
     ids = Ids(broker_address, tmp_path)

@@ -60,6 +60,7 @@ def all_are_accepted(system: System) -> None:
         system.reader(fence.target).take(1, PATIENCE_S)
 
 
+@pytest.mark.long
 def test_an_engine_reads_no_other_log_until_the_loss_is_accepted(
     spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def progress_of(system: System) -> Progress:
     return found
 
 
+@pytest.mark.long
 def test_progress_that_lost_its_end_stops_the_engine(
     spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_progress_that_lost_its_end_stops_the_engine(
         start.Start(spark, system.settings, str(tmp_path / "new"), 2, 2, 1000).check(topics.ensure(system.settings))
 
 
+@pytest.mark.long
 def test_progress_cut_under_a_running_engine_is_written_again(
     spark: SparkSession, broker: EmbeddedBroker, system: System, tmp_path: Path
 ) -> None:

@@ -14,10 +14,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from timers.client import tracing
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
-from timers.console.history import FoundLetters, History, Ranges, RetryResult
+from timers.console.history import Changes, FoundLetters, FoundQueues, History, Ranges, RetryResult, change_of
 from timers.console.kafka_cluster import (
     FoundGroup,
-    FoundQueues,
     FoundWorker,
     KafkaCluster,
     TopicsFollower,
@@ -29,6 +28,7 @@ from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, 
 from timers.core.printable import json_value
 from timers.core.progress import Progress
 from timers.errors import QueryError, QueueError, TimersError
+from timers.offline.app_state import AppState, LevelsInUse
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings
 from timers.offline.targets import Found, Given, Make
@@ -89,6 +89,7 @@ class SimCluster(KafkaCluster):
         counted_at_once: so many timers are in one page of numbers.
         questions: asked of the worker.
         known_targets: records of the topic of targets.
+        app_state: what the brokers say of levels, topics and open transactions.
         progress: of the only machine, which takes commands about targets.
         now_s: epoch second in which commands are given.
     """
@@ -124,6 +125,7 @@ class SimCluster(KafkaCluster):
         self.now_s = 1_900_000_000
         self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
+        self.app_state = AppState(LevelsInUse(11, {"w1": 11}, {"t/0": 11}), [], [], {})
         self._places: dict[str, int] = {}
         self.headers: dict[str, list[Header]] = {}
         """Id -> headers of the last request."""
@@ -308,6 +310,16 @@ class SimCluster(KafkaCluster):
         self.known_targets[command.target] = found.target
         self.progress = self.progress.with_commands([command], self.now_s, lambda hold: 0, is_drained=True)
         return found
+
+    async def state(self, may_see: Callable[[str], bool], now_s: float) -> AppState:
+        if self.failure is not None:
+            raise self.failure
+        seen = [each for each in self.app_state.transactions if may_see(each.topic)]
+        return self.app_state._replace(transactions=seen)
+
+    async def changes(self, id: str, user: str) -> Changes:
+        entries = [json.dumps(each).encode() for each in reversed(self.recorded)]
+        return Changes([each for entry in entries if (each := change_of(entry, id, user)) is not None], "")
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

@@ -151,7 +151,7 @@ def test_a_healthy_fleet_has_no_findings() -> None:
         ({"unread": 20_000}, "w1", "TimersRequestsUnread", "amber", "20,000"),
         ({"disk_free_bytes": 5, "disk_size_bytes": 100}, "w1", "TimersDiskFilling", "amber", "5 B of 100 B"),
         ({"clock_skew_s": -3.0}, "w1", "TimersClockSkew", "amber", "3.0 s"),
-        ({"ready": None, "why": "no answer"}, "w1", "", "unknown", "no answer"),
+        ({"ready": None, "why": "no answer"}, "w1", "TimersNotReady", "unknown", "no answer"),
         ({"tick_age_s": 2.1}, "w1", "TimersNoTick", "unknown", "no tick for 2.1 s"),
         ({"overdue_s": 3.0}, "w1", "TimersOverdue", "amber", "due 3.0 s ago"),
     ],

@@ -292,7 +292,7 @@ class Doctor:
             yield Line("workers", FAILED, state["why"], "timers status, and the log of the workers")
 
     def _levels(self) -> Iterator[Line]:
-        from timers.cli.partitions import levels_in_use
+        from timers.offline.app_state import levels_in_use
 
         if not self._fires:
             return

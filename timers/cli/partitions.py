@@ -6,9 +6,9 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from timers.core import levels as feature_levels
 from timers.core.clock_guard import iso
 from timers.core.keys import NEVER
 from timers.errors import TargetError, TimersError
+from timers.offline.app_state import LevelsInUse, explained, levels_in_use, read_progress
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import ask
@@ -114,7 +115,7 @@ def clock(repair: bool, output: Output) -> None:
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
-        cluster, found = _read(settings, reports)
+        cluster, found = read_progress(settings, reports)
         now_s = time.time()
         ahead = {tp: round(progress.fired_through[0] - now_s) for tp, progress in found.items()}
         ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
@@ -125,30 +126,6 @@ def clock(repair: bool, output: Output) -> None:
             _take_back(settings, cluster, ahead, output)
         elif ahead:
             say("if this clock is right: stop all workers, then use --repair")
-
-
-@contextmanager
-def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
-    """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the group."""
-    from aiokafka.errors import KafkaError
-
-    from timers.kafka.connection import ErrorReports  # not at the top: `--help` needs no librdkafka
-
-    reports = ErrorReports(settings)
-    try:
-        with reports.explained(failed):
-            yield reports
-    except KafkaError as error:
-        raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
-
-
-def _read(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:
-    """The topics of the app, and the progress of its partitions."""
-    from timers.kafka import progress_log
-    from timers.kafka.topics import existing
-
-    cluster = existing(settings, reports)
-    return cluster, progress_log.read_all(settings, cluster)
 
 
 def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
@@ -179,31 +156,6 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
         progress_log.commit_change(settings, cluster, (topic, partition), Progress.without_time)
         fields = {"topic": topic, "partition": partition, "ahead_s": ahead_s, "repaired": True}
         output.show(fields, f"{partition_name(topic, partition)} was {ahead_s} s ahead, and was taken back")
-
-
-class LevelsInUse(NamedTuple):
-    """Feature levels of an app."""
-
-    allowed: int
-    workers: dict[str, int]
-    """Worker id -> the highest level that it supports."""
-    partitions: dict[str, int]
-    """``<topic>/<partition>`` -> its level."""
-    taken: str = ""
-    """Who has the group if other programs have it: then it does not tell what workers support."""
-
-    @property
-    def lowest(self) -> int:
-        return min(self.partitions.values(), default=feature_levels.FIRST)
-
-    @property
-    def highest(self) -> int:
-        return max(self.partitions.values(), default=feature_levels.FIRST)
-
-    @property
-    def next(self) -> int:
-        """The highest level that may be allowed: this version raises to it, and all workers support it."""
-        return self.allowed if self.taken else min((feature_levels.RAISED_TO, *self.workers.values()))
 
 
 @click.command()
@@ -256,7 +208,7 @@ def _deletable(settings: Settings) -> dict[str, int]:
         from timers.core.snapshots import deletable_before
         from timers.kafka.topic_offsets import TopicOffsets
 
-        _, found = _read(settings, reports)
+        _, found = read_progress(settings, reports)
         starts = TopicOffsets(settings).starts(sorted({topic for topic, _ in found}))
     counts: dict[str, int] = {}
     for (topic, partition), progress in found.items():
@@ -294,28 +246,6 @@ def _allow(settings: Settings, found: LevelsInUse, wanted: int) -> None:
         allow(settings, wanted)
 
 
-def levels_in_use(settings: Settings) -> LevelsInUse:
-    """What is allowed, what workers support, and the level of each partition.
-
-    Raises:
-        TimersError: they cannot be read.
-    """
-    from timers.kafka import group_access
-    from timers.kafka.aiokafka_internals.group import strangers_in
-    from timers.kafka.progress_log import allowed_level
-
-    with explained(settings, "the feature levels cannot be read") as reports:
-        _, machines = _read(settings, reports)
-        allowed = allowed_level(settings)
-        group = group_access.describe(settings)
-    return LevelsInUse(
-        allowed,
-        {} if group.is_taken else {each.worker_id: each.supports for each in group.members if each.is_ours},
-        {partition_name(*tp): found.level for tp, found in sorted(machines.items())},
-        strangers_in(settings.app_id, group) if group.is_taken else "",
-    )
-
-
 ANSWER_S = 10.0
 """How long to wait for the brokers with one snapshot."""
 
@@ -343,7 +273,7 @@ def snapshots(now: bool, output: Output) -> None:
         failed = _take(settings, reports) if now else {}
         from timers.kafka.topic_offsets import TopicOffsets
 
-        _, found = _read(settings, reports)
+        _, found = read_progress(settings, reports)
         offsets, names = TopicOffsets(settings), sorted({topic for topic, _ in found})
         starts, ends = offsets.starts(names), offsets.ends(names)
         rows, said_at = list[tuple[dict[str, Any], tuple[str, ...]]](), time.monotonic()
@@ -367,7 +297,7 @@ def _take(settings: Settings, reports: ErrorReports) -> dict[str, str]:
     """Let the workers take snapshots. Returns the partitions that got none -> why."""
     from timers.kafka import progress_log
 
-    cluster, found = _read(settings, reports)
+    cluster, found = read_progress(settings, reports)
     answer = ask(settings, SNAPSHOT_PATH, {}, cluster.cluster_id)
     failed = {each["partition"]: each["reason"] for each in answer["missing"]}
     left = {tp: each.snapshot for tp, each in found.items() if each.next_offset and partition_name(*tp) not in failed}
@@ -463,7 +393,7 @@ def verify(output: Output) -> None:
     settings = load_settings()
     different = 0
     with explained(settings, "the logs cannot be compared with their snapshots") as reports:
-        cluster, found = _read(settings, reports)
+        cluster, found = read_progress(settings, reports)
         for tp in sorted(found):
             result = _verify(settings, cluster, tp)
             name = partition_name(*tp)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.output import Output, metrics_options, output_option, say
-from timers.cli.partitions import explained
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
 from timers.client.request import parse_duration
+from timers.offline.app_state import explained
 from timers.process.clock import Clock
 from timers.process.config.project import project_dir
 from timers.process.config.settings import Settings

@@ -1,4 +1,5 @@
-"""Reads and retries dead letters, and reads what the topics say of one timer. Its functions block: threads call them.
+"""Reads and retries dead letters, and reads what the topics say of one timer, of queues and of changes. Its functions
+block: threads call them.
 
 Each topic is read for a limited time. A history says which topics were not read, or not wholly, and why.
 
@@ -21,8 +22,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.console.problems import Problem
+from timers.core.printable import decode_json
 from timers.core.repeating import target_of
-from timers.errors import TimersError
+from timers.errors import QueueError, TimersError
 from timers.kafka import connection, records
 from timers.kafka.clients import span_reader
 from timers.kafka.connection import TIMEOUT_S
@@ -34,6 +36,7 @@ from timers.offline.dead_letters.retrying import Retrier, Retry
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.slots import Slots
+from timers.queue.inspection import Inspection, QueueStats
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.dead_letter import Mark
@@ -497,3 +500,113 @@ def _likely_first(partitions: Sequence[int], key: bytes) -> list[int]:
     """Partitions, the one first to which Java's producer would send this key."""
     likely = partition_of(key, len(partitions)) if partitions else 0
     return sorted(partitions, key=lambda each: each != likely)
+
+
+MAX_QUEUES_S = 8.0
+"""A list of queues ends after this time, and names those that it did not read."""
+
+
+class FoundQueues(NamedTuple):
+    """All queues."""
+
+    stats: list[QueueStats]
+    missing: dict[str, str]
+    """Name of a queue that was not read -> why."""
+
+
+def read_queues(settings: Settings) -> FoundQueues:
+    end_s = monotonic() + MAX_QUEUES_S
+    inspection = Inspection(settings)
+    found, missing = [], {}
+    for name in inspection.names():
+        check()
+        if monotonic() > end_s:
+            missing[name] = "it was not read in time"
+            continue
+        try:
+            found.append(inspection.stats(name, with_delayed=False))
+        except QueueError as error:
+            missing[name] = str(error)
+    return FoundQueues(found, missing)
+
+
+MAX_CHANGES = 200
+"""Newest changes that are returned."""
+
+SEARCHED_CHANGES = 20_000
+"""Newest entries of the log that are looked at for those of one timer or user."""
+
+_CHANGES_AT_ONCE = 500
+_MAX_TEXT = 300
+_NOT_TOLD = frozenset({"confirm", "wait"})
+"""Parameters that say nothing to a reader."""
+
+
+class Change(NamedTuple):
+    """An entry of the log of changes: who asked for what. It is written before the change is made."""
+
+    at_ms: int
+    user: str
+    address: str
+    operation: str
+    """The name of a route."""
+    about: str
+    """What it names: an id, a topic, or a filter."""
+    ids: int
+    """How many timers it names."""
+
+
+class Changes(NamedTuple):
+    """The newest changes first, and why there may be more; empty: these are all that the topic has."""
+
+    found: list[Change]
+    more: str
+
+
+def read_changes(settings: Settings, id: str, user: str) -> Changes:
+    """The newest changes that name a timer and that a user made. Blocks.
+
+    Args:
+        id: of the timer; empty: all changes.
+        user: empty: of all users.
+
+    Raises:
+        TimersError: the topic cannot be read.
+    """
+    reports, topic = connection.ErrorReports(settings), settings.console_log_topic
+    offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+    found: list[Change] = []
+    give_up_s, consumer = monotonic() + MAX_READING_S, span_reader(settings, reports)
+    try:
+        with reports.explained(f"topic {topic!r} cannot be read"):
+            for partition, end in offsets.ends([topic]).get(topic, {}).items():
+                start, first = offsets.starts([topic])[topic][partition], end
+                while first > start:
+                    if monotonic() > give_up_s or end - first >= SEARCHED_CHANGES or len(found) >= MAX_CHANGES:
+                        return Changes(found[:MAX_CHANGES], f"only the newest {end - first:,} entries were looked at")
+                    check()
+                    upto, first = first, max(start, first - _CHANGES_AT_ONCE)
+                    span = records.read(consumer, topic, partition, first, upto, timeout_s=MAX_READING_S)
+                    read = [change for message in span if (change := change_of(message.value(), id, user)) is not None]
+                    found += reversed(read)
+    finally:
+        consumer.close()
+    return Changes(found[:MAX_CHANGES], "")
+
+
+def change_of(value: bytes | None, id: str, user: str) -> Change | None:
+    """The change in a record; None if it is none, or does not concern this timer and this user."""
+    try:
+        entry = decode_json(value or b"")
+        body, parameters = entry["body"], entry["parameters"]
+        listed = body.get("timers", {}).get("listed", ())
+        ids = [each for each in (parameters.get("id"), body.get("id")) if each] + list(entry.get("ids", ()))
+        ids += [each["id"] for each in listed if "id" in each]
+        if (id and id not in ids) or (user and entry["user"] != user):
+            return None
+        named = {name: given for name, given in {**parameters, **body}.items() if not isinstance(given, dict)}
+        about = " ".join(f"{name}={given}" for name, given in named.items() if name not in _NOT_TOLD)
+        by, address, operation = (str(entry[name])[:_MAX_TEXT] for name in ("user", "address", "operation"))
+        return Change(int(entry["at_ms"]), by, address, operation, about[:_MAX_TEXT], len(ids) or len(listed))
+    except (ValueError, KeyError, TypeError, AttributeError):  # any program with Write there may have written it
+        return None

@@ -24,17 +24,29 @@ from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.console import history
-from timers.console.history import FoundLetters, History, LetterBox, Ranges, RetryResult, Threads, check
+from timers.console.history import (
+    Changes,
+    FoundLetters,
+    FoundQueues,
+    History,
+    LetterBox,
+    Ranges,
+    RetryResult,
+    Threads,
+    check,
+)
 from timers.console.problems import Problem
 from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.core.printable import decode_json, quoted
 from timers.core.timer import TopicPartition
-from timers.errors import PublishError, QueryError, QueueError, TimersError
+from timers.errors import PublishError, QueryError, TimersError
 from timers.kafka import connection, login_tokens, topic_admin
 from timers.kafka.clients import reader
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
+from timers.offline import app_state
+from timers.offline.app_state import AppState
 from timers.offline.dead_letters.letters import LetterFilter, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
 from timers.process.clock import Clock
@@ -260,22 +272,11 @@ MAX_OPENINGS = 2
 MAX_READING_S = 10.0
 """How long requests are read from their log. A broker may start again meanwhile."""
 
-MAX_QUEUES_S = 8.0
-"""A list of queues ends after this time, and names those that it did not read."""
-
 CLUSTER_ID_S = 60.0
 """How long the id of the brokers' cluster is used before it is read again."""
 
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
 _UNAVAILABLE = 503
-
-
-class FoundQueues(NamedTuple):
-    """All queues."""
-
-    stats: list[QueueStats]
-    missing: dict[str, str]
-    """Name of a queue that was not read -> why."""
 
 
 class RequestDeletedError(TimersError):
@@ -542,10 +543,18 @@ class KafkaCluster:
     async def topics(self, may_see: Callable[[str], bool]) -> list[str]:
         return await self._reading.run(lambda: callback_topics(self._settings, TopicOffsets(self._settings), may_see))
 
+    async def state(self, may_see: Callable[[str], bool], now_s: float) -> AppState:
+        """Levels, topics and open transactions of the app. Raises as :func:`timers.offline.app_state.look`."""
+        return await self._reading.run(app_state.look, self._settings, may_see, now_s, check)
+
+    async def changes(self, id: str, user: str) -> Changes:
+        """The newest entries of the log of changes, as :func:`history.read_changes`."""
+        return await self._reading.run(history.read_changes, self._settings, id, user)
+
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     async def queues(self) -> FoundQueues:
-        return await self._reading.run(_read_queues, self._settings)
+        return await self._reading.run(history.read_queues, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
         return await self._reading.run(lambda: Inspection(self._settings).stats(name, topic))
@@ -623,22 +632,6 @@ class _Requests:
         await self._thread.close()
         if self._reader is not None:
             await asyncio.to_thread(self._reader.close)
-
-
-def _read_queues(settings: Settings) -> FoundQueues:
-    end_s = monotonic() + MAX_QUEUES_S
-    inspection = Inspection(settings)
-    found, missing = [], {}
-    for name in inspection.names():
-        check()
-        if monotonic() > end_s:
-            missing[name] = "it was not read in time"
-            continue
-        try:
-            found.append(inspection.stats(name, with_delayed=False))
-        except QueueError as error:
-            missing[name] = str(error)
-    return FoundQueues(found, missing)
 
 
 def find_group(settings: Settings) -> FoundGroup:

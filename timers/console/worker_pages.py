@@ -104,6 +104,7 @@ def _shown(worker: FoundWorker, pages: _Said, why_not: str) -> dict[str, Any]:
         **partitions,
         **figures.figures(said),
         "dead_letters": figures.by_label(said, "timers_dead_lettered_total", "code"),
+        "occurrences_missed": figures.by_label(said, "timers_occurrences_missed_total", "reason"),
         "waiting": figures.by_label(said, "timers_partitions_waiting", "reason"),
         "lags": figures.shown(figures.lags(said)),
         "why": None,

@@ -91,6 +91,7 @@ class TopicOffsets:
         with self._reports.explained(_NO_LIST):
             found = connection.metadata(self._admin, self._reports, timeout_s)
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
+        self._leaders = {name: topic.partitions for name, topic in found.topics.items()}
         self.brokers = len(found.brokers)
 
     def existing(self, topics: Iterable[str]) -> list[str]:
@@ -104,6 +105,15 @@ class TopicOffsets:
     def partitions(self, topic: str) -> list[int]:
         """Partitions of a topic that exists, sorted."""
         return self._partitions[topic]
+
+    def by_leader(self, topics: Iterable[str]) -> dict[int, list[tuple[str, int]]]:
+        """Id of a broker -> the partitions of these topics that it leads. Those without a leader are left out."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for topic in self.existing(topics):
+            for number, partition in sorted(self._leaders[topic].items()):
+                found.setdefault(partition.leader, []).append((topic, number))
+        found.pop(-1, None)
+        return found
 
     def id_of(self, topic: str) -> bytes:
         """The id that the cluster gave a topic; empty if it does not exist."""

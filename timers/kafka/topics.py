@@ -138,6 +138,12 @@ class Examined(NamedTuple):
     wrong: list[WrongConfig]
     lacking: list[str]
     """Rights that this login lacks, such as ``Write on topic 'timer-verdict'``."""
+    described: dict[str, Any]
+    """Topic -> its description, of those that exist and may be described."""
+    denied: list[str]
+    """Topics that may not be described."""
+    read: list[str]
+    """Topics whose configuration may be read."""
 
 
 def examine(settings: Settings) -> Examined:
@@ -155,7 +161,8 @@ def examine(settings: Settings) -> Examined:
         lacking = [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied]
         lacking += _lacking(settings, [topic for topic in wanted if topic.name in found], found)
         missing = [topic.name for topic in wanted if topic.name not in found and topic.name not in denied]
-        return Examined(missing, _look(admin, settings, wanted, found, brokers, TIMEOUT_S)[0], lacking)
+        wrong, config = _look(admin, settings, wanted, found, brokers, TIMEOUT_S)
+        return Examined(missing, wrong, lacking, found, sorted(denied), list(config))
 
 
 def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settings: Settings) -> Any:

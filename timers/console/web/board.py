@@ -288,7 +288,7 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         way_out = "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them."
         why = str(figures.problem or "They do not say which workers there are.")
         if figures.problem is not None and figures.problem.code != "brokers-unreachable":
-            return [Finding(UNKNOWN, "console", why)]
+            return [Finding(UNKNOWN, "console", why, page="TimersNotReady")]
         return [Finding(UNKNOWN, "brokers", why, way_out, "TimersNoTick")]
     if not figures.workers:
         return [
@@ -301,10 +301,12 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
     if new_letters:
         why = f"New dead letters in the last half hour: {new_letters:,}."
         way_out = "Mend the cause, and retry them."
-        found.append(Finding(AMBER, "dead letters", why, way_out, screen="dead-letters"))
+        found.append(Finding(AMBER, "dead letters", why, way_out, "TimersDeadLetters", "dead-letters"))
     if paused := max((worker.get("paused_targets") or 0 for worker in figures.workers), default=0):
         topics = f"{paused:.0f} callback topics are" if paused > 1 else "A callback topic is"
-        found.append(Finding(AMBER, "paused topics", f"{topics} paused: their timers wait.", screen="targets"))
+        found.append(
+            Finding(AMBER, "paused topics", f"{topics} paused: their timers wait.", "", "TimersPauseOpen", "targets")
+        )
     versions = sorted({str(worker["version"]) for worker in figures.workers if worker.get("version")})
     if len(versions) > 1:
         why = f"Workers run different versions: {', '.join(versions)}."
@@ -340,7 +342,8 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         way_out = (
             "Look at its process and its log. If it runs, set TIMERS_CONSOLE_WORKERS to the network of the workers."
         )
-        yield Finding(silent, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
+        why = f"The console cannot ask this worker: {worker['why']}."
+        yield Finding(silent, name, why, way_out, "TimersNotReady")
         return
     if is_silent(worker):
         way_out = "Check the brokers at TIMERS_BROKERS. If ticks are only slow, this passes by itself."

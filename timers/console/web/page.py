@@ -47,6 +47,7 @@ def environment(base_path: str) -> Environment:
         "exact": escape,
         "unseen": unseen,
         "section_links": lambda text: section_links(text, base_path),
+        "linked": lambda text: linked(text, base_path),
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
     found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
@@ -88,9 +89,30 @@ def meanings() -> dict[str, Meaning]:
 
 
 def section_links(text: str, base_path: str) -> Markup:
-    """A section whose links to other sections lead to their pages."""
+    """A section as HTML: its paragraphs, its code, and links to the pages of other sections. Links to elsewhere are text."""
     target = rf'<a href="{base_path}/runbook?name=\2">\1</a>'
-    return Markup(re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, str(escape(text))))
+    found = ""
+    for number, part in enumerate(re.split(r"```\w*\n(.*?)```", text, flags=re.DOTALL)):
+        if number % 2:
+            found += f"<pre>{escape(part)}</pre>"
+            continue
+        # A line that begins no item, row or heading goes on with the line before it.
+        prose = re.sub(r"(?<!\n)\n(?!\n| *(?:[*-] |\||#|\d+\. ))\s*", " ", part.strip("\n"))
+        prose = re.sub(r"\[([^\]]+)\]\([^#)][^)]*\)", r"\1", prose)
+        prose = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(prose)))
+        found += re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, prose)
+    return Markup(found)
+
+
+def linked(text: str, base_path: str) -> Markup:
+    """A sentence of others, in which a reference to a section of docs/operations.md is a link to its page."""
+
+    def target(found: re.Match[str]) -> str:
+        if found[1] not in runbooks():
+            return found[0]
+        return f'<a href="{base_path}/runbook?name={found[1]}">What to do: {escape(runbooks()[found[1]][0])}</a>'
+
+    return Markup(re.sub(r"docs/operations\.md#([\w-]+)", target, str(escape(printable(str(text))))))
 
 
 def unseen(text: str) -> str:

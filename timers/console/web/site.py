@@ -44,6 +44,9 @@ MENU = (
     ("/targets", "Paused topics", "pause"),
     ("/workers", "Workers", "server"),
     ("/queues", "Queues", "queue"),
+    ("/cluster", "Cluster", "stack"),
+    ("/changes", "Changes", "pen"),
+    ("/runbook", "Runbooks", "book"),
 )
 """Path, name and icon of each screen of the menu."""
 

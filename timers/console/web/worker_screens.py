@@ -191,12 +191,35 @@ async def fired(page: Page) -> Reply:
 
 @screen("/runbook")
 async def runbook(page: Page) -> Reply:
-    """A section of docs/operations.md."""
-    name = page.given.get("name", "")
+    """A section of docs/operations.md; without a name, all of them."""
+    name = page.given.get("name", "").lower()
+    if not name:
+        return page.show("runbooks.html", sections=runbooks())
     if name not in runbooks():
         raise Problem("not-found", f"docs/operations.md has no section {quoted(name[:100])}")
     heading, text = runbooks()[name]
     return page.show("runbook.html", heading=heading, text=text)
+
+
+@screen("/cluster")
+async def cluster(page: Page) -> Reply:
+    asked = page.call.console.cluster.state(page.call.user.may_use_topic, page.now_s)
+    figures, state = await asyncio.gather(page.figures(), page.soon(asked))
+    missed: Counter[str] = Counter()
+    for worker in figures.workers if figures else ():
+        missed.update(worker.get("occurrences_missed") or {})
+    return page.show("cluster.html", figures=figures, state=state, missed=dict(missed))
+
+
+@screen("/changes")
+async def changes(page: Page) -> Reply:
+    """The newest entries of the log of changes. A user who may not use all topics and ids sees his own."""
+    user = page.call.user
+    is_limited = user.topics is not None or user.ids is not None
+    id, of = page.given.get("id", ""), user.name if is_limited else page.given.get("user", "")
+    found = await page.soon(page.call.console.cluster.changes(id, of))
+    template = "parts/changes.html" if "part" in page.given else "changes.html"
+    return page.show(template, changes=found, id=id, of=of, is_limited=is_limited)
 
 
 MAX_TOPICS = 10

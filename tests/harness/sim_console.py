@@ -208,6 +208,7 @@ class SimCluster(KafkaCluster):
         query = wire.parse_query(parameters)
         listed = [self._shown(id) for id in sorted(self.timers) if query.topic in (None, self.timers[id].topic)]
         listed = [timer for timer in listed if timer["id"].startswith(query.prefix)]
+        listed = [timer for timer in listed if query.contains in f"{timer['id']}\n{timer['key']}"]
         for timer in listed:
             self._places.setdefault(timer["id"], len(self._places))
         rest = [timer for timer in listed if self._places[timer["id"]] > query.after[3]]

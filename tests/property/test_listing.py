@@ -124,11 +124,13 @@ QUERIES = st.builds(
     st.booleans(),
     TEXT,
     st.none() | TEXT,
+    TEXT,
+    TEXT,
 )
 PLACES = st.none() | st.tuples(st.just("orders"), st.integers(0, 99))
 COUNTS = st.builds(wire.Query, *SELECTION, after=AFTER, by_s=st.integers(1, wire.MAX_GROUP_S), partition=PLACES).map(
     lambda query: query._replace(
-        limit=wire.DEFAULT_LIMIT, with_values=False, prefix="", key=None, set="", is_part_of_quick=False
+        limit=wire.DEFAULT_LIMIT, with_values=False, prefix="", key=None, set="", contains="", is_part_of_quick=False
     )
 )
 
@@ -151,6 +153,8 @@ KEYS = st.sampled_from([None, "", b"", "a", b"a", "ü", "ü".encode(), b"\xff"])
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TOPICS), st.sampled_from(GIVEN_IDS), KEYS), max_size=12)
 PREFIXES = ("", "req/1/", "req/1/1", "re", "req/10", "a", "a-", "ü", "\ufffd", "a\ufffd", "t", "\ud800", "none")
 
+PARTS = ("q/1", "/1/1", "1", "/", "b", "-", "ü", "\ufffd", "t", "\ud800", "none")
+
 
 @pytest.mark.slow
 @settings(max_examples=40)  # each opens a store
@@ -158,11 +162,17 @@ PREFIXES = ("", "req/1/", "req/1/1", "re", "req/10", "a", "a-", "ü", "\ufffd", 
     ROWS,
     st.sampled_from([None, *TOPICS, "none"]),
     st.sampled_from(PREFIXES),
+    st.sampled_from(["", "", *PARTS]),
     st.sampled_from([None, None, "", "a", "ü", "none"]),
     st.sampled_from([1, 2, 100]),
 )
 def test_a_filtered_list_is_the_list_without_the_others(
-    given_rows: list[tuple[int, str, bytes | None, Key]], topic: str | None, prefix: str, key: str | None, limit: int
+    given_rows: list[tuple[int, str, bytes | None, Key]],
+    topic: str | None,
+    prefix: str,
+    part: str,
+    key: str | None,
+    limit: int,
 ) -> None:
     """A store on disk leaves out entries that cannot match without decoding them."""
     rows: RowsByDue = {}
@@ -180,7 +190,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
             machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, PLACE._replace(hidden_topic=""), wire.Query(), 100)
-            found = _ids(machine, PLACE, wire.Query(topic, prefix=prefix, key=key), limit)
+            found = _ids(machine, PLACE, wire.Query(topic, prefix=prefix, key=key, contains=part), limit)
         finally:
             store.close()
     assert found == [
@@ -188,6 +198,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
         for due_s, target, id, its_key in every
         if (target == topic or (topic is None and target != "canary")) and id.startswith(prefix)
         if key is None or its_key == key
+        if part in id or (isinstance(its_key, str) and part in its_key)
     ]
 
 

@@ -185,13 +185,24 @@ async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.
             assert "order-1" in await response.text()
 
 
+async def test_a_part_of_an_id_or_a_key_finds_timers() -> None:
+    cluster = cluster_with("order-17", "order-18", "mail-17")
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timers?contains=er-17")
+        assert "order-17" in text and "order-18" not in text and 'value="er-17"' in text
+        answer = await answer_of(client, "GET", "/v1/timers?contains=-17")
+        assert [each["id"] for each in answer[1]["timers"]] == ["mail-17", "order-17"]
+        counted = (await answer_of(client, "POST", "/v1/timers/cancel", json={"contains": "-18"}))[1]
+        assert [each["id"] for each in counted["sample"]] == ["order-18"]
+
+
 async def test_pages_of_a_list_have_the_same_filter() -> None:
     cluster = cluster_with(*(f"order-{number:03}" for number in range(150)))
     async with console(cluster, **IDS) as client:
         text = await text_of(client, "/timers?prefix=order-&from=-1h&to=2h")
         (following,) = re.findall(r'rel="next" href="([^"]+)"', text)
         assert re.search(r"from=\d+&amp;to=\d+", following)
-        shown = re.findall(r">(order-\d+)</a>", text + await text_of(client, unescape(following)))
+        shown = re.findall(r">(order-\d+)</span></a>", text + await text_of(client, unescape(following)))
     assert shown == [f"order-{number:03}" for number in range(150)]
 
 
@@ -263,7 +274,9 @@ async def test_lags_of_a_topic_are_shown() -> None:
     async with console(cluster_with("order-1"), **IDS) as client:
         text = await text_of(client, "/lag?topic=timeouts")
         assert "The newest 50 callbacks" in text and "longest 49 ms" in text
-        assert text.index(">&lt;49&gt;</a>") < text.index(">&lt;0&gt;</a>") and "/timer?id=%3C49%3E" in text
+        assert (
+            text.index(">&lt;49&gt;</span></a>") < text.index(">&lt;0&gt;</span></a>") and "/timer?id=%3C49%3E" in text
+        )
         assert "does not exist" in await text_of(client, "/lag", params={"topic": "other"})
         assert "&lt;b&gt;" in await text_of(client, "/lag", params={"topic": "<b>"})
         assert "Punctual: the timer waited" in text and "100 callbacks" in text

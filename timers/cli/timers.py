@@ -417,6 +417,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic."),
         click.option("--prefix", metavar="TEXT", help="Only timers whose id begins with this text."),
+        click.option("--contains", metavar="TEXT", help="Only timers with this text in their id or key."),
         click.option("--key", metavar="KEY", help="Only timers whose callbacks have this key."),
         click.option(
             "--from",
@@ -440,6 +441,7 @@ def selected(selection: Mapping[str, str | None], *, with_values: bool = False) 
         to_s=parse_ahead(given["to_text"], now_s) if "to_text" in given else None,
         with_values=with_values,
         prefix=argument_id(given.get("prefix", "")),
+        contains=argument_id(given.get("contains", "")),
         key=argument_id(given["key"]) if "key" in given else None,
     )
 
@@ -546,8 +548,9 @@ def cancel(
 ) -> int:
     """Cancel the timer with this ID, and wait for the verdict. Or cancel all pending timers of a selection.
 
-    A selection is one or more of --prefix, --topic, --key, --from and --to, as of `timers list`. Timers without an id
-    cannot be cancelled: they are counted and left out. A timer that was changed after it was listed is not cancelled.
+    A selection is one or more of --prefix, --contains, --topic, --key, --from and --to, as of `timers list`. Timers
+    without an id cannot be cancelled: they are counted and left out. A timer that was changed after it was listed is
+    not cancelled.
 
     Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 nothing was changed: it is another
     version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all that have an id, 4
@@ -559,9 +562,11 @@ def cancel(
     """
     is_selection = any(text is not None for text in selection.values())
     if is_selection == (id is not None):
-        raise click.UsageError("say which: either ID, or at least one of --prefix, --topic, --key, --from and --to")
-    if selection["prefix"] == "":
-        raise click.UsageError("--prefix is empty: it would select every timer")
+        parts = "--prefix, --contains, --topic, --key, --from and --to"
+        raise click.UsageError(f"say which: either ID, or at least one of {parts}")
+    for name in ("prefix", "contains"):
+        if selection[name] == "":
+            raise click.UsageError(f"--{name} is empty: it would select every timer")
     if id is None:
         if if_source is not None:
             raise click.UsageError("--if-source goes with ID")

@@ -121,6 +121,7 @@ _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
 _TO = Parameter("to", s.SECOND, "due second before which the list ends")
 _PREFIX = Parameter("prefix", s.ID, "only timers whose id begins with this text")
+_CONTAINS = Parameter("contains", s.ID, "only timers with this text in their id or in their key")
 _KEY = Parameter("key", s.string("a key", maxLength=2000), "only timers whose callbacks have this key")
 _CURSOR = Parameter("cursor", s.string("`next` of the page before", maxLength=2000))
 _LIMIT = Parameter("limit", s.integer(1, s.MAX_LIMIT, "largest number of items in a page", default=100))
@@ -201,7 +202,7 @@ ROUTES: tuple[Route, ...] = (
         "page of at most 100 timers without values ends 0.1 s after its query reached the worker, any other page after "
         "two seconds of reading.",
         (Answer(200, "a page", "TimerList"),),
-        (_TOPIC, _FROM, _TO, _PREFIX, _KEY, _LIMIT, _CURSOR, _VALUE),
+        (_TOPIC, _FROM, _TO, _PREFIX, _CONTAINS, _KEY, _LIMIT, _CURSOR, _VALUE),
         problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
     ),
     Route(

@@ -282,6 +282,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "from": {**SECOND, "description": "all due at this epoch second or later"},
             "to": {**SECOND, "description": "all due before this epoch second"},
             "prefix": {**ID, "description": "all whose id begins with this text"},
+            "contains": {**ID, "description": "all with this text in their id or in their key"},
             "key": string("all whose callbacks have this key", maxLength=2000),
             "confirm": string("`confirm` or `next` of the answer to the same filter", maxLength=2000),
         },

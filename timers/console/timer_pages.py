@@ -476,7 +476,7 @@ AT_ONCE = 500
 VERDICT_S = 5.0
 """How long to wait for a verdict. After this the cancel counts as undecided; it takes effect when a worker reads it."""
 
-_SELECTION = ("topic", "from", "to", "prefix", "key")
+_SELECTION = ("topic", "from", "to", "prefix", "contains", "key")
 
 
 @handles("cancelTimers")

@@ -83,6 +83,8 @@ class Query(NamedTuple):
     """Key of the callback; None: any."""
     set: str = ""
     """Name of the set that it belongs to (:data:`timers.wire.headers.SET`); empty: any."""
+    contains: str = ""
+    """This text stands in the id, or in the key of the callback."""
     by_s: int = 0
     """Of a count: seconds of one group; 0: a listing. Partitions are counted one after the other: that of ``after``
     from there on, those before it not at all."""
@@ -245,16 +247,16 @@ def given_in(raw_path: str) -> list[tuple[str, str]]:
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing. Inverse: :func:`parameters_of`."""
-    _check_names(parameters, (*_SELECTION, "limit", "value", "prefix", "key", "set"))
-    prefix, key, set = parameters.get("prefix", ""), parameters.get("key"), parameters.get("set", "")
-    for name, text in (("prefix", prefix), ("key", key or ""), ("set", set)):
+    _check_names(parameters, (*_SELECTION, "limit", "value", *_TEXTS))
+    texts = {name: parameters[name] for name in _TEXTS if name in parameters}
+    for name, text in texts.items():
         if re.search("[\ud800-\udfff]", text):
             raise InvalidQueryError(f"{name}={quoted(text)} is not UTF-8, percent-encoded")
     limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
     with_values = _parse_flag(parameters, "value")
-    return _selection(parameters)._replace(limit=limit, with_values=with_values, prefix=prefix, key=key, set=set)
+    return _selection(parameters)._replace(limit=limit, with_values=with_values, **texts)
 
 
 def parse_count_query(parameters: Mapping[str, str]) -> Query:
@@ -270,6 +272,7 @@ def parse_count_query(parameters: Mapping[str, str]) -> Query:
 
 
 _SELECTION = ("topic", "from", "to", "cursor")
+_TEXTS = ("prefix", "contains", "key", "set")
 
 
 def _selection(parameters: Mapping[str, str]) -> Query:
@@ -306,7 +309,12 @@ def parameters_of(query: Query) -> dict[str, str]:
         given |= {"by": str(query.by_s), "partition": place and topics.partition_name(*place)}
     else:
         given |= {"limit": str(query.limit), "value": str(int(query.with_values))}
-        given |= {"prefix": query.prefix or None, "key": query.key, "set": query.set or None}
+        given |= {
+            "prefix": query.prefix or None,
+            "contains": query.contains or None,
+            "key": query.key,
+            "set": query.set or None,
+        }
     return {name: text for name, text in given.items() if text is not None}
 
 

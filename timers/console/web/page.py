@@ -47,6 +47,7 @@ def environment(base_path: str) -> Environment:
         "exact": escape,
         "unseen": unseen,
         "section_links": lambda text: section_links(text, base_path),
+        "name": name_of,
         "linked": lambda text: linked(text, base_path),
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
@@ -89,7 +90,7 @@ def meanings() -> dict[str, Meaning]:
 
 
 def section_links(text: str, base_path: str) -> Markup:
-    """A section as HTML: its paragraphs, its code, and links to the pages of other sections. Links to elsewhere are text."""
+    """A section as HTML: its paragraphs, its code, and links to the pages of other sections."""
     target = rf'<a href="{base_path}/runbook?name=\2">\1</a>'
     found = ""
     for number, part in enumerate(re.split(r"```\w*\n(.*?)```", text, flags=re.DOTALL)):
@@ -102,6 +103,18 @@ def section_links(text: str, base_path: str) -> Markup:
         prose = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(prose)))
         found += re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, prose)
     return Markup(found)
+
+
+WHOLE = 24
+"""Characters of a name that is never broken."""
+
+
+def name_of(text: str) -> Markup:
+    """A topic, a key or an id in a table: a short one stays whole, a long one breaks behind its signs first."""
+    safe = printable(str(text))
+    if len(safe) <= WHOLE:
+        return Markup('<span class="whole">{}</span>').format(safe)
+    return Markup("<wbr>").join(re.split(r"(?<=[-_./:])(?=\w)", safe))
 
 
 def linked(text: str, base_path: str) -> Markup:

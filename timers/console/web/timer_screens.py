@@ -146,7 +146,7 @@ async def _listed(page: Page, selection: dict[str, Any]) -> Any:
 
 
 def _selected(given: Mapping[str, str], now_s: float) -> dict[str, Any]:
-    return selected(given, ("topic", "prefix", "key"), ("from", "to"), now_s)
+    return selected(given, ("topic", "prefix", "contains", "key"), ("from", "to"), now_s)
 
 
 # ---- one timer ------------------------------------------------------------------------------------------------------

@@ -88,9 +88,9 @@ class _Slice:
 
 
 def _wanted(query: Query, place: Place) -> Callable[[Row], bool]:
-    """Whether a row has the topic, the key and the beginning of the id that a query names."""
-    topic, hidden, prefix = query.topic, place.hidden_topic, query.prefix
-    key = None if query.key is None else query.key.encode()
+    """Whether a row has the topic, the key and the part of the id that a query names."""
+    topic, hidden, prefix, contains = query.topic, place.hidden_topic, query.prefix, query.contains
+    key, part = None if query.key is None else query.key.encode(), contains.encode(errors="surrogatepass")
     of_set = SET, query.set.encode()
 
     def wanted(row: Row) -> bool:
@@ -101,7 +101,10 @@ def _wanted(query: Query, place: Place) -> Callable[[Row], bool]:
             return False
         if query.set and of_set not in map(tuple, row[4] or ()):
             return False
-        return not prefix or wire.shown_id(row, topics.source(*place[:2], row[0])).startswith(prefix)
+        if not prefix and (not contains or part in (key_bytes(row[2]) or b"")):
+            return True
+        id = wire.shown_id(row, topics.source(*place[:2], row[0]))
+        return id.startswith(prefix) and (not contains or contains in id or part in (key_bytes(row[2]) or b""))
 
     return wanted
 
@@ -117,6 +120,9 @@ def _sought(query: Query, place: Place) -> list[bytes]:
     own = topics.source(place.topic, place.partition, 0)[:-1]
     if prefix and not (own.startswith(prefix) or prefix.startswith(own)):
         sought.append(prefix.encode(errors="surrogatepass"))
+    part = max(query.contains.split(REPLACEMENT), key=len)
+    if part and part not in own and not own.endswith(part.rstrip("0123456789")):
+        sought.append(part.encode(errors="surrogatepass"))
     return sought
 
 

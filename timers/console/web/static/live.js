@@ -39,7 +39,7 @@
   function cell(row, content, kind) {
     const made = row.insertCell();
     if (kind) made.className = kind;
-    made.append(typeof content === "string" ? timersPrintable(content) : content);
+    made.append(typeof content === "string" ? timersName(content) : content);
   }
 
   function rowOf(fired) {
@@ -52,7 +52,7 @@
     const id = text(fired.timer_id);
     const link = document.createElement("a");
     link.className = "id";
-    link.textContent = timersPrintable(id);
+    link.append(timersName(id));
     link.href = `${box.dataset.timer}?id=${encodeURIComponent(typeof fired.timer_id === "string" ? id : text(fired.source))}`;
     cell(row, link, "break");
     cell(row, fired.topic, "break");

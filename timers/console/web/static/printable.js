@@ -1,6 +1,6 @@
 // Makes text of others safe to show, as timers/wire/printable.py does: its rule is in an attribute of each page.
 "use strict";
-window.timersPrintable = (() => {
+(() => {
   const UNSAFE = new RegExp(document.documentElement.dataset.unsafe, "gu");
   const NAMES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
@@ -11,5 +11,14 @@ window.timersPrintable = (() => {
     return NAMES[found] ?? (digits.length > 2 ? `\\u${digits.padStart(4, "0")}` : `\\x${digits.padStart(2, "0")}`);
   }
 
-  return (text) => String(text).replace(UNSAFE, escaped);
+  window.timersPrintable = (text) => String(text).replace(UNSAFE, escaped);
+
+  // A name for a cell of a table, as the filter `name` of the pages makes it: short ones stay whole.
+  window.timersName = (text) => {
+    const safe = timersPrintable(text);
+    const made = document.createElement("span");
+    if (safe.length <= 24) made.className = "whole";
+    made.append(...(made.className ? [safe] : safe.split(/(?<=[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]))));
+    return made;
+  };
 })();

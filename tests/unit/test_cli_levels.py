@@ -14,6 +14,7 @@ from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMI
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.errors import TimersError
 from timers.kafka import progress_log, topic_offsets
+from timers.offline.app_state import LevelsInUse
 from timers.process.config.settings import Settings
 
 NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
@@ -37,10 +38,10 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     app = SimpleNamespace(allowed=SNAPSHOTS, workers={"worker-1": TRIMMING}, taken="")
     monkeypatch.setattr(command, "load_settings", Settings.load)
     monkeypatch.setattr(
-        command, "levels_in_use", lambda settings: command.LevelsInUse(app.allowed, app.workers, partitions, app.taken)
+        command, "levels_in_use", lambda settings: LevelsInUse(app.allowed, app.workers, partitions, app.taken)
     )
     monkeypatch.setattr(progress_log, "allow", lambda *_: None)
-    monkeypatch.setattr(command, "_read", lambda *_: (None, progress))
+    monkeypatch.setattr(command, "read_progress", lambda *_: (None, progress))
     monkeypatch.setattr(command, "explained", lambda *_: nullcontext())
     monkeypatch.setattr(topic_offsets, "TopicOffsets", SimOffsets)
     return app

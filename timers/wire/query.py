@@ -248,7 +248,7 @@ def given_in(raw_path: str) -> list[tuple[str, str]]:
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing. Inverse: :func:`parameters_of`."""
     _check_names(parameters, (*_SELECTION, "limit", "value", *_TEXTS))
-    texts = {name: parameters[name] for name in _TEXTS if name in parameters}
+    texts: dict[str, Any] = {name: parameters[name] for name in _TEXTS if name in parameters}
     for name, text in texts.items():
         if re.search("[\ud800-\udfff]", text):
             raise InvalidQueryError(f"{name}={quoted(text)} is not UTF-8, percent-encoded")

@@ -53,7 +53,7 @@ def test_it_waits_for_each_new_snapshot_and_says_which_do_not_come(monkeypatch: 
     known = {("t", at): Progress(9 if at < 4 else 0, snapshot=NAMED if at else None) for at in range(5)}
     found: Any = known | {("t", at): Progress(9, snapshot=NAMED._replace(number=8)) for at in (0, 1)}
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(command, "_read", lambda *_: (SimpleNamespace(cluster_id="cluster"), known))
+    monkeypatch.setattr(command, "read_progress", lambda *_: (SimpleNamespace(cluster_id="cluster"), known))
     monkeypatch.setattr(
         command, "ask", lambda *_: {"missing": [{"partition": "t/3", "reason": "its log is being read again"}]}
     )

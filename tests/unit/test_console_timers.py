@@ -52,6 +52,15 @@ async def test_a_timer_has_the_trace_context_of_its_http_request() -> None:
             assert cluster.headers[answer["id"]] == expected[-1:]
         _, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER)
         assert cluster.headers[answer["id"]] == []
+        _, document = await answer_of(client, "GET", "/v1/openapi.json")
+    named = {
+        operation["operationId"]: {each["name"] for each in operation.get("parameters", ()) if each["in"] == "header"}
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+    routes = {name for name, headers in named.items() if headers & asked.keys()}
+    assert routes == {"setTimer", "setTimers", "putTimer", "moveTimer"}
+    assert all(asked.keys() <= named[name] for name in routes)
 
 
 async def test_a_timer_is_set_found_moved_and_cancelled() -> None:

@@ -23,6 +23,7 @@ from timers.console import schemas as s
 from timers.console.problems import Problem
 from timers.console.schemas import SCHEMAS
 from timers.core.printable import is_utf8, quoted
+from timers.wire import headers as h
 
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
 
@@ -117,6 +118,11 @@ _IDEMPOTENCY_KEY = Parameter(
 _COMMAND_KEY = Parameter(
     "Idempotency-Key", _IDEMPOTENCY_KEY.schema, "give one command, also if the request is sent again soon"
 )
+_TRACE = tuple(
+    Parameter(name, s.string(f"as https://www.w3.org/TR/{where}/ defines it", maxLength=512), "header of the callback")
+    for name, where in ((h.TRACEPARENT, "trace-context"), (h.TRACESTATE, "trace-context"), (h.BAGGAGE, "baggage"))
+)
+_SETS_TIMERS = frozenset(("NewTimer", "NewTimers", "TimerVersion", "TimerMove"))  # bodies
 _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
 _TO = Parameter("to", s.SECOND, "due second before which the list ends")
@@ -536,7 +542,8 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.role:
         operation["x-timers-role"] = route.role
-    if route.parameters or route.headers:
+    taken = (*route.headers, *(_TRACE if route.body in _SETS_TIMERS else ()))
+    if route.parameters or taken:
         operation["parameters"] = [
             {
                 "name": each.name,
@@ -547,7 +554,7 @@ def _operation(route: Route) -> dict[str, Any]:
                 if each.schema["type"] == "boolean"
                 else each.schema,
             }
-            for place, parameters in (("query", route.parameters), ("header", route.headers))
+            for place, parameters in (("query", route.parameters), ("header", taken))
             for each in parameters
         ]
     if route.body:

@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -27,6 +28,7 @@ from tests.harness.waiting import due_in, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import AsyncSqlOutbox, SqlOutbox
 from timers.client.outbox import TABLE, schema
+from timers.errors import SettingsError
 from timers.outbox import relay as relays
 from timers.outbox.databases import Postgres, database
 
@@ -194,7 +196,10 @@ def test_a_mark_that_the_log_does_not_reach_is_left_to_an_operator(
     assert "does not reach back so far" in shop.rows()[0][3]
 
 
-def test_a_row_that_the_brokers_refuse_delays_no_other_one(shop: Shop, ids: Ids) -> None:
+def test_a_row_that_the_brokers_refuse_delays_no_other_one(
+    shop: Shop, ids: Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback topic that does not exist may exist when the timer is due: this is said, and stops no row."""
     ids.system.configure(ids.topic, max_message_bytes="3000")
     outbox = SqlOutbox()
     with closing(shop.connect()) as connection:
@@ -216,7 +221,13 @@ def test_a_row_that_the_brokers_refuse_delays_no_other_one(shop: Shop, ids: Ids)
         connection.commit()
         with relaying(shop, ids):
             sent(shop)
-    assert len(requests_of(ids)) == 60
+        assert not [record for record in caplog.records if "does not exist" in record.message]
+        outbox.schedule(connection, "no-such-topic", "k", b"v", at=due_in(900))
+        connection.commit()
+        with relaying(shop, ids):
+            sent(shop)
+            wait_until(lambda: "topic 'no-such-topic' does not exist" in caplog.text, "it is said")
+    assert len(requests_of(ids)) == 61
 
 
 def test_a_transaction_that_commits_late_loses_no_row_and_delays_no_other_one(server: PostgresServer, ids: Ids) -> None:
@@ -291,6 +302,44 @@ def test_a_database_and_a_broker_that_are_killed_are_connected_again(
 
 
 # ---- connections of PostgreSQL --------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_commits_each_statement_is_refused_for_each_driver(server: PostgresServer) -> None:
+    shop, outbox = Shop(server.new_database()), SqlOutbox()
+    alone = pytest.raises(SettingsError, match="commits each statement by itself")
+    for connect in (psycopg.connect, psycopg2.connect):
+        with closing(connect(shop.url)) as connection:
+            outbox.cancel(connection, "x")
+            connection.commit()
+            connection.autocommit = True
+            with alone:
+                outbox.cancel(connection, "x")
+            connection.cursor().execute("BEGIN")
+            outbox.cancel(connection, "x")
+            connection.cursor().execute("ROLLBACK")
+    for driver in ("psycopg", "psycopg2"):
+        url = shop.url.replace("postgresql", f"postgresql+{driver}")
+        engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+        with Session(engine) as session, alone:
+            outbox.cancel(session, "x")
+        engine.dispose()
+    assert len(shop.rows()) == 2
+
+
+async def test_asyncpg_says_so_too(server: PostgresServer) -> None:
+    shop, outbox = Shop(server.new_database()), AsyncSqlOutbox()
+    alone = pytest.raises(SettingsError, match="commits each statement by itself")
+    plain = await asyncpg.connect(shop.url)
+    with alone:
+        await outbox.cancel(plain, "x")
+    await plain.close()
+    url = shop.url.replace("postgresql", "postgresql+asyncpg")
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    async with AsyncSession(engine) as session:
+        with alone:
+            await outbox.cancel(session, "x")
+    await engine.dispose()
+    assert shop.rows() == []
 
 
 async def test_connections_of_programs_with_an_event_loop(server: PostgresServer) -> None:

@@ -7,9 +7,12 @@ any one of them it says so at its start.
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +53,17 @@ from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from timers.client import TimersClient
+from timers.client import SqlOutbox, TimersClient
+from timers.client.outbox import TABLE, schema
 from timers.core import levels
 from timers.core.timer import Rejected
 from timers.errors import AccessError, LeaseLostError, TimersError
 from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
 from timers.kafka.progress_log import allow, allowed_level
+from timers.kafka.rights import rights
+from timers.outbox import relay as relays
+from timers.outbox.databases import database
 from timers.process.config.settings import Settings
 from timers.queue import Queue
 from timers.wire import dead_letter, future
@@ -299,6 +306,36 @@ def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeyp
     assert {letter.text("timer-source") for letter in letters} == {refused.source, rejected.source}
     assert [record.value for record in guarded.reader(results).take(1)] == [b"result"]
     assert guarded.reader(denied).rest() == []
+
+
+def test_a_relay_of_an_outbox_needs_no_more_than_the_documented_acls(
+    guarded: System, tmp_path: Path, constants: Constants, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sends, looks into the log for what was sent before, and looks for the callback topics."""
+    caplog.set_level("INFO")
+    constants(relays, SETTLED_S=0.0)
+    target, hidden, file = guarded.target(), guarded.target(), tmp_path / "shop.db"
+    for right in rights(guarded.settings, ["relay"], [target]):
+        acls.add(guarded.admin, acl(right.kind, right.name, *right.operations, principal=f"User:{USER}"))
+    stop, outbox = threading.Event(), SqlOutbox()
+    relay = relays.Relay(database(f"sqlite:{file}", TABLE), as_worker(guarded))
+    thread = threading.Thread(target=relay.run, args=[stop])
+    with closing(sqlite3.connect(file, timeout=30)) as shop:
+        shop.executescript(schema("sqlite"))
+        for name in (target, hidden):
+            outbox.schedule(shop, name, "k", b"v", at=due_in(900), id=name)
+        shop.execute(f"UPDATE {TABLE} SET sent_ms = created_ms WHERE aggregateid = ?", [target])
+        shop.commit()
+        thread.start()
+        try:
+            rows = f"SELECT count(*) FROM {TABLE}"
+            wait_until(lambda: shop.execute(rows).fetchone() == (0,), "both rows are sent")
+            wait_until(lambda: "not checked whether the callback topics exist" in caplog.text, "it says so")
+        finally:
+            stop.set()
+            thread.join()
+    assert (relay.counters.sent, relay.counters.again, relay.counters.found) == (2, 1, 0)
+    assert guarded.end(guarded.settings.id_topic) == 2
 
 
 def queue_of_two_partitions(system: System, monkeypatch: pytest.MonkeyPatch) -> str:

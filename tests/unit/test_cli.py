@@ -369,6 +369,14 @@ def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_the_acls_of_a_relay(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "relay", "--callback-topic", "orders")
+    assert code == 0 and [line.split(" User:ada ")[1] for line in out.splitlines()] == [
+        "--topic timer-request-by-id --operation Read --operation Write --operation DescribeConfigs",
+        "--topic orders --operation Describe",
+    ]
+
+
 # --- worker ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import django
 import pytest
 import sqlalchemy
+from django.conf import settings as django_settings
+from django.db import connection as django_connection
+from django.db import transaction
 from opentelemetry import context, trace
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -220,14 +224,54 @@ def test_a_table_is_a_plain_name(table: str) -> None:
             make()
 
 
+ALONE = "commits each statement by itself"
+
+
 def test_a_connection_that_commits_each_statement_is_refused(path: Path, rows: Sqlite) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        with pytest.raises(SettingsError, match="commits each statement by itself"):
+        with pytest.raises(SettingsError, match=ALONE):
             SqlOutbox().cancel(connection, "x")
         connection.execute("BEGIN IMMEDIATE")
         SqlOutbox().cancel(connection, "x")
         connection.execute("ROLLBACK")
     assert not rows.waiting(0, 1)
+
+
+async def test_sqlalchemy_says_so_of_its_connections_and_sessions(path: Path, rows: Sqlite) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection, pytest.raises(SettingsError, match=ALONE):
+        SqlOutbox().cancel(connection, "x")
+    with Session(engine) as session, pytest.raises(SettingsError, match=ALONE):
+        SqlOutbox().cancel(session, "x")
+    engine.dispose()
+    started = create_async_engine(f"sqlite+aiosqlite:///{path}", isolation_level="AUTOCOMMIT")
+    async with AsyncSession(started) as several:
+        with pytest.raises(SettingsError, match=ALONE):
+            await AsyncSqlOutbox().cancel(several, "x")
+    async with started.connect() as one:
+        with pytest.raises(SettingsError, match=ALONE):
+            await AsyncSqlOutbox().cancel(one, "x")
+    await started.dispose()
+    async with aiosqlite.connect(path, isolation_level=None) as own:
+        with pytest.raises(SettingsError, match=ALONE):
+            await AsyncSqlOutbox().cancel(own, "x")
+    assert not rows.waiting(0, 1)
+
+
+def test_django_says_whether_a_block_is_atomic(path: Path, rows: Sqlite) -> None:
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+    django_settings.configure(DATABASES={"default": database})
+    django.setup()
+    with pytest.raises(SettingsError, match=ALONE):
+        SqlOutbox().cancel(django_connection, "x")
+    with transaction.atomic():
+        id = SqlOutbox().schedule(django_connection, "orders", "50%", b"v", at=DUE_S)
+    with transaction.atomic():
+        SqlOutbox().cancel(django_connection, id)
+        transaction.set_rollback(True)
+    django_connection.close()
+    row = only(rows)
+    assert (row.id, row.timer_key, row.payload) == (id, "50%", b"v")
 
 
 async def test_a_connection_of_the_other_kind_is_named(path: Path) -> None:

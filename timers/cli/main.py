@@ -37,7 +37,7 @@ _COMMANDS = {
     ),
     "status": ("partitions:status", "Show whether all timers fire, and which worker has which partitions."),
     "topics": ("topics:topics", "Create topics: for callbacks and schedules, or those of the engine."),
-    "acls": ("topics:acls", "Show or create the ACLs that a worker, the engine on Spark or the console needs."),
+    "acls": ("topics:acls", "Show or create the ACLs that a worker, an engine on Spark, a console or a relay needs."),
     "dead-letters": ("dead_letters:dead_letters", "List, show and retry requests that could not be read or sent."),
     "queue": ("queue:queue", "Send, receive and look at the messages of queues."),
     "outbox": ("outbox:outbox", "Send what programs have written in their own database transactions."),

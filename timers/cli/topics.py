@@ -83,10 +83,10 @@ def create(names: tuple[str, ...], engine: bool, partitions: int | None, compact
 @click.option(
     "--for",
     "parts",
-    type=click.Choice(["worker", "engine", "console"]),
+    type=click.Choice(["worker", "engine", "console", "relay"]),
     multiple=True,
     default=("worker",),
-    help="Who gets them: a worker, the engine on Spark, or the console; repeat it for several.",
+    help="Who gets them: a worker, the engine on Spark, the console, or the relay of an outbox; repeat it for several.",
     show_default=True,
 )
 @click.option("--principal", help="Who logs in, as the brokers name him.  [default: User:<TIMERS_SASL_USERNAME>]")

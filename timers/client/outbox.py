@@ -22,6 +22,7 @@ import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -253,6 +254,8 @@ class SqlOutbox(_Outbox[str]):
 
     def _write(self, connection: Any, row: _Written) -> str:
         if _is_of(connection, "sqlalchemy"):
+            if not hasattr(connection, "run_sync"):
+                _check_sqlalchemy(connection)
             result = connection.execute(*_for_sqlalchemy(self._table, row.values))
         else:
             _check_transaction(connection)
@@ -278,6 +281,7 @@ class AsyncSqlOutbox(_Outbox[Coroutine[Any, Any, str]]):
 
     async def _write(self, connection: Any, row: _Written) -> str:
         if _is_of(connection, "sqlalchemy"):
+            await connection.run_sync(_check_sqlalchemy)
             await connection.execute(*_for_sqlalchemy(self._table, row.values))
         elif _is_of(connection, "asyncpg"):
             _check_transaction(connection)
@@ -316,6 +320,10 @@ def _is_of(connection: Any, package: str) -> bool:
     return package in _roots(connection)
 
 
+_STYLES = {"aiosqlite": "qmark", "django": "format"}
+"""Placeholders of packages that do not say them."""
+
+
 def _paramstyle_of(connection: Any) -> str:
     """The DB-API ``paramstyle`` of the driver that made a connection.
 
@@ -323,7 +331,7 @@ def _paramstyle_of(connection: Any) -> str:
         SettingsError: it is not known.
     """
     for root in _roots(connection):
-        style = getattr(sys.modules.get(root), "paramstyle", "qmark" if root == "aiosqlite" else None)
+        style = getattr(sys.modules.get(root), "paramstyle", _STYLES.get(root))
         if style in PLACEHOLDERS:
             return str(style)
     raise SettingsError(
@@ -349,13 +357,28 @@ def _check_transaction(connection: Any) -> None:
     """
     if _is_of(connection, "asyncpg"):
         is_alone = not connection.is_in_transaction()
-    elif _is_of(connection, "psycopg"):
+    elif _is_of(connection, "psycopg") or _is_of(connection, "psycopg2"):
         is_alone = connection.autocommit and not connection.info.transaction_status
-    elif _is_of(connection, "sqlite3"):
+    elif _is_of(connection, "django"):
+        is_alone = connection.get_autocommit()
+    elif _is_of(connection, "sqlite3") or _is_of(connection, "aiosqlite"):
         commits = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
         is_alone = commits and not connection.in_transaction
     else:
         is_alone = False
+    _refuse_alone(is_alone)
+
+
+def _check_sqlalchemy(connection: Any) -> None:
+    """As :func:`_check_transaction`, of a connection or session of SQLAlchemy. It takes a connection from the pool, as
+    the statement after it would. Versions below 2.0.43 do not say it."""
+    connection = connection.connection() if callable(connection.connection) else connection  # of a session
+    says = getattr(connection.dialect, "detect_autocommit_setting", None)
+    with suppress(NotImplementedError):  # of a dialect
+        _refuse_alone(says is not None and says(connection.connection.dbapi_connection))
+
+
+def _refuse_alone(is_alone: bool) -> None:
     if is_alone:
         raise SettingsError(
             "the connection commits each statement by itself: begin a transaction, so that the timer and your rows are "

@@ -1,4 +1,4 @@
-"""The rights on the brokers that a worker, the engine on Spark and the console need: docs/security.md, "Least ACLs".
+"""The rights on the brokers that a worker and other programs need: docs/security.md, "Least ACLs".
 
 Write, Read and other operations on a topic or group bring Describe with them, and AlterConfigs brings DescribeConfigs
 (``AclAuthorizer``, KIP-50), so they are not listed as well.
@@ -25,8 +25,8 @@ TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, Resourc
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE, DESCRIBE_CONFIGS = AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 
-WORKER, ENGINE, CONSOLE = PARTS = ("worker", "engine", "console")
-"""Who needs rights: a worker, the engine on Spark (`timers spark engine`), the console."""
+WORKER, ENGINE, CONSOLE, RELAY = PARTS = ("worker", "engine", "console", "relay")
+"""Who needs rights: a worker, the engine on Spark (`timers spark engine`), the console, the relay of an outbox."""
 
 
 class Right(NamedTuple):
@@ -57,7 +57,7 @@ def rights(settings: Settings, parts: Iterable[str], callback_topics: Iterable[s
         callback_topics: names of the topics to which timers fire.
     """
     found: dict[tuple[Any, str, bool], set[Any]] = {}
-    needs = {WORKER: _worker, ENGINE: _engine, CONSOLE: _console}
+    needs = {WORKER: _worker, ENGINE: _engine, CONSOLE: _console, RELAY: _relay}
     for part in parts:
         for kind, name, operations, prefixed in needs[part](settings, list(callback_topics)):
             found.setdefault((kind, name, prefixed), set()).update(operations)
@@ -105,6 +105,14 @@ def _console(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     yield Right(GROUP, WATCH_GROUP, (READ,))
     yield Right(TRANSACTIONAL_ID, topics.retrier_id(settings.app_id), (WRITE,))
     yield Right(TRANSACTIONAL_ID, topics.commander_id(settings.app_id), (WRITE,))
+
+
+def _relay(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
+    if settings.id_topic:
+        # It reads what a relay that has ended may have sent, and asks how long the log is kept.
+        yield Right(TOPIC, settings.id_topic, (READ, WRITE, DESCRIBE_CONFIGS))
+    for name in callback_topics:
+        yield Right(TOPIC, name, (DESCRIBE,))  # to warn of one that does not exist
 
 
 def allow(settings: Settings, principal: str, wanted: Iterable[Right]) -> None:

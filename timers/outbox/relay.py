@@ -37,6 +37,7 @@ from typing import NamedTuple
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import Publisher
 from timers.errors import InvalidTimerError, OutboxError, TimersError
+from timers.kafka import topic_admin
 from timers.outbox import databases, sent
 from timers.outbox.databases import Database
 from timers.outbox.rows import Request, Row, request_of
@@ -67,6 +68,9 @@ _PATIENCE_S = 1.0
 _MOST_ROWS = 2000
 _MOST_ALONE = 50
 """Rows that a look sends alone."""
+
+_MOST_TOPICS = 100
+"""Callback topics of which a relay says that they do not exist: any program may write any row."""
 
 _SHOWN = 300
 """Characters of a reason."""
@@ -134,6 +138,8 @@ class Relay:
         """While a partition rests, rows up to this number are passed over, until then."""
         self._passed: set[str] = set()
         """Ids of timers of which rows are passed over: their later rows wait, too."""
+        self._targets: dict[str, bool] = {}
+        """Callback topic -> whether it was looked for."""
         self._seen: dict[int, float] = {}
         """Number of a marked row whose request is not harmless twice -> when it was first seen."""
 
@@ -177,7 +183,24 @@ class Relay:
         if not self._resting:
             self.counters.error = None
         if is_idle:
+            self._warn_of_missing_topics()
             self._rows.wait(POLL_S)
+
+    def _warn_of_missing_topics(self) -> None:
+        """Say once of each new callback topic whether it does not exist. No row waits for it."""
+        new = [name for name, is_known in self._targets.items() if not is_known]
+        self._targets |= dict.fromkeys(new, True)
+        if not new or self._settings.create_target_topics:
+            return
+        try:
+            missing = topic_admin.missing(self._settings, new)
+        except TimersError as error:
+            logger.info("not checked whether the callback topics exist: %s", error)
+            return
+        for name in missing:
+            logger.warning(
+                "topic %r does not exist: unless it does when its timers are due, they become dead letters", name
+            )
 
     def look(self) -> bool:
         """Send rows that are there. Returns whether there may be more.
@@ -275,6 +298,8 @@ class Relay:
                 self._refuse(row, str(error) if is_known else f"it cannot be read: {error!r}")
             else:
                 checked.append(_InFlight(row, request, partition, is_alone=False))
+                if row.timer_topic is not None and len(self._targets) < _MOST_TOPICS:
+                    self._targets.setdefault(row.timer_topic, False)
         return checked
 
     # ---- sending ----------------------------------------------------------------------------------------------------

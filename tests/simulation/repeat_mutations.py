@@ -10,7 +10,7 @@ MUTATIONS = {
     ),
     "no occurrence follows": changed(("if output.followers:\n    ...(output.followers)", "pass")),
     "fires in its own append second": changed(
-        ("...(chain, append_s, max(append_s, now_s))", "...(chain, append_s - 1, max(append_s, now_s))"),
+        ("...(row, rule, append_s, max(append_s, now_s))", "...(row, rule, append_s - 1, max(append_s, now_s))"),
     ),
     "an entry is over while it goes on": changed(("if repeating(entry):\n    return False", "pass")),
     "a waypoint is sent": changed(
@@ -31,8 +31,8 @@ occurrence = occurrence if occurrence.nominal_s is not None else occurrence._rep
     "an end that the own transaction has held back counts": changed(("end in held_from", "False")),
     "what is owed is forgotten": changed(
         (
-            "chain.follower(due_s, nominal_s, owed_s=owed_s, is_last=is_last)",
-            "chain.follower(due_s, nominal_s, owed_s=None, is_last=is_last)",
+            "NextOccurrence(due_s, nominal_s, 0, owed_s, rule, is_last)",
+            "NextOccurrence(due_s, nominal_s, 0, None, rule, is_last)",
         ),
     ),
     "what is late is sent": changed(("through_s - each <= limit_s", "True")),

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import Any
 
-from timers.core.ports import Follower
+from timers.core.ports import Follower, NextOccurrence
 from timers.core.timer import Headers, Origin, TopicPartition
 from timers.spark.audit.chains import CHAIN, ZONE
 from timers.wire import headers as h
@@ -81,11 +81,11 @@ class Chain:
         """Append an occurrence, or a waypoint."""
         at_s = self.log.begin_s if at_s is None else at_s
         due_s = more.get("due_s", at_s + self.log.step_s if nominal_s is None else nominal_s)
-        row = (0, self.log.target, None, b"value", None, Origin(self.id, due_s, 0))
-        rule, follows = more.get("rule", self.rule), more.get("follows", self.latest)
-        version = self.log.source(self.version).encode()
-        said = Follower(row, due_s, nominal_s, decided_s, None, rule, follows, version, more.get("is_last", False))
-        id, value, headers = future_by_id.encode_occurrence(said, lambda offset: "")
+        row = (more.get("follows", self.latest), self.log.target, None, b"value", None, Origin(self.id, due_s, 0))
+        rule, is_last = more.get("rule", self.rule), more.get("is_last", False)
+        following = NextOccurrence(due_s, nominal_s, decided_s, None, rule, is_last)
+        said = Follower(row, self.log.source(self.version).encode(), following)
+        ((id, value, headers),) = future_by_id.encode_occurrences([said], lambda offset: "")
         self.latest = self.log.add(id.decode(), value, headers, at_s)
         return self
 

@@ -57,8 +57,8 @@ def all_records() -> Iterator[RequestRecord]:
             yield record(dict(zip(names, contents, strict=True)))
 
 
-def decode(record: RequestRecord) -> Decoded:
-    return future_by_id.decode([record], MOST, by_headers=True, needs_value=True, repeats=True)
+def decode(*records: RequestRecord) -> Decoded:
+    return future_by_id.decode(records, MOST, by_headers=True, needs_value=True, repeats=True)
 
 
 def test_what_is_read_quickly_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +66,14 @@ def test_what_is_read_quickly_is_read_right(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(future_by_id, "_read_occurrence", lambda *_: False)
     for each, quickly in read:
         assert quickly == decode(each), each
+
+
+def test_many_in_a_batch_are_read_as_each_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [each._replace(offset=offset) for offset, each in enumerate(all_records())]
+    batches = [records, records[::-1]]
+    quickly = [decode(*batch) for batch in batches]
+    monkeypatch.setattr(future_by_id, "_read_occurrence", lambda *_: False)
+    assert quickly == [decode(*batch) for batch in batches]
 
 
 def test_what_the_engine_appends_is_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:

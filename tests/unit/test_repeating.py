@@ -14,7 +14,7 @@ from timers.core.fired import NOISY, PAUSE
 from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
 from timers.core.operation import defined, repeated, repeating, request_of
 from timers.core.ports import Output
-from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown
+from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown, occurrence_row
 from timers.core.timer import Decoded, Origin, Row
 from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import enabled_formats
@@ -371,7 +371,9 @@ def test_where_the_zone_is_not_known_the_occurrence_is_sent_and_a_waypoint_follo
     output = Repeats(lambda _: Lost()).fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + 100)
     assert [due_s for due_s, _ in output.due] == [NOW_S]
     (follower,) = output.followers
-    assert (follower.due_s, follower.nominal_s, follower.decided_s) == (NOW_S + 100 + ZONE_RETRY_S, None, NOW_S)
+    following = follower.next
+    assert (following.due_s, following.nominal_s, following.decided_s) == (NOW_S + 100 + ZONE_RETRY_S, None, NOW_S)
+    assert output.lacking == {"": 1}
 
 
 @pytest.mark.parametrize(("hold", "sent", "reason"), [(PAUSE, NOW_S + 500, "held"), (NOISY, NOW_S, "")])
@@ -381,4 +383,38 @@ def test_after_a_noisy_hold_nothing_is_late(hold: str, sent: int, reason: str) -
     assert [due_s for due_s, _ in output.due] == [sent]
     assert [each.reason for each in output.missed] == ([reason] if reason else [])
     (follower,) = output.followers
-    assert (follower.nominal_s, follower.owed_s) == ((NOW_S + 510, None) if reason else (NOW_S + 10, NOW_S + 500))
+    expected = (NOW_S + 510, None) if reason else (NOW_S + 10, NOW_S + 500)
+    assert (follower.next.nominal_s, follower.next.owed_s) == expected
+
+
+FACTS: list[tuple[str, dict[str, bytes]]] = [
+    (f"every=10; from={NOW_S}{more}", own)
+    for more in ("", "; catch-up=all", "; catch-up=none", "; spread=9", f"; until={NOW_S + 25}")
+    for own in ({}, {h.TIMER_OWED: b"%d" % (NOW_S + 300)}, {h.TIMER_LAST: b"1"}, {h.TIMER_WAYPOINT: b"%d" % NOW_S})
+]
+
+
+@pytest.mark.parametrize("hold", ["", PAUSE, NOISY])
+@pytest.mark.parametrize("late_s", [0, 9, 400])
+def test_many_that_fire_together_do_what_each_does_alone(hold: str, late_s: int) -> None:
+    repeats = Repeats(lambda text: Lost() if b"zone=" in text else Repeat.of_header(text))
+    due: dict[int, list[Row]] = {}
+    for number, (rule, more) in enumerate([*FACTS, ("cron=0 9 * * *; zone=Mars/Base", {})] * 3):
+        id, nominal_s = f"id-{number}", NOW_S + 10 * (number % 2)
+        share_s = Repeat.of_header(rule.encode()).share_s(id.encode())
+        own: dict[str, bytes | None] = {h.TIMER_REPEAT: rule.encode(), h.TIMER_VERSION: b"t/0/%d" % number, **more}
+        if h.TIMER_WAYPOINT not in more:
+            own[h.TIMER_NOMINAL] = b"%d" % nominal_s
+        due_s = nominal_s + share_s
+        callback: Row = (100 + number, "out", None, b"v", [("user", b"1")] if number % 3 else None, None)
+        row = occurrence_row((*callback[:5], Origin(id, due_s, 0)), own)
+        due.setdefault(due_s, []).append(row)
+    ordered, second = sorted(due.items()), max(due) + late_s
+    together = repeats.fire(ordered, second, hold)
+    alone = [repeats.fire([(due_s, [row])], second, hold) for due_s, rows in ordered for row in rows]
+    assert together.followers == [each for one in alone for each in one.followers]
+    assert together.missed == [each for one in alone for each in one.missed]
+    assert together.lacking == {"": 3}
+    sent = [(due_s, row) for one in alone for due_s, rows in one.due for row in rows]
+    assert [(due_s, row) for due_s, rows in together.due for row in rows] == sorted(sent, key=lambda each: each[0])
+    assert all(row[5] == (row[5][0], due_s, 0, None) for due_s, row in sent if row[5])

@@ -291,11 +291,9 @@ Reason: TypeAlias = Literal["late", "superseded", "over-cap", "held", "never"]
 MISSED_REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
-class Follower(NamedTuple):
-    """An occurrence to append."""
+class NextOccurrence(NamedTuple):
+    """What follows an occurrence. Timers with one rule that fire in one second share it."""
 
-    row: Row
-    """Callback of the timer, as :attr:`timers.core.timer.Definition.row`."""
     due_s: int
     nominal_s: int | None
     """None: it is a waypoint."""
@@ -304,11 +302,20 @@ class Follower(NamedTuple):
     owed_s: int | None
     """It is sent, and those that follow up to this nominal second, however late they are."""
     rule: bytes
-    follows: int
-    """Offset of the record that it follows."""
+    is_last: bool = False
+    lacks: str | None = None
+    """The time zone that is not known here."""
+
+
+class Follower(NamedTuple):
+    """An occurrence to append."""
+
+    row: Row
+    """Callback of the timer, as :attr:`timers.core.timer.Definition.row`; its offset is that of the record that it
+    follows."""
     version: bytes | None
     """Source of the definition; None: this is the record that it follows."""
-    is_last: bool
+    next: NextOccurrence
 
     @property
     def id(self) -> str:

@@ -16,14 +16,15 @@ A *waypoint* is an occurrence that sends nothing: the next due second is far, or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from timers.core.fired import NOISY, PAUSE
-from timers.core.ports import Follower, Missed, Output, Reason
+from timers.core.ports import Follower, Missed, NextOccurrence, Output, Reason
 from timers.core.sums import begin_with
-from timers.core.timer import Decoded, Definition, DueRows, Origin, Row, id_bytes
+from timers.core.timer import Decoded, Definition, DueRows, Headers, Origin, Row, id_bytes
 
 # Names of headers, in the log and in rows.
 REPEAT: Final = "timer-repeat"
@@ -141,6 +142,12 @@ def occurrence_of(row: Row) -> Occurrence:
     """Returns what the row of an occurrence says."""
     offset, topic, key, value, headers, origin = row
     assert headers is not None
+    if [name for name, _ in headers[1:_PLAIN]] == [VERSION, NOMINAL] and (
+        len(headers) == _PLAIN or headers[_PLAIN][0] not in _OWN
+    ):  # nearly all
+        (_, rule), (_, version), (_, nominal) = headers[:_PLAIN]
+        plain: Row = (offset, topic, key, value, headers[_PLAIN:] or None, origin)
+        return Occurrence(rule or b"", version or b"", int(nominal or 0), 0, None, False, plain)
     own: dict[str, bytes | None] = {}
     for name, content in headers:  # its own ones are the first ones, and no other has such a name
         if name not in _OWN:
@@ -160,6 +167,8 @@ def occurrence_of(row: Row) -> Occurrence:
 
 _KEPT = REPEAT, VERSION, NOMINAL, WAYPOINT, OWED, LAST
 _OWN = frozenset((*_KEPT, TARGET))
+_PLAIN = 3
+"""An occurrence has at least the first three of them, unless it is a waypoint."""
 
 
 class Repeats:
@@ -174,8 +183,6 @@ class Repeats:
     def __init__(self, read: Callable[[bytes], Rule], far_s: int = FAR_S) -> None:
         self._read = read
         self._far_s = far_s
-        self._lacking: dict[str, int] = {}
-        """As :attr:`timers.core.ports.Output.lacking`, of the present call of :meth:`fire`."""
 
     def fire(
         self, due: list[DueRows], second: int, hold: str = "", begun: Sequence[Definition] = (), now_s: int = 0
@@ -191,28 +198,28 @@ class Repeats:
         """
         followers: list[Follower] = []
         missed: list[Missed] = []
-        lacking: dict[str, int] = {}
-        self._lacking = lacking
         for definition in begun:
             self._begin(definition, now_s, followers, missed)
-        if not begin_with(REPEAT, due):
-            return Output(due, followers=followers, missed=missed, lacking=lacking)
-        sent: dict[int, list[Row]] = {}
-        for due_s, rows in due:
-            for row in rows:
-                fired = self._fire(row, due_s, second, hold, followers, missed) if is_occurrence(row) else (due_s, row)
-                if fired is not None:
-                    sent.setdefault(fired[0], []).append(fired[1])
-        return Output(sorted(sent.items()), followers=followers, missed=missed, lacking=lacking)
+        if begin_with(REPEAT, due):
+            sent: dict[int, list[Row]] = {}
+            plans: dict[_Asked, _Plan] = {}
+            for due_s, rows in due:
+                for row in rows:
+                    if not is_occurrence(row):
+                        sent.setdefault(due_s, []).append(row)
+                    elif fired := self._fire(row, due_s, second, hold, plans, followers, missed):
+                        sent.setdefault(fired[0], []).append(fired[1])
+            due = sorted(sent.items())
+        lacking = Counter(each.next.lacks for each in followers if each.next.lacks is not None)
+        return Output(due, followers=followers, missed=missed, lacking=lacking)
 
     def _begin(self, definition: Definition, now_s: int, followers: list[Follower], missed: list[Missed]) -> None:
         """Add the first occurrence of a definition; and what is missed, if it has none."""
         row, rule, append_s, _ = definition
-        chain = _Chain(row, rule, None)
-        follower, _ = self._next(chain, append_s, max(append_s, now_s))
-        followers.append(follower)
-        if follower.is_last and follower.nominal_s is None:
-            missed.append(Missed(chain.id, None, row[0], None, None, 0, "never"))
+        following, _ = self._next(row, rule, append_s, max(append_s, now_s))
+        followers.append(Follower(row, None, following))
+        if following.is_last and following.nominal_s is None:
+            missed.append(Missed(_id_of(row), None, row[0], None, None, 0, "never"))
 
     def go_on(self, decoded: Decoded, offset: int, decided_s: int, second: int) -> Follower | None:
         """Returns what follows a record whose next occurrence the log has lost; None: there is no such record.
@@ -232,40 +239,64 @@ class Repeats:
         else:
             rule, version, nominal_s, waypoint_s, owed_s, _, callback = occurrence_of(row)
             after_s = waypoint_s if nominal_s is None else nominal_s
-        chain = _Chain(callback, rule, version)
         with suppress(ZoneUnknown):
-            after_s = max(after_s, decided_s - self._read(rule).share_s(id_bytes(chain.id)))
-        return self._next(chain, after_s, second, owed_s)[0]
+            after_s = max(after_s, decided_s - self._read(rule).share_s(id_bytes(_id_of(callback))))
+        return Follower(callback, version, self._next(callback, rule, after_s, second, owed_s)[0])
 
     def _fire(
-        self, row: Row, due_s: int, second: int, hold: str, followers: list[Follower], missed: list[Missed]
+        self,
+        row: Row,
+        due_s: int,
+        second: int,
+        hold: str,
+        plans: dict[_Asked, _Plan],
+        followers: list[Follower],
+        missed: list[Missed],
     ) -> tuple[int, Row] | None:
-        """Add what follows an occurrence, and what is missed. Returns due second and row of what it sends."""
+        """Add what follows an occurrence, and what is missed. Returns due second and row of what it sends.
+
+        Args:
+            plans: of the present call of :meth:`fire`; one is added. So a rule is asked once, and not for each timer.
+        """
         occurrence = occurrence_of(row)
-        rule, version, nominal_s, decided_s, _, is_last, callback = occurrence
-        chain = _Chain(callback, rule, version)
+        rule, version, nominal_s, decided_s, owed_s, is_last, callback = occurrence
         if nominal_s is None:
             # What has passed meanwhile is late: the next occurrence is held and judged as any other.
             if not is_last:
-                followers.append(self._next(chain, decided_s, second)[0])
+                followers.append(Follower(callback, version, self._next(callback, rule, decided_s, second)[0]))
             return None
-        share_s = due_s - nominal_s
+        asked = rule, due_s, nominal_s, owed_s, is_last
+        plan = plans.get(asked)
+        if plan is None:
+            plan = plans[asked] = self._plan(occurrence, nominal_s, due_s - nominal_s, second, hold)
+        if plan.next is not None:
+            followers.append(Follower(callback, version, plan.next))
+        if plan.skipped is not None:
+            missed.append(Missed(_id_of(row), version, row[0], *plan.skipped))
+        if plan.due_s is None:
+            return None
+        offset, topic, key, value, headers, origin = callback
+        if plan.due_s != due_s:
+            origin = Origin(_id_of(row), plan.due_s, 0)
+        headers = [*(headers or ()), (VERSION, version), *plan.ending]
+        return plan.due_s, (offset, topic, key, value, headers, origin)
+
+    def _plan(self, occurrence: Occurrence, nominal_s: int, share_s: int, second: int, hold: str) -> _Plan:
+        """Returns what an occurrence sends, and what follows it. It is the same for all that are due with it, and have
+        the same rule and nominal second: so they have the same share of the spread, too."""
         try:
             sent_s, decided_s, owed_s, skipped = self._decide(occurrence, nominal_s, second - share_s, hold)
         except ZoneUnknown:
             sent_s, decided_s, owed_s, skipped = nominal_s, nominal_s, None, None
-        next_s = None
-        if not is_last:
-            follower, next_s = self._next(chain, decided_s, second, owed_s)
-            followers.append(follower)
-        if skipped is not None:
-            missed.append(Missed(chain.id, version, row[0], *skipped))
+        following, next_s = None, None
+        if not occurrence.is_last:
+            following, next_s = self._next(occurrence.row, occurrence.rule, decided_s, second, owed_s)
         if sent_s is None:
-            return None
-        headers = [*(callback[4] or ()), (VERSION, version), (NOMINAL, b"%d" % sent_s)]
+            return _Plan(None, (), following, skipped)
+        ending = [(NOMINAL, b"%d" % sent_s)]
         if next_s is not None:
-            headers.append((NEXT, b"%d" % next_s))
-        return sent_s + share_s, (*callback[:4], headers, Origin(chain.id, sent_s + share_s, 0))
+            ending.append((NEXT, b"%d" % next_s))
+        return _Plan(sent_s + share_s, ending, following, skipped)
 
     def _decide(self, occurrence: Occurrence, nominal_s: int, through_s: int, hold: str) -> _Decision:
         """Returns what an occurrence sends.
@@ -291,35 +322,65 @@ class Repeats:
             return _Decision(wanted[0], wanted[0], wanted[-1], skipped)
         return _Decision(wanted[0] if wanted else None, max(nominal_s, through_s), None, skipped)
 
-    def _next(self, chain: _Chain, after_s: int, second: int, owed_s: int | None = None) -> tuple[Follower, int | None]:
-        """Returns the occurrence that follows, and the next nominal second; None: it is not known.
+    def _next(
+        self, callback: Row, rule: bytes, after_s: int, second: int, owed_s: int | None = None
+    ) -> tuple[NextOccurrence, int | None]:
+        """Returns what follows, and the next nominal second; None: it is not known.
 
         Args:
+            callback: of a timer.
+            rule: of the timer.
             after_s: nominal second up to which all is decided.
             second: the present one.
             owed_s: what follows is sent up to this nominal second, however late it is.
         """
         look_s = second + LOOK_S
         try:
-            rule = self._read(chain.rule)
-            until_s, nominal_s = rule.until_s, rule.next_nominal(after_s, look_s)
+            seconds = self._read(rule)
+            until_s, nominal_s = seconds.until_s, seconds.next_nominal(after_s, look_s)
             is_last = (
                 nominal_s is not None
                 and until_s is not None
                 and until_s - nominal_s < LOOK_S
-                and rule.next_nominal(nominal_s, until_s) is None
+                and seconds.next_nominal(nominal_s, until_s) is None
             )
         except ZoneUnknown as error:
             zone = str(*error.args[:1])[:MAX_ZONE]
-            self._lacking[zone] = self._lacking.get(zone, 0) + 1
-            return chain.waypoint(second + ZONE_RETRY_S, after_s), None
+            return NextOccurrence(second + ZONE_RETRY_S, None, after_s, None, rule, lacks=zone), None
         if nominal_s is None and until_s is not None and until_s <= look_s:
-            return chain.waypoint(second, after_s, is_last=True), None
-        due_s = 0 if nominal_s is None else nominal_s + rule.share_s(id_bytes(chain.id))
+            return NextOccurrence(second, None, after_s, None, rule, is_last=True), None
+        due_s = 0 if nominal_s is None else nominal_s + seconds.share_s(id_bytes(_id_of(callback)))
         if nominal_s is None or due_s - second > self._far_s:
-            return chain.waypoint(second + self._far_s, after_s), nominal_s
+            return NextOccurrence(second + self._far_s, None, after_s, None, rule), nominal_s
         owed_s = owed_s if owed_s is not None and nominal_s <= owed_s else None
-        return chain.follower(due_s, nominal_s, owed_s=owed_s, is_last=is_last), nominal_s
+        return NextOccurrence(due_s, nominal_s, 0, owed_s, rule, is_last), nominal_s
+
+
+def _id_of(row: Row) -> str:
+    """Returns the id of a timer with an id."""
+    origin = row[5]
+    assert origin is not None
+    return origin[0]
+
+
+_Asked: TypeAlias = tuple[bytes, int, int, int | None, bool]
+"""(Rule, due second, nominal second, up to which nominal second it is owed, whether it is the last one)"""
+
+
+class _Plan(NamedTuple):
+    """What occurrences send that are the same in :data:`_Asked`, and what follows them."""
+
+    due_s: int | None
+    """Due second of the callback; None: it sends nothing."""
+    ending: Headers
+    """The last headers of the callback."""
+    next: NextOccurrence | None
+    """None: none follows."""
+    skipped: _Skipped | None
+
+
+_Skipped: TypeAlias = tuple[int, int, int, Reason]
+"""First and last nominal second of what is not sent, their number, and why."""
 
 
 class _Decision(NamedTuple):
@@ -331,33 +392,7 @@ class _Decision(NamedTuple):
     """Nominal second up to which all is decided."""
     owed_s: int | None
     """Nominal second up to which what follows is sent."""
-    skipped: tuple[int, int, int, Reason] | None
-    """First and last nominal second of what is not sent, their number, and why."""
-
-
-class _Chain(NamedTuple):
-    """A record that another one follows."""
-
-    callback: Row
-    rule: bytes
-    version: bytes | None
-
-    @property
-    def id(self) -> str:
-        """Id of the timer."""
-        origin = self.callback[5]
-        assert origin is not None
-        return origin[0]
-
-    def follower(self, due_s: int, nominal_s: int, *, owed_s: int | None, is_last: bool) -> Follower:
-        """Returns the occurrence that follows."""
-        offset = self.callback[0]
-        return Follower(self.callback, due_s, nominal_s, 0, owed_s, self.rule, offset, self.version, is_last)
-
-    def waypoint(self, due_s: int, decided_s: int, *, is_last: bool = False) -> Follower:
-        """Returns a waypoint that follows."""
-        offset = self.callback[0]
-        return Follower(self.callback, due_s, None, decided_s, None, self.rule, offset, self.version, is_last)
+    skipped: _Skipped | None
 
 
 def _sent_of(nominals: Sequence[int], through_s: int, catch_up: str, hold: str) -> tuple[Sequence[int], Reason]:

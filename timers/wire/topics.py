@@ -130,7 +130,25 @@ def parse_source(source: str) -> tuple[str, int, int] | None:
     return None if parts is None else (parts[1], int(parts[2]), int(parts[3]))
 
 
-SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})(?:~[0-9]{{1,9}})?"
+def offset_in(source: bytes, places: set[bytes]) -> int | None:
+    """Return the offset that :func:`parse_source` finds; None if it finds none. A hot path.
+
+    Args:
+        places: what stands before the offset in names that were parsed before; more are added.
+    """
+    place, _, digits = source.rpartition(b"/")
+    if place in places and digits.isdigit() and len(digits) <= _MOST_DIGITS:
+        return int(digits)
+    parts = parse_source(source.decode("ascii", "replace"))
+    if parts is None:
+        return None
+    places.add(place)
+    return parts[2]
+
+
+_MOST_DIGITS = 18
+
+SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,{_MOST_DIGITS}}})(?:~[0-9]{{1,9}})?"
 """Regular expression of a whole name that :func:`source` makes."""
 
 _SOURCE = re.compile(SOURCE_PATTERN, re.ASCII)

@@ -51,7 +51,7 @@ class Followers:
         large for the topic, because an operator has lowered its limit, ends: the others must not wait for it. Returns
         how many were added."""
         transaction, limit = self._transaction, self._transaction.largest_own
-        records = [future_by_id.encode_occurrence(each, transaction.source) for each in followers]
+        records = future_by_id.encode_occurrences(followers, transaction.source)
         if limit is not None and any(transaction.size_alone(*record) > limit for record in records):
             limit = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
             if limit is not None:
@@ -67,7 +67,7 @@ class Followers:
         if size <= limit:
             return True
         place = None if follower.version is None else parse_source(follower.version.decode())
-        version = follower.follows if place is None else place[2]
+        version = follower.row[0] if place is None else place[2]
         reason = REPEAT_TOO_LARGE.format(quoted(key), size, limit, quoted(self._transaction.machine[0]))
         self._end(key, Rejected(version, REPEAT_LOST, reason, *future_by_id.definition_of(*record)))
         return False

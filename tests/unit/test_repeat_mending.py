@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,9 @@ from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET
 from timers.core.mending import LOOK_S, MOST_ROWS, StandingStill
 from timers.core.operation import Entry, defined, repeated
+from timers.core.ports import TooMuch
 from timers.core.progress import History, Progress
-from timers.testing.sim_timers import SimKafka, SimRecord
+from timers.testing.sim_timers import SimBatch, SimKafka, SimRecord
 from timers.wire import dead_letter
 from timers.wire import headers as h
 
@@ -167,6 +170,27 @@ def test_a_hold_of_another_target_says_nothing_about_what_fired_while_it_lasted(
     cut = Progress(60, (100, MAX_OFFSET), holds=Holds((hold,))).shortened(50)
     assert cut.fired_before_cut((97, 40)) == 100, "its target is not held"
     assert cut.fired_before_cut((90, 40)) == 95, "it may be"
+
+
+def test_what_is_rolled_back_is_appended_again_in_the_next_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    transact, refused = SimKafka.transact, list[int]()
+
+    def refusing(kafka: SimKafka, batches: Sequence[tuple[str, int, SimBatch]], offsets: Any) -> bool:
+        if not refused and any(topic == TOPIC for topic, _, _ in batches):
+            refused.append(len(batches))
+            raise TooMuch("a broker does not say which record it refuses", rolled_back=True)
+        return transact(kafka, batches, offsets)
+
+    monkeypatch.setattr(SimKafka, "transact", refusing)
+    while not refused:
+        sim.wait(1)
+    assert len(sim.log) == 1
+    sim.wait(1)
+    assert len(sim.log) == 2
 
 
 def test_nothing_is_appended_while_another_producer_holds_back_what_the_machine_has_appended(

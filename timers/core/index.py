@@ -18,7 +18,7 @@ it names has fired. Its offset is listed in the progress, so a replay refuses it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from timers.core.fired import Hold, reached
 from timers.core.keys import OrderKey
@@ -50,6 +50,11 @@ MAX_SWEEP_ENTRIES = 8_000
 """The most that one reads because the one before it was worth it: about 20 ms."""
 
 
+Suspect: TypeAlias = tuple[bytes, int, int]
+"""(Id, offset of its latest record, second from which on it counts) of a timer that repeats and seems to stand still
+(:mod:`timers.core.mending`)."""
+
+
 class Swept(NamedTuple):
     """How far sweeps have come. A machine that is open for moments only goes on where the one before has ended."""
 
@@ -63,9 +68,7 @@ class Swept(NamedTuple):
     """Number of entries that sweeps have removed, and that a snapshot has."""
     snapshot: int | None = None
     """Number of this snapshot, the newest one at the last sweep."""
-    suspects: tuple[tuple[bytes, int, int], ...] = ()
-    """(Id, offset of its latest record, second from which on it counts) of each timer that repeats and seems to stand
-    still (:mod:`timers.core.mending`)."""
+    suspects: tuple[Suspect, ...] = ()
     look_s: int = 0
     """Second of the next look at the newest entries for such timers."""
 

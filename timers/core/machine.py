@@ -575,12 +575,10 @@ class Machine:
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
         # are, too: an accepted number of partitions counts for all partitions that open later.
         committed, progress = self.committed, self.progress
-        known = self._committed_values(committed)
-        begins_doubt = self.doubts.worker is not None and committed.doubt is None
         changed = (
-            begins_doubt
+            (self.doubts.worker is not None and committed.doubt is None)
             or mended is not NOTHING
-            or known != self._committed_values(progress)
+            or self._committed_values(committed) != self._committed_values(progress)
             or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
         )
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
@@ -591,6 +589,8 @@ class Machine:
         except TooMuch as error:
             if not error.rolled_back:
                 raise
+            if self._still is not None:
+                self._still.note_again()
         return self.committed is self.progress
 
     @staticmethod

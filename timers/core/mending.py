@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from timers.core.fired import MOVED_S
-from timers.core.index import Sweeper
+from timers.core.index import Suspect, Sweeper
 from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
 from timers.core.ports import NOTHING, Follower, Lost, Outbox, Output, Store
 from timers.core.progress import Progress
@@ -46,6 +46,7 @@ class StandingStill:
         self._sweeper = sweeper
         self._reader = reader
         self._repeats = repeats
+        self._taken: tuple[Suspect, ...] = ()
 
     def look(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
         """Note which timers seem to stand still. Call once a second.
@@ -100,6 +101,7 @@ class StandingStill:
             progress: with which it is committed.
             released_s: as in :meth:`look`.
         """
+        self._taken = ()
         # What the machine itself has appended may stand behind an open transaction of another producer.
         is_read = all(each < self._store.applied for each in outbox.held_from)
         most = min(MOST_AT_ONCE, outbox.chunk.timers)
@@ -125,14 +127,20 @@ class StandingStill:
                 broken.append((id, request_of(chain)))
         return Output(mended=followers, broken=broken) if followers or broken else NOTHING
 
+    def note_again(self) -> None:
+        """Note again what :meth:`mended` has taken last: its transaction was rolled back."""
+        swept, taken, self._taken = self._sweeper.swept, self._taken, ()
+        self._sweeper.swept = swept._replace(suspects=(*taken, *swept.suspects))
+
     def _found(self, progress: Progress, released_s: int, most: int) -> list[tuple[bytes, RepeatingVersion]]:
-        """Returns some of those that stand still for certain, and forgets them: if they still do, they are noted
-        again."""
+        """Returns some of those that stand still for certain, and forgets them: if they still do, a sweep notes them
+        again, which may take long."""
         suspects = self._sweeper.swept.suspects
         sure = {id: offset for id, offset, from_s in suspects[:most] if released_s >= from_s}
         if not sure:
             return []
         left = tuple(each for each in suspects if each[0] not in sure)
+        self._taken = tuple(each for each in suspects if each[0] in sure)
         self._sweeper.swept = self._sweeper.swept._replace(suspects=left)
         entries = self._store.entries(sure)
         found = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,24 @@ def test_ci_runs_what_runs_on_any_machine() -> None:
     assert given["actions/setup-java"]["java-version"] == "17"
     oldest = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert [given["actions/setup-python"]["python-version"]] == oldest
+
+
+@pytest.mark.parametrize(("user_id", "before"), [("0", ""), ("1001", "sudo ")])
+def test_ci_installs_kcat_as_root_on_a_machine_without_it(tmp_path: Path, user_id: str, before: str) -> None:
+    for name, does in {
+        "id": f"echo {user_id}",
+        "sudo": 'echo sudo "$@"',
+        "apt-get": "echo apt-get $@",
+        "make": ":",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "dirname", "sh"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    run = subprocess.run(
+        [ROOT / ".ci" / "run"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [f"{before}apt-get update -qq", f"{before}apt-get install -y -qq kcat"]
 
 
 def test_ci_runs_on_each_version_of_python_and_of_kafka() -> None:

@@ -173,7 +173,7 @@ def memory_mb(values: dict[str, Any]) -> float:
     workers = max(1, values["worker"]["replicas"] - 1)
     partitions = math.ceil(3 * values["kafka"]["partitions"] / workers)
     firing = math.ceil(values["kafka"]["partitions"] / workers)
-    return float(110 + values["worker"]["storeMemoryMb"] + 5.2 * partitions + CHUNK_MB * firing)
+    return float(110 + values["worker"]["storeMemoryMb"] * 2**20 / 10**6 + 5.2 * partitions + CHUNK_MB * firing)
 
 
 def megabytes(text: str) -> float:

@@ -92,6 +92,11 @@ def test_a_plan_needs_no_broker_and_says_where_the_cold_tier_helps(
     assert "of little use" in capsys.readouterr().out
 
 
+def test_the_memory_of_stores_is_counted_in_mib_as_workers_take_it() -> None:
+    little, more = (Load(1, DAY_S).memory_bytes(Settings(store_memory_mb=mib)) for mib in (64, 65))
+    assert more - little == 2**20
+
+
 def test_a_log_that_is_never_trimmed_has_no_size() -> None:
     settings = Settings.load({"TIMERS_LOG_KEEP_S": "never"})
     found = {name: (value, says) for name, value, says in lines(Load(1, DAY_S), settings)}

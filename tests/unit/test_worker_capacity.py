@@ -21,6 +21,7 @@ from timers.core.progress import Progress
 from timers.machines import opener
 from timers.machines.store.opening import Opened
 from timers.process import limits as process_limits
+from timers.process.config.settings import Settings
 from timers.process.http.open_connections import most_connections
 from timers.worker.machines.capacity import FEWEST_TABLES, MOST_TABLES, Capacity, NoRoom, memory_shortage
 from timers.worker.machines.openings import Openings, Partition
@@ -75,8 +76,8 @@ def test_the_warning_names_the_figure_the_limit_to_raise_and_the_number_of_worke
 
 def test_memory_that_may_not_be_enough_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_limits, "most_memory_bytes", lambda: 512 * 2**20)
-    assert memory_shortage(192, 100) == ""
-    assert "may have 512 MB of memory, and may need 762 MB" in memory_shortage(192, 384)
+    assert memory_shortage(Settings(), 100) == ""
+    assert "may have 512 MB of memory, and may need 762 MB" in memory_shortage(Settings(), 384)
 
 
 def test_limits_of_a_control_group_count(tmp_path: Path, constants: Constants) -> None:

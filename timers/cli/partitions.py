@@ -436,7 +436,7 @@ def _verify(settings: Settings, cluster: Cluster, tp: TopicPartition) -> Verifie
     from timers.wire import topics
 
     until, why = time.monotonic() + VERIFY_S, ""
-    memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+    memory = RocksMemory(settings.store_memory_bytes)
     stores = Stores(settings, cluster, memory, Condemnations(), enabled_formats(settings))
 
     def check() -> None:

@@ -77,8 +77,8 @@ class Load:
         """Memory of each worker while one of them is away, and its partitions are read: three topics have them."""
         owned = -(-3 * self.partitions // max(1, self.workers - 1))
         firing = -(-self.partitions // max(1, self.workers - 1))
-        stores = settings.store_memory_mb * 10**6
-        return BASE_BYTES + stores + owned * (PARTITION_BYTES + BACKLOG_BYTES) + firing * settings.chunk_bytes
+        room = owned * (PARTITION_BYTES + BACKLOG_BYTES) + firing * settings.chunk_bytes
+        return BASE_BYTES + settings.store_memory_bytes + room
 
     @property
     def lost(self) -> float:

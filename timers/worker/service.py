@@ -291,13 +291,13 @@ class TimersApp(faust_internals.App):
         connections = self.web.connections.limit
         capacity.measure(self._most_files, process_limits.most_threads(), connections, brokers, machines)
         pool.parts.memory.max_open_files = capacity.tables + UNCOUNTED_FILES
-        for sentence in (capacity.shortage(machines), memory_shortage(settings.store_memory_mb, machines)):
+        for sentence in (capacity.shortage(machines), memory_shortage(settings, machines)):
             if sentence:
                 logger.warning("%s", sentence)
 
     def _make_parts(self, cluster: Cluster) -> None:
         settings, now_s = self.settings, self._tick_scheduler.broker_now_s
-        memory = RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        memory = RocksMemory(settings.store_memory_bytes)
         self.status.pool = pool = Pool(settings, cluster, memory, self.end, now_s)
         self._measure_capacity(pool)
         service = {"loop": self.loop, "beacon": self.beacon}

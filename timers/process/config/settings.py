@@ -54,6 +54,11 @@ class Settings(Declarations):
         return self.worker_url or f"http://{reached_here(self.web_bind)}:{self.web_port}"
 
     @property
+    def store_memory_bytes(self) -> int:
+        """Memory for the stores of all partitions together."""
+        return self.store_memory_mb * 2**20
+
+    @property
     def progress_topic(self) -> str:
         return topics.progress(self.app_id)
 

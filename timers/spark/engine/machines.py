@@ -242,7 +242,7 @@ class Openings:
         self.stop = threading.Event()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), TIMEOUT_S))
-        formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_mb * 1024 * 1024)
+        formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_bytes)
         asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
         loop = ProducerLoop()  # after what can fail: nothing would end its thread
         others = *asking, loop, lambda: None, AskLog(self.lineages, loop.submit, ())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from timers.core.ports import Lost
 from timers.process import limits as process_limits
+from timers.process.config.settings import Settings
 from timers.process.http.open_connections import MOST
 
 STORE_FILES = 7
@@ -136,13 +137,14 @@ class Capacity:
             self._open -= 1
 
 
-def memory_shortage(store_memory_mb: int, machines: int) -> str:
+def memory_shortage(settings: Settings, machines: int) -> str:
     """Returns a sentence if the machines of the app may need more memory than the process may have; else no text."""
     limit = process_limits.most_memory_bytes()
-    needed = BASE_BYTES + store_memory_mb * 2**20 + MACHINE_BYTES * machines
+    needed = BASE_BYTES + settings.store_memory_bytes + MACHINE_BYTES * machines
     if needed <= limit:
         return ""
     return (
         f"this worker may have {limit // 2**20} MB of memory, and may need {needed // 2**20} MB as the only worker of "
-        f"the app's {machines} partitions: give it more, or lower TIMERS_STORE_MEMORY_MB={store_memory_mb} ({_PAGE})"
+        f"the app's {machines} partitions: give it more, or lower TIMERS_STORE_MEMORY_MB={settings.store_memory_mb} "
+        f"({_PAGE})"
     )

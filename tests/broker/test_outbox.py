@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,8 +30,9 @@ from timers.cli.broker import EmbeddedBroker
 from timers.client import AsyncSqlOutbox, SqlOutbox
 from timers.client.outbox import TABLE, schema
 from timers.errors import SettingsError
+from timers.outbox import Relaying
 from timers.outbox import relay as relays
-from timers.outbox.databases import Postgres, database
+from timers.outbox.databases import Postgres
 
 pytestmark = pytest.mark.broker
 
@@ -128,18 +130,8 @@ def test_each_committed_row_has_one_callback_and_no_other_one_has(shop: Shop, id
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def relaying(shop: Shop, ids: Ids) -> Iterator[relays.Relay]:
-    """A relay in a thread of this process."""
-    stop = threading.Event()
-    relay = relays.Relay(database(shop.url, TABLE), ids.system.settings)
-    thread = threading.Thread(target=relay.run, args=[stop])
-    thread.start()
-    try:
-        yield relay
-    finally:
-        stop.set()
-        thread.join()
+def relaying(shop: Shop, ids: Ids) -> Relaying:
+    return Relaying(shop.url, settings=ids.system.settings)
 
 
 def sent(shop: Shop) -> None:
@@ -299,6 +291,27 @@ def test_a_database_and_a_broker_that_are_killed_are_connected_again(
         assert {record.key for record in requests_of(ids)} != set()
     finally:
         ids.system.close()
+
+
+def test_a_process_that_is_forked_leaves_the_table_to_other_relays(shop: Shop, ids: Ids) -> None:
+    with relaying(shop, ids) as first:
+        wait_until(lambda: first.counters.is_first, "it sends")
+        child = os.fork()
+        if not child:
+            time.sleep(600)
+            os._exit(0)
+        SqlOutbox().schedule(connection := shop.connect(), ids.target, "k", b"v", at=due_in(900))
+        connection.commit()
+        connection.close()
+        sent(shop)
+    try:
+        assert not first.counters.is_first
+        with relaying(shop, ids) as second:
+            wait_until(lambda: second.counters.is_first, "the next one sends")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert len(requests_of(ids)) == 1
 
 
 # ---- connections of PostgreSQL --------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -62,8 +61,8 @@ from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
 from timers.kafka.progress_log import allow, allowed_level
 from timers.kafka.rights import rights
+from timers.outbox import Relaying
 from timers.outbox import relay as relays
-from timers.outbox.databases import database
 from timers.process.config.settings import Settings
 from timers.queue import Queue
 from timers.wire import dead_letter, future
@@ -317,23 +316,17 @@ def test_a_relay_of_an_outbox_needs_no_more_than_the_documented_acls(
     target, hidden, file = guarded.target(), guarded.target(), tmp_path / "shop.db"
     for right in rights(guarded.settings, ["relay"], [target]):
         acls.add(guarded.admin, acl(right.kind, right.name, *right.operations, principal=f"User:{USER}"))
-    stop, outbox = threading.Event(), SqlOutbox()
-    relay = relays.Relay(database(f"sqlite:{file}", TABLE), as_worker(guarded))
-    thread = threading.Thread(target=relay.run, args=[stop])
+    outbox = SqlOutbox()
     with closing(sqlite3.connect(file, timeout=30)) as shop:
         shop.executescript(schema("sqlite"))
         for name in (target, hidden):
             outbox.schedule(shop, name, "k", b"v", at=due_in(900), id=name)
         shop.execute(f"UPDATE {TABLE} SET sent_ms = created_ms WHERE aggregateid = ?", [target])
         shop.commit()
-        thread.start()
-        try:
+        with Relaying(f"sqlite:{file}", settings=as_worker(guarded)) as relay:
             rows = f"SELECT count(*) FROM {TABLE}"
             wait_until(lambda: shop.execute(rows).fetchone() == (0,), "both rows are sent")
             wait_until(lambda: "not checked whether the callback topics exist" in caplog.text, "it says so")
-        finally:
-            stop.set()
-            thread.join()
     assert (relay.counters.sent, relay.counters.again, relay.counters.found) == (2, 1, 0)
     assert guarded.end(guarded.settings.id_topic) == 2
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import click
 
-from timers.cli.lazy import LazyGroup, extra_of_missing_module, require
+from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import INTERRUPTED, Output, metrics_options, output_option, say, say_metrics
 from timers.client.config import id_topic_of
 from timers.client.outbox import DIALECTS, TABLE
@@ -71,12 +71,11 @@ def run(ctx: click.Context, url: str, table: str, metrics_port: int | None, metr
     \b
       timers outbox run postgresql://relay@db/shop --metrics-port 9100
     """
-    from timers.outbox.databases import Postgres, database  # not at the top: `--help` needs no librdkafka
+    from timers.outbox.databases import database  # not at the top: `--help` needs no librdkafka
     from timers.outbox.relay import Relay
 
-    rows = database(url, table)
-    if isinstance(rows, Postgres):
-        require("outbox")
+    with extra_of_missing_module("outbox"):
+        rows = database(url, table)
     settings = Settings.load()  # brokers that do not answer yet are waited for
     topic = id_topic_of(settings)
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)

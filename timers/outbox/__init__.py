@@ -1,1 +1,5 @@
-"""The relay of the outbox, ``timers outbox run``: it sends the rows that :mod:`timers.client.outbox` has written."""
+"""The relay of an outbox, which sends what :class:`timers.client.SqlOutbox` has written into a database of its user."""
+
+from timers.outbox.relaying import Relaying
+
+__all__ = ["Relaying"]

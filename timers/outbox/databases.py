@@ -48,6 +48,9 @@ class Database(Protocol):
     def close(self) -> None:
         """Give way to another relay."""
 
+    def forget(self) -> None:
+        """In a process that was forked: let go of what the other one works with, so that its end frees the table."""
+
     def is_first(self) -> bool:
         """Whether no other relay works on this table. If so, none does until :meth:`close`."""
 
@@ -127,6 +130,8 @@ class Postgres:
     """A table in PostgreSQL. Its trigger tells of each transaction that commits rows."""
 
     def __init__(self, url: str, table: str) -> None:
+        import psycopg  # noqa: F401  if it is missing, this is found before a thread begins
+
         self._url, self.table = url, table
         self._sql = _Statements(table, "%s", "number = ANY(%s)", "octet_length(payload)", " FOR UPDATE SKIP LOCKED")
         self._connection: psycopg.Connection[Any] | None = None
@@ -161,6 +166,11 @@ class Postgres:
             with contextlib.suppress(Exception):
                 self._connection.close()
             self._connection = None
+
+    def forget(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):  # it may just be closed
+                os.close(self._connection.fileno())  # its own end would end the session of the other process
 
     def is_first(self) -> bool:
         ((oid, is_first),) = self._execute(
@@ -246,6 +256,11 @@ class Sqlite:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def forget(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -161,7 +161,11 @@ class Relay:
                         self._seen.clear()
                         self._alone.clear()  # another relay may deal with them now
                     stop.wait(RETRY_S)
+        except Exception as error:
+            self.counters.error = f"the relay has ended, because of an error in this program: {error!r}"
+            raise
         finally:
+            self.counters.is_first = False
             self._rows.close()
             if self._publisher is not None:
                 self._publisher.close()

@@ -33,6 +33,7 @@ from timers.errors import SettingsError
 from timers.outbox import Relaying
 from timers.outbox import relay as relays
 from timers.outbox.databases import Postgres
+from timers.testing import SimTimers
 
 pytestmark = pytest.mark.broker
 
@@ -386,6 +387,9 @@ async def test_connections_of_programs_with_an_event_loop(server: PostgresServer
     found = rows.waiting(0, 10)
     rows.close()
     assert [row.id for row in found] == ids
+    with psycopg.connect(shop.url) as own:
+        assert SimTimers(now_s=time.time()).relay(own) == ids
+    assert shop.rows() == []
     assert {(row.payload, row.timer_key, row.timer_due, row.timer_if, row.headers) for row in found} == {
         (b"\xff\x00", None, due_s, "absent", '[["a", {"base64": "/w=="}]]')
     }

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import textwrap
+import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from timers.client import Backoff, Repeat, TimerRequest
+from timers.client import Backoff, Repeat, SqlOutbox, TimerRequest
+from timers.client.outbox import schema
 from timers.client.tokens import MappingTokens, Timeouts
 from timers.errors import InvalidTimerError
 from timers.testing import AsyncSimTimers, SimTimers, sim_timers
@@ -278,3 +282,23 @@ def test_a_pause_ends_by_itself_and_what_it_held_is_released_over_ten_minutes() 
         timers.pause("no topic!")
     with pytest.raises(InvalidTimerError, match="a pause lasts for a timedelta or seconds"):
         timers.pause("mails", for_s=-1)
+
+
+def test_rows_of_an_outbox_are_sent_after_their_transaction() -> None:
+    timers, outbox = SimTimers(now_s=time.time()), SqlOutbox()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema("sqlite"))
+        with connection:
+            first = outbox.schedule(connection, "t", "k", b"v", delay=900)
+            second = outbox.schedule(connection, "t", None, b"v", delay=900)
+            outbox.schedule(connection, "t", "k", b"v", delay=30, id="own")
+            outbox.cancel(connection, second)
+        outbox.schedule(connection, "t", "k", b"rolled back", delay=900)
+        connection.rollback()
+        assert timers.relay(connection) == [first, second, "own", second]
+        assert [fired.timer_id for fired in timers.advance(60)] == ["own"]
+        assert [(fired.timer_id, fired.key, fired.value) for fired in timers.advance(900)] == [(first, b"k", b"v")]
+        connection.execute("INSERT INTO timer_outbox (aggregateid, payload) VALUES ('by hand', '')")
+        with pytest.raises(InvalidTimerError, match="needs timer_topic and payload"):
+            timers.relay(connection)
+        assert connection.execute("SELECT count(*) FROM timer_outbox").fetchone() == (1,)

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from timers.client import tracing
 from timers.client.calls import Retry, TimerCalls, TimerId
+from timers.client.outbox import TABLE, checked_table
 from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
 from timers.core import levels
 from timers.core.counters import Counters
@@ -59,6 +60,7 @@ from timers.machines.firing.ports import FirstRecord
 from timers.machines.firing.transaction import Transaction
 from timers.machines.partition import PartitionSpec
 from timers.machines.store.memory import MemoryStore
+from timers.outbox import rows as outbox_rows
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics, verdict
 from timers.wire import headers as h
@@ -397,6 +399,31 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             Its ``<topic>/<partition>/<offset>``: the ``timer-id`` of its callback, or the source of its dead letter.
         """
         return self._append(self._settings.request_topic, key, value, headers)
+
+    def relay(self, connection: Any, table: str = TABLE) -> list[str]:
+        """Send the rows of an outbox, as ``timers outbox run`` does after each commit, and delete them.
+
+        Rows have real times: begin with ``SimTimers(now_s=time.time())``.
+
+        Args:
+            connection: of sqlite3 or psycopg, without an open transaction. The deletion is committed.
+
+        Returns:
+            The ids of their timers, in the order of their numbers.
+
+        Raises:
+            InvalidTimerError: SQL has written a row that is no timer, so a relay would let it stay with this reason.
+        """
+        cursor = connection.cursor()
+        columns = ", ".join(outbox_rows.READ)
+        cursor.execute(f"SELECT {columns} FROM {checked_table(table)} WHERE reason IS NULL ORDER BY number")
+        rows = [outbox_rows.Row(*each) for each in cursor.fetchall()]
+        for row in rows:
+            request = outbox_rows.request_of(row, self.clock.now_ms, self._settings.max_request_bytes)
+            self._append(self._settings.id_topic, request.key, request.value, request.headers)
+            cursor.execute(f"DELETE FROM {table} WHERE number = {row.number}")
+        connection.commit()
+        return [row.aggregateid for row in rows]
 
     def _append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> str:
         source = self._kafka.append(topic, key, value, headers)

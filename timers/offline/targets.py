@@ -223,7 +223,8 @@ def look(settings: Settings) -> Found:
 
 def _look(settings: Settings, reports: connection.ErrorReports) -> tuple[Found, Collection[str]]:
     """What is known of targets, without what their topic says; and the names of all topics."""
-    known = listed(admin_client(settings, reports), connection.TIMEOUT_S)
+    admin = admin_client(settings, reports)  # lives until an error is explained: it knows who cannot be reached
+    known = listed(admin, connection.TIMEOUT_S)
     if settings.targets_topic not in known or settings.progress_topic not in known:
         raise TargetError(
             f"topic {settings.targets_topic!r} does not exist: no worker of this version has run yet as TIMERS_APP_ID="

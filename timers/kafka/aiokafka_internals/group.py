@@ -22,6 +22,7 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaError,
     KafkaTimeoutError,
+    NodeNotReadyError,
     UnsupportedVersionError,
     for_code,
 )
@@ -143,7 +144,7 @@ async def ask(
                     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
                     return await question(partial(client.send, node, group=ConnectionGroup.COORDINATION), group)
                 except KafkaError as error:
-                    failure = error
+                    failure = _named(client) if isinstance(error, NodeNotReadyError) else error
                     if not error.retriable:
                         raise
                 finally:
@@ -151,6 +152,14 @@ async def ask(
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         raise failure from None
+
+
+def _named(client: AIOKafkaClient) -> NodeNotReadyError:
+    """An error with the addresses that the brokers have named."""
+    named = ", ".join(sorted(f"{each.host}:{each.port}" for each in client.cluster.brokers()))
+    return NodeNotReadyError(
+        f"a broker cannot be reached, of {named}: does its advertised.listeners name an address for this machine?"
+    )
 
 
 async def check_right(send: Send, group: str) -> None:

@@ -27,7 +27,7 @@ await consumer.run({
     const name = headers["timer-source"] ?? headers["timer-id"];
     if (name !== undefined) {
       // Keep the name in the transaction of your own work, and leave out a callback whose name is there already.
-      await traced(received, async () => console.log(`${name} ${key} ${value}`));
+      await traced(received, groupId, async () => console.log(`${name} ${key} ${value}`));
     } // else another program has written it
     // After the work: a receiver that is killed before this gets the same callback again.
     await consumer.commitOffsets([{ topic, partition, offset: String(BigInt(offset) + 1n) }]);

@@ -8,12 +8,14 @@ const newest = {
   get: (headers, name) => [headers[name]].flat().at(-1)?.toString(), // of several, the one that was added last
 };
 
-export function traced({ topic, partition, message: { offset, headers = {} } }, work) {
+// A time or a count; undefined: there is none. Any sender may write these headers.
+const number = (text) => (/^[0-9]{1,14}$/.test(text ?? "") ? Number(text) : undefined);
+
+export function traced({ topic, partition, message: { key, offset, headers = {} } }, group, work) {
   const text = (name) => newest.get(headers, name);
-  const due = Number(text("timer-due") ?? NaN);
-  const fired = Number(text("timer-fired") ?? NaN);
-  const attempt = Number(text("retry-attempt") ?? 0) + 1;
-  const known = Number.isFinite(due) && Number.isFinite(fired);
+  const [due, nominal, fired] = ["timer-due", "timer-nominal", "timer-fired"].map((name) => number(text(name)));
+  const attempt = (number(text("retry-attempt")) ?? 0) + 1;
+  const way = nominal !== undefined ? "repeat" : due !== undefined ? "timer" : "message";
   const asked = trace.getSpanContext(propagation.extract(ROOT_CONTEXT, headers, newest));
   const options = {
     root: true,
@@ -26,9 +28,14 @@ export function traced({ topic, partition, message: { offset, headers = {} } }, 
       "messaging.destination.name": topic,
       "messaging.destination.partition.id": String(partition),
       "messaging.kafka.offset": Number(offset),
+      "messaging.kafka.message.key": key?.toString(), // what is undefined is left out
+      "messaging.consumer.group.name": group,
       "timers.id": text("timer-id"),
-      ...(known ? { "timers.due_s": due, "timers.fired_ms": fired, "timers.lag_ms": fired - due * 1000 } : {}),
-      "timers.way": attempt > 1 ? "retry" : text("timer-nominal") ? "repeat" : known ? "timer" : "message",
+      "timers.due_s": due,
+      "timers.nominal_s": nominal,
+      "timers.fired_ms": fired,
+      "timers.lag_ms": due === undefined || fired === undefined ? undefined : fired - due * 1000,
+      "timers.way": attempt > 1 ? "retry" : way,
       "timers.attempt": attempt,
     },
   };

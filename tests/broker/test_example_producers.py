@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,38 +11,37 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.docs.markdown import ROOT
-from tests.harness.command_line import need
+from tests.harness.example_programs import (
+    BUILD_S,
+    EXAMPLES,
+    PRODUCERS,
+    RECEIVERS,
+    TOOLS,
+    copied,
+    need_tools,
+    printed,
+    receiver,
+)
 from tests.harness.process import Process, clean_environment
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
-BUILD_S = 900.0
-"""The first build downloads the packages."""
-
 DELAY_S = 5
 
-COMMANDS = re.findall(r"^\(cd examples/(\w+) && (.+)\)$", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
-PRODUCERS = {language: command for language, command in COMMANDS if "unpaid" in command}
-RECEIVERS = {language: command for language, command in COMMANDS if "receive" in command}
-
-
-def copied(language: str, directory: Path) -> Path:
-    """A copy of an example; a build writes nothing into the checkout."""
-    built = shutil.ignore_patterns("target", "node_modules")
-    return shutil.copytree(ROOT / "examples" / language, directory / "examples" / language, ignore=built)
+INTERRUPTED = {"java": 130, "go": 1, "javascript": 0}
+"""Exit codes after Ctrl-C. Maven and `go run` say that they were interrupted."""
 
 
 def test_the_page_has_a_command_for_each_language() -> None:
-    assert set(PRODUCERS) == {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()} - {"__pycache__"}
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert set(PRODUCERS) == set(RECEIVERS) == set(TOOLS) == folders
 
 
-@pytest.mark.parametrize(("language", "tools"), [("java", "mvn"), ("go", "go"), ("javascript", "npm node")])
-def test_a_timer_of_each_language_fires(language: str, tools: str, running: System, tmp_path: Path) -> None:
-    for tool in tools.split():
-        need(tool)
+@pytest.mark.parametrize("language", TOOLS)
+def test_a_timer_of_each_language_fires(language: str, running: System, tmp_path: Path) -> None:
+    need_tools(language)
     target = running.target()
     command = PRODUCERS[language].replace("expired o-1 unpaid 5", f"{target} o-1 unpaid {DELAY_S}")
     assert target in command
@@ -67,15 +64,12 @@ def test_a_timer_of_each_language_fires(language: str, tools: str, running: Syst
     assert reader.rest() == []
 
 
-@pytest.mark.parametrize(("language", "tools"), [("go", "go"), ("javascript", "npm node")])
-def test_a_receiver_gets_each_callback_once(language: str, tools: str, running: System, tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", TOOLS)
+def test_a_receiver_gets_each_callback_once(language: str, running: System, tmp_path: Path) -> None:
     """Not what was taken back, and no record of another program. What it has committed does not come again."""
-    for tool in tools.split():
-        need(tool)
+    need_tools(language)
     target = running.target(partitions=2)
-    command = RECEIVERS[language]
-    (group,) = {"billing", "shipping"} & set(command.split())
-    command = command.replace(f"expired {group}", f"{target} {group}-{target}")
+    command = receiver(language, target, f"of-{target}")
     environment = clean_environment(TIMERS_BROKERS=running.address)
     producer = Producer({"bootstrap.servers": running.address, "transactional.id": target})
     producer.init_transactions(DEADLINE_S)
@@ -98,7 +92,7 @@ def test_a_receiver_gets_each_callback_once(language: str, tools: str, running: 
             wait_until(lambda: later in printed(process), "it has got the last one")
             assert sorted(printed(process)) == sorted([*sources, later])
             os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
-            assert process.exit_code() == (language == "go"), process.tail()  # `go run` says that it was interrupted
+            assert process.exit_code() == INTERRUPTED[language], process.tail()
         finally:
             process.clean_up()
 
@@ -109,8 +103,3 @@ def test_a_receiver_gets_each_callback_once(language: str, tools: str, running: 
         sent = running.send(*timers(target, 20, due_in(2), 2))
         write(is_committed=False)
         receive({each.source for each in sent})
-
-
-def printed(process: Process) -> list[str]:
-    """The timers whose callbacks a receiver has printed."""
-    return re.findall(r"^(\S+/\d+/\d+|taken-back) ", process.log, re.MULTILINE)

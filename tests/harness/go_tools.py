@@ -1,4 +1,5 @@
-"""Programs in Go that check what is in deploy/: built once, in the version that is named here, into build/go.
+"""Programs in Go that check what is in deploy/, and which spans are sent: built once, in the version that is named
+here, into build/go.
 
 Go compares each module with the public checksum database, so a version is always the same source.
 """
@@ -22,6 +23,7 @@ KUBERNETES = (1, 34)
 
 _CHARTUTIL, _VERSION = "helm.sh/helm/v3/pkg/chartutil.k8sVersion", "k8s.io/component-base/version.git"
 _API_SERVER = ROOT / "tests" / "deploy" / "api_server"
+_COLLECTOR = ROOT / "tests" / "harness" / "otel_collector"
 
 
 class _Tool(NamedTuple):
@@ -39,6 +41,7 @@ TOOLS = {
         {f"{_CHARTUTIL}Major": KUBERNETES[0], f"{_CHARTUTIL}Minor": KUBERNETES[1]},
     ),
     "kubeconform": _Tool("github.com/yannh/kubeconform/cmd/kubeconform", "v0.8.0"),
+    "collector": _Tool(_COLLECTOR, "v0.165.0"),
     "kube-apiserver": _Tool(
         _API_SERVER, "v1.36.3", {f"{_VERSION}Version": "v1.36.3", f"{_VERSION}Major": 1, f"{_VERSION}Minor": 36}
     ),

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
@@ -60,6 +62,8 @@ def main(target: str, *, instrumented: bool) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     if instrumented:
         ConfluentKafkaInstrumentor().instrument()
@@ -100,6 +104,7 @@ def main(target: str, *, instrumented: bool) -> None:
     consumer.close()
 
     of_queue, job = of_a_queue(f"{target}-queue", handled)
+    provider.force_flush()
     print(
         json.dumps(
             {

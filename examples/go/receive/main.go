@@ -49,7 +49,7 @@ func receive(ctx context.Context, topic, group string) error {
 			return err
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			traced(ctx, r, func(context.Context) { handle(r) })
+			traced(ctx, r, group, func(context.Context) { handle(r) })
 		})
 		// After the work: a receiver that is killed before this gets the same callbacks again.
 		if err := client.CommitUncommittedOffsets(ctx); err != nil && ctx.Err() == nil {

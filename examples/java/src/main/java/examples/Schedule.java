@@ -38,7 +38,7 @@ public final class Schedule {
     }
   }
 
-  private static String env(String name, String otherwise) {
+  static String env(String name, String otherwise) {
     return System.getenv().getOrDefault(name, otherwise);
   }
 }

@@ -17,7 +17,7 @@ _END_S = 15.0
 
 
 class Relaying:
-    """Sends the rows of a table while its block runs, in a thread::
+    """Sends the rows of a table while its block runs, once, in a thread::
 
         with Relaying("postgresql://relay@db/shop"):
             serve()

@@ -103,3 +103,12 @@ def test_a_batch_is_built_once(form: str) -> None:
     built = batch._build()
     batch._set_producer_state(9, 9, 9)  # a batch that is sent again keeps its sequence number
     assert batch._build() is built and batch.size() == len(built)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_some_names_of_headers_are_kept(form: str) -> None:
+    module = FORMS[form]
+    for number in range(2 * module.MAX_NAMES):
+        module.encode_headers([("n" * module.MAX_NAME_BYTES + str(number), b""), (f"name-{number}", b"")])
+    assert len(module._NAMES) <= module.MAX_NAMES
+    assert all(len(name) <= module.MAX_NAME_BYTES for name in module._NAMES)

@@ -33,8 +33,14 @@ _MAGIC = 2
 _TRANSACTIONAL = 0x10
 _ID_HEADER = b"\x10timer-id"
 _DUE_HEADER = b"\x12timer-due"
-_LENGTHS = tuple(bytes([2 * length]) for length in range(21))
-"""Length of a number's digits -> the length in a header."""
+_LENGTHS = tuple(bytes([2 * length]) for length in range(64))
+"""Length of a value -> the length in a header: those that are one byte."""
+_NULL = b"\1"
+"""The length of a value that is null."""
+_NAMES: dict[str, bytes] = {}
+"""Name of a header -> its length and the name, as a record has them: most records have the same names."""
+MAX_NAMES, MAX_NAME_BYTES = 200, 100
+"""Any client can write names: so many are kept, and none that is longer."""
 _FIRST_ROOM = 2048
 _NUMBERS_ROOM = 64
 """Bytes that suffice for the numbers of a record, or of a header."""
@@ -261,27 +267,31 @@ def write_callbacks(
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Return headers as a record has them, without their number."""
-    size: cython.Py_ssize_t = 0
-    name: bytes
+    parts: list[bytes] = []
+    names: dict[str, bytes] = _NAMES
+    size: cython.Py_ssize_t
     value: bytes | None
-    parts: list[tuple[bytes, bytes | None]] = []
     for text, value in headers:
-        name = text.encode()
-        size += len(name) + _NUMBERS_ROOM
-        if value is not None:
-            size += len(value)
-        parts.append((name, value))
-    room = bytearray(size)
-    data: cython.p_uchar = room
-    at: cython.Py_ssize_t = 0
-    for name, value in parts:
-        at = _put(data, at, len(name))
-        at = _copy(data, at, name, len(name))
+        name = names.get(text)
+        if name is None:
+            encoded = text.encode()
+            name = _number(len(encoded)) + encoded
+            if len(names) < MAX_NAMES and len(encoded) <= MAX_NAME_BYTES:
+                names[text] = name
+        parts.append(name)
         if value is None:
-            at = _put(data, at, -1)
+            parts.append(_NULL)
         else:
-            at = _put(data, at, len(value))
-            at = _copy(data, at, value, len(value))
+            size = len(value)
+            parts.append(_LENGTHS[size] if size < len(_LENGTHS) else _number(size))
+            parts.append(value)
+    return b"".join(parts)
+
+
+def _number(number: cython.longlong) -> bytes:
+    """Return a zigzag number."""
+    room = bytearray(_NUMBERS_ROOM)
+    at: cython.Py_ssize_t = _put(room, 0, number)
     return bytes(room[:at])
 
 

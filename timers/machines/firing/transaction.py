@@ -602,11 +602,15 @@ class Transaction:
             key, value, headers, timestamp_ms = schedule.as_published(row)
             self._add(self._topic, self._partition, key, value, headers, timestamp_ms)
 
-    def add_own(self, records: Iterable[tuple[bytes, bytes | None, Sequence[h.Header]]]) -> None:
-        """Add records (key, value, headers) to the machine's own partition."""
-        now_ms = self._now_ms()
+    def add_own(self, records: Iterable[tuple[bytes, bytes | None, list[h.Header]]]) -> None:
+        """Add records (key, value, headers) to the machine's own partition: the lines of :meth:`_add`, as in
+        :meth:`send`, because each occurrence of a timer that repeats is such a record."""
+        now_ms, topic, partition = self._now_ms(), self._topic, self._partition
+        batch = self._filling.setdefault(topic, {}).get(partition)
         for key, value, headers in records:
-            self._add(self._topic, self._partition, key, value, headers, now_ms)
+            if batch is None or batch.add(len(batch.offsets), now_ms, key, value, headers) is None:
+                batch = self._next_batch(topic, partition, (now_ms, key, value, headers))
+            batch.offsets.append(None)
 
     @property
     def largest_own(self) -> int | None:

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBufferManager
 
@@ -14,8 +13,6 @@ from timers.core.operation import Entry, message_of
 
 ENTRY_BYTES = 250
 """Memory of an entry in one set, besides its id."""
-
-_ABSENT: Final = (-1, -1, -1)
 
 
 def _size(entries: Mapping[bytes, Entry | None]) -> int:
@@ -59,7 +56,7 @@ class IndexJournal:
         self._read: dict[bytes, Entry | None] = {}
         self._read_bytes = 0
         self._unwritten: list[bytes] = []
-        self._written = self._written_next = 0
+        self._written = self._written_next = self._size_next = 0
         self.older_first = self.newer_first = self.next = 0
 
     def __contains__(self, id: bytes) -> bool:
@@ -74,20 +71,23 @@ class IndexJournal:
         """Add batch ``number`` of the journal to the memory. Call on opening, for each batch in ascending order."""
         if not self._newer:
             self.older_first = self.newer_first = number
-        self._add(entries)
+        self._add(entries, _size(entries))
         self.next = number + 1
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
         """The entries of the ids that are in memory (None: the id has ended), and the ids that are not in memory."""
-        get = self._newer.get
-        found: dict[bytes, Entry | None] = {id: get(id, _ABSENT) for id in ids}
-        missing = [id for id, entry in found.items() if entry is _ABSENT]
-        if missing:
-            older, read = self._older, self._read
-            found |= {id: older[id] if id in older else read.get(id, _ABSENT) for id in missing}
-            missing = [id for id in missing if found[id] is _ABSENT]
-            for id in missing:
-                del found[id]
+        newer, older, read = self._newer, self._older, self._read
+        found: dict[bytes, Entry | None] = {}
+        missing = []
+        for id in ids:
+            if id in newer:
+                found[id] = newer[id]
+            elif id in older:
+                found[id] = older[id]
+            elif id in read:
+                found[id] = read[id]
+            else:
+                missing.append(id)
         return found, missing
 
     def note_read(self, entries: Mapping[bytes, Entry | None]) -> None:
@@ -99,10 +99,11 @@ class IndexJournal:
             self._read |= entries
             self._read_bytes += size
 
-    def _add(self, entries: Mapping[bytes, Entry | None]) -> None:
+    def _add(self, entries: Mapping[bytes, Entry | None], size: int) -> None:
         newer = self._newer
-        self._newer_bytes += _size({id: entry for id, entry in entries.items() if id not in newer})
-        self._journal_bytes += _size(entries)
+        again = newer.keys() & entries.keys()
+        self._newer_bytes += size - _size({id: entries[id] for id in again}) if again else size
+        self._journal_bytes += size
         newer.update(entries)
 
     def next_to_index(self, entries: Mapping[bytes, Entry | None]) -> list[tuple[bytes, Entry | None]]:
@@ -112,7 +113,7 @@ class IndexJournal:
         tenth, two tenths of the older set. So the whole older set is written before the newer set is full, whatever the
         lengths of ids are. They are in the order of ids, because RocksDB writes neighbouring keys faster.
         """
-        size = _size(entries)
+        size = self._size_next = _size(entries)
         share = 2 * len(self._unwritten) * size // self._max_bytes()
         self._written_next = min(self._written + max(2 * len(entries), share), len(self._unwritten))
         newer, older = self._newer, self._older
@@ -126,7 +127,7 @@ class IndexJournal:
     def note_written(self, entries: Mapping[bytes, Entry | None]) -> None:
         """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
         self._written = self._written_next
-        self._add(entries)
+        self._add(entries, self._size_next)
         if self._read:
             self._read_bytes -= _size({id: self._read.pop(id) for id in entries if id in self._read})
         self.next += 1

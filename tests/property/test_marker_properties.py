@@ -12,12 +12,11 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import HORIZON_S, MARKERS, RandomRig
 from tests.simulation.edits import applied
 from tests.simulation.marker_mutations import MUTATIONS
-from timers.core.index import Index, MarkerIndex
+from timers.core.index import Index
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Output
 from timers.core.timer import Fetched, Row
-from timers.machines.partition import Classes
 from timers.machines.store.memory import MemoryStore
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
@@ -45,13 +44,12 @@ class MarkerOutbox(ListOutbox):
 class Rig(RandomRig):
     """A machine of markers."""
 
-    def __init__(self, chunk_timers: int = 2, index: type[MarkerIndex] = MarkerIndex) -> None:
+    def __init__(self, chunk_timers: int = 2) -> None:
         super().__init__(
             MARKERS,
             Limits(chunk_timers, 10**9, 1000),
             topic=TOPIC,
             outbox=MarkerOutbox(self),
-            classes=Classes(marker_index=index),
         )
 
 
@@ -179,9 +177,9 @@ def leases_over(rig: Rig) -> dict[bytes, int]:
     return over
 
 
-def check(events: list[Event], chunk_timers: int, piece: int, index: type[MarkerIndex] = MarkerIndex) -> None:
+def check(events: list[Event], chunk_timers: int, piece: int) -> None:
     """Run ``events``, and check the state after each one, and at the end what was delivered again."""
-    rig = Rig(chunk_timers, index)
+    rig = Rig(chunk_timers)
     for event in events:
         happen(rig, event)
         if not rig.machine.recovering:
@@ -211,12 +209,10 @@ IN_THE_INDEX = [rule for rule in MUTATIONS if rule != "no End for a message that
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", IN_THE_INDEX)
 def test_a_broken_index_is_noticed(rule: str) -> None:
-    mutation = MUTATIONS[rule]
-
     @settings(database=None, derandomize=True, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False)
     @given(EVENTS, CHUNKS, PIECES)
     def run(events: list[Event], chunk_timers: int, piece: int) -> None:
-        check(events, chunk_timers, piece, mutation.parts.marker_index)
+        check(events, chunk_timers, piece)
 
-    with pytest.raises(AssertionError), applied(mutation.changes):
+    with pytest.raises(AssertionError), applied(MUTATIONS[rule].changes):
         run()

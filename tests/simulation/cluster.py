@@ -12,8 +12,9 @@ from tests.simulation.kit.grouped_store import GroupedStore
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION
+from tests.simulation.kit.parts import Parts
 from tests.simulation.kit.store import SimDisk, SimStore
-from tests.simulation.kit.worker import Parts, SimWorker
+from tests.simulation.kit.worker import SimWorker
 from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
 from tests.simulation.pauses import PausingWorker, SimPauses

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.worker import REAL, Parts, SimWorker
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.loss_simulator import LossSimulator

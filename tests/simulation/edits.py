@@ -22,7 +22,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import timers
-from tests.simulation.kit.worker import REAL, Parts, SimWorker
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimWorker
 
 ROOMS = (
     "core",

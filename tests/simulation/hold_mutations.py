@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.worker import Parts
+from tests.simulation.kit.parts import Parts
 from tests.simulation.pauses import PausingWorker
 from timers.core.keys import MAX_OFFSET
 from timers.core.machine import Machine

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.worker import Parts, SimWorker
+from tests.simulation.kit.parts import Parts
+from tests.simulation.kit.worker import SimWorker
 from tests.simulation.life_mutations import TRIED_AGAIN
 from timers.core.fired import Command
 from timers.core.lineage import Leader

@@ -15,8 +15,9 @@ from random import Random
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
+from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.store import SimStore
-from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
+from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.pauses import SimPauses
 from timers.core.levels import HOLDS
 from timers.core.limits import Limits

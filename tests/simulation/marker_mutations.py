@@ -1,37 +1,24 @@
-"""Classes that each break one rule of markers; the runs of :mod:`tests.simulation.marker_simulator` must find each."""
+"""Changes that each break one rule of markers; the runs of :mod:`tests.simulation.marker_simulator` must find each."""
 
 from __future__ import annotations
 
-from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.worker import Parts
-from timers.core.index import Index, MarkerIndex
-from timers.core.operation import Entries, OperationResults
-from timers.core.progress import Progress
-from timers.core.timer import Decoded, RowsByDue
+from tests.simulation.edits import changed
 
-
-class ReplaysTheLastMarker(MarkerIndex):
-    """A replay takes the last marker of each message, and so forgets the message itself."""
-
-    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
-        return Index.replay(self, decoded, progress)
-
-    def settle(self, decoded: Decoded, progress: Progress, committed: Progress) -> tuple[RowsByDue, OperationResults]:
-        rows, entries = MarkerIndex.replay(self, decoded, progress)
-        return rows, OperationResults(entries)
+SETTLED = "rows, entries = self.replay(decoded, progress)"
+FOLDED = "entries = self._fold(decoded)"
 
 
 MUTATIONS = {
     "a KeepAlive always counts": changed(("append_s < former_due_s", "True")),
     "a KeepAlive never counts": changed(("append_s < former_due_s", "False")),
     "a KeepAlive counts by what has fired": changed(  # a replay does not know when a message was delivered again
-        (
-            "rows, entries = self.replay(decoded, progress)",
-            "self._fired_s = progress.fired_through[0]; rows, entries = self.replay(decoded, progress)",
-        ),
+        (SETTLED, f"self._fired_s = progress.fired_through[0]; {SETTLED}"),
         ("append_s < former_due_s", "former_due_s > getattr(self, '_fired_s', -1)"),
     ),
-    "a replay takes the last marker": Mutation(Parts(marker_index=ReplaysTheLastMarker)),
+    "a replay takes the last marker": changed(  # of each message, and so forgets the message itself
+        (SETTLED, f"self._settles = True; {SETTLED}; del self._settles"),
+        (FOLDED, f"if not hasattr(self, '_settles'): return Index.replay(self, decoded, progress)\n{FOLDED}"),
+    ),
     "an End has no effect": changed(("known[id] = entries[id] = None", "pass")),
     "no End for a message that is delivered again": changed(
         ("(due_s, self.transaction.end_messages(rows))", "(due_s, rows)"),

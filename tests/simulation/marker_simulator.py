@@ -16,7 +16,8 @@ from tests.simulation.id_oracle import IdOracle, Request, Step
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.worker import REAL, Parts, SimRunner
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.simulator import Simulator
 from tests.simulation.workload import FAR_S

@@ -16,7 +16,8 @@ from tests.simulation.id_oracle import Request
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimRecord, SimTransaction
-from tests.simulation.kit.worker import REAL, Parts, SimRunner
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.pauses import PausingWorker, SimPauses
 from tests.simulation.repeat_log import Decision, Event, RepeatLog, RepeatOracle, Version, Zones

@@ -19,7 +19,8 @@ from random import Random
 
 from tests.simulation import days
 from tests.simulation.checkers import Checkers
-from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.repeat_rules import NO_ZONES, ZONES_CHANGED, zone_data
 from tests.simulation.repeat_simulator import (
     LINES,

@@ -20,7 +20,8 @@ from tests.simulation.cold import SimCold
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.pauses import FEW_PAUSES
 from tests.simulation.workload import TARGETS
 from timers.core import fired

@@ -9,7 +9,8 @@ from hashlib import sha256
 from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
-from tests.simulation.kit.worker import Parts, SimRunner
+from tests.simulation.kit.parts import Parts
+from tests.simulation.kit.worker import SimRunner
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
 from timers.core.fired import Command

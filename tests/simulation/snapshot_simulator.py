@@ -16,7 +16,8 @@ from tests.simulation.checkers import Checkers
 from tests.simulation.kit.faults import Crashed, Violation
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, RefusingOutbox
-from tests.simulation.kit.worker import REAL, Parts, SimRunner, SimWorker
+from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
 from tests.simulation.snapshots import SimSnapshots, SnapshotTopics, SnapshotWorker, verified

@@ -303,7 +303,7 @@ spark/engine/bucket.py                              TimerProcessor.handleInputRo
                 machines/machine_parts.py           Parts.machine
                   machines/partition.py             spec_of
                   machines/partition.py             PartitionSpec.machine
-                    core/machine.py                 Machine.__init__ by machine
+                    core/machine.py                 Machine.__init__
                   machines/machine_parts.py         Parts.bind
                     kafka/progress_rules.py         progress_partition
                     machines/firing/transaction.py  Transaction.bind

@@ -54,19 +54,6 @@ _warned: set[TopicPartition] = set()
 
 
 @dataclass(frozen=True)
-class Classes:
-    """The classes that a machine is made of. Tests replace one of them by a broken one."""
-
-    machine: type[Machine] = Machine
-    index: type[Index] = Index
-    conditional_index: type[ConditionalIndex] = ConditionalIndex
-    schedule_index: type[ScheduleIndex] = ScheduleIndex
-    marker_index: type[MarkerIndex] = MarkerIndex
-    horizon: type[Horizon] = Horizon
-    barrier: type[SecondBarrier] = SecondBarrier
-
-
-@dataclass(frozen=True)
 class PartitionSpec:
     """Everything that determines how the machine of one partition works."""
 
@@ -79,7 +66,6 @@ class PartitionSpec:
     """Seconds that a request may be due after its append time and stay hot; 0: no timer goes cold."""
     retention_s: int = 86_400
     """Seconds for which a fired id, or a promoted copy, is remembered."""
-    classes: Classes = Classes()  # frozen
     accept_loss: str = ""
     """The setting."""
 
@@ -110,7 +96,7 @@ class PartitionSpec:
         variant = self._variant(progress, store)
         if now_s is not None and variant.store_age is not None:
             variant.store_age.check(int(now_s), None)
-        return self.classes.machine(progress, store, outbox, self.limits, variant, counters)
+        return Machine(progress, store, outbox, self.limits, variant, counters)
 
     def _variant(self, progress: Progress, store: Store) -> Variant:
         request_format, limits = self.request_format, self.limits
@@ -150,20 +136,20 @@ class PartitionSpec:
     def index(self, store: Store, is_cold: Callable[[Entry], bool]) -> Index | None:
         """Returns the index over the entries of ``store``; None: timers have no ids."""
         if self.request_format.topic_is_compacted:
-            return self.classes.schedule_index(store)
+            return ScheduleIndex(store)
         if self.request_format.has_markers:
-            return self.classes.marker_index(store, self.request_format.callback_topic)
+            return MarkerIndex(store, self.request_format.callback_topic)
         if self.request_format.has_conditions:
             place = topics.partition_name(*self.tp)
-            return self.classes.conditional_index(store, self.retention_s, is_cold, place, _warn_of_full_list)
+            return ConditionalIndex(store, self.retention_s, is_cold, place, _warn_of_full_list)
         if self.request_format.has_ids:
-            return self.classes.index(store, self.retention_s, is_cold)
+            return Index(store, self.retention_s, is_cold)
         return None
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon | None:
         if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):
             return None
-        return self.classes.horizon(
+        return Horizon(
             PartitionColdFormat(*self.tp),
             store,
             self.hot_horizon_s,
@@ -180,7 +166,7 @@ class PartitionSpec:
     def _barrier(self) -> SecondBarrier | None:
         if not self.request_format.has_ids:
             return None
-        return self.classes.barrier(CLEANING_S if self.limits.stale_after_s else None)
+        return SecondBarrier(CLEANING_S if self.limits.stale_after_s else None)
 
 
 def _warn_of_full_list(place: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from random import Random
@@ -25,9 +25,9 @@ from tests.simulation.kit.outbox import (
     RefusingOutbox,
     SimOutbox,
     SimTopics,
-    SimTransactions,
     outbox_of,
 )
+from tests.simulation.kit.parts import REAL, Parts, SimSpec
 from tests.simulation.kit.store import SimDisk, SimStore
 from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
@@ -46,7 +46,7 @@ from timers.errors import DoubtfulLog, Fenced, LogMismatch
 from timers.machines.firing.policy import Policy
 from timers.machines.life import ON_ITS_WAY, Command, Event, Life, ReadAhead, State, kind_of, taken_away
 from timers.machines.opener import Known, OpenedMachine, open_machine
-from timers.machines.partition import Classes, PartitionSpec
+from timers.machines.partition import PartitionSpec
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -58,21 +58,8 @@ WRONG = 2
 """The partition of ticks whose broker may have a wrong clock."""
 
 
-@dataclass(frozen=True)
-class Parts(Classes):
-    """The classes that a worker is made of. Mutations replace one of them by a broken one."""
-
-    loop: type[Loop] = Loop
-    producer: type[SimTransactions] = SimTransactions
-    store: type[SimStore] = SimStore
-    guard: type[ClockGuard] = ClockGuard
-
-
 Report: TypeAlias = tuple[Event, Any]
 """What came of a command, and what was opened, or the error."""
-
-REAL = Parts()
-"""The product's own classes."""
 
 
 class SimRunner:
@@ -152,7 +139,7 @@ class SimWorker:
         log: SimLog,
         settings: Settings,
         limits: Limits,
-        parts: Parts = Parts(),
+        parts: Parts = REAL,
         *,
         has_conditions: bool = True,
     ) -> None:
@@ -445,8 +432,9 @@ class SimWorker:
             limits = replace(limits, stale_after_s=0)
         new_seal_key = crc32(repr(machine).encode()) | 1
         retention_s = self.settings.verdict_retention_s
-        known = machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts
-        return PartitionSpec(*known, topics.partition_name(*machine) if machine in self.accepted else "")
+        known = machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s
+        accepted = topics.partition_name(*machine) if machine in self.accepted else ""
+        return SimSpec(*known, accepted, self.parts)
 
     def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
         """Tell open machines whether their topic is compacted, which it must not be. One that reads its log again is

@@ -11,7 +11,7 @@ from tests.harness.console_process import ConsoleProcess
 from tests.harness.records import Request
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
-from timers.wire.query import format_due
+from timers.core.printable import utc_text
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
@@ -28,7 +28,7 @@ def test_the_way_from_a_week_to_the_timers_of_a_hot_second(
     page.goto(f"{console.url}/due?topic={target}")
     counted = page.locator("[data-counted]").get_by_text(re.compile("^1,201 timers"))
     counted.wait_for()
-    due_at = format_due(due_s).replace("T", " ")
+    due_at = utc_text(due_s).replace("T", " ")
     cell = page.get_by_role("link", name=f"{due_at[:13]}:00, 1,201 timers")
     assert cell.text_content() == "1.2k"
     assert page.locator("td.heat-6").count() == 1, "the hottest cell has the hottest colour"

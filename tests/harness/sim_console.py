@@ -25,7 +25,7 @@ from timers.console.kafka_cluster import (
 from timers.console.web.server import Server
 from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
-from timers.core.printable import json_value
+from timers.core.printable import json_value, utc_text
 from timers.core.progress import Progress
 from timers.errors import QueryError, QueueError, TimersError
 from timers.offline.app_state import AppState, LevelsInUse
@@ -228,7 +228,7 @@ class SimCluster(KafkaCluster):
     def _shown(self, id: str) -> dict[str, Any]:
         timer = self.timers[id]
         due_s = _due_s(timer) or 0
-        shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
+        shown = {"id": id, "state": "pending", "due": due_s, "due_at": utc_text(due_s), "topic": timer.topic}
         holds = self.progress.holds.by_target.get(timer.topic, ()) if due_s <= self.now_s else ()
         held = [{"reason": hold.reason, "number": hold.number, "since": hold.since_s} for hold in holds]
         return {

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.property.unicode_text import TEXT
 from timers.client.request import parse_due, parse_duration
+from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError
-from timers.wire.query import format_due
 
 UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -23,7 +23,7 @@ def test_a_duration_is_the_sum_of_its_parts(parts: dict[str, int]) -> None:
 
 @given(st.integers(0, 99_999_999_999))
 def test_a_due_second_is_read_as_it_is_shown(due_s: int) -> None:
-    assert parse_due(format_due(due_s)) == parse_due(str(due_s)) == due_s
+    assert parse_due(utc_text(due_s)) == parse_due(str(due_s)) == due_s
 
 
 @given(TEXT | st.text("0123456789wdhmsTZ:+-. "))

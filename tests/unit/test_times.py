@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from timers.client.request import Encoder, TimerRequest, from_now, parse_ahead, parse_due, parse_duration, parse_moment
+from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError
-from timers.wire.query import format_due
 from timers.wire.zones import zone_data_version
 
 
@@ -151,8 +153,16 @@ def test_a_future_moment_is_a_duration_or_a_time() -> None:
 
 @pytest.mark.parametrize(("due_s", "text"), [(0, "1970-01-01T00:00:00Z"), (99_999_999_999, "5138-11-16T09:46:39Z")])
 def test_due_seconds_are_shown_in_utc(due_s: int, text: str) -> None:
-    assert format_due(due_s) == text
+    assert utc_text(due_s) == text
     assert parse_due(text) == due_s
+
+
+def test_a_second_outside_the_calendar_is_shown_as_a_number() -> None:
+    first, last = -62_135_596_800, 253_402_300_799
+    assert (utc_text(first), utc_text(last)) == ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
+    for second in (first - 1, last + 1, 2**63, -(2**63)):
+        assert utc_text(second) == str(second)
+    assert [utc_text(each) for each in (math.inf, math.nan, 0.9)] == ["inf", "nan", "1970-01-01T00:00:00Z"]
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
-from timers.core.clock_guard import iso
 from timers.core.keys import NEVER
+from timers.core.printable import utc_text
 from timers.errors import TargetError, TimersError
 from timers.offline.app_state import LevelsInUse, explained, levels_in_use, read_progress
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import ask
-from timers.wire.query import SNAPSHOT_PATH, format_due
+from timers.wire.query import SNAPSHOT_PATH
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def clock(repair: bool, output: Output) -> None:
         ahead = {tp: seconds for tp, seconds in ahead.items() if seconds > settings.max_clock_leap_s}
         if not repair:
             _show_times(found, ahead, output)
-        say(f"{len(ahead)} partitions are ahead of this machine's clock, {iso(now_s)}")
+        say(f"{len(ahead)} partitions are ahead of this machine's clock, {utc_text(now_s)}")
         if ahead and repair:
             _take_back(settings, cluster, ahead, output)
         elif ahead:
@@ -131,7 +131,7 @@ def clock(repair: bool, output: Output) -> None:
 def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
     rows = []
     for tp, progress in sorted(found.items()):
-        fired = None if progress.fired_through == NEVER else iso(progress.fired_through[0])
+        fired = None if progress.fired_through == NEVER else utc_text(progress.fired_through[0])
         ahead_s = ahead.get(tp, 0)
         fields = {"topic": tp[0], "partition": tp[1], "fired_through": fired, "ahead_s": ahead_s}
         rows.append((fields, (partition_name(*tp), fired or "nothing", f"{ahead_s} s ahead" if ahead_s else "")))
@@ -575,7 +575,7 @@ def _lines_of_file(found: Any, done: int) -> list[str]:
     fires = "which does not fire them any more" if head.moved else "WHICH GOES ON TO FIRE THEM, because it is a copy"
     lines = [f"{counted(found.timers, 'timer')} {whose}, {fires}"]
     if found.timers:
-        lines.append(f"due from {format_due(found.first_s)} to {format_due(found.last_s)}")
+        lines.append(f"due from {utc_text(found.first_s)} to {utc_text(found.last_s)}")
     lines += [f"{count:>10,} to {topic}" for topic, count in found.by_topic.most_common()]
     if found.with_id:
         lines.append(f"{found.with_id:,} have an id: they are not set if this app has or had one of this id")

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from timers.cli.output import Output, argument_bytes, output_option, say
+from timers.core.printable import utc_text
 from timers.process.config.settings import Settings
 from timers.process.http.asking import worker_zone_data
-from timers.wire.query import format_due
 from timers.wire.zones import zone_data_version
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -106,7 +106,7 @@ def show_next(id: str | None, count: int, output: Output, **given: Any) -> int:
         say(f"by the zone data {zone_data_version()} of this machine")
     has_share = bool(repeat.spread_s) and id is not None
     columns = [f"in {repeat.zone or 'UTC'}", *(["due in UTC"] if has_share else ["in UTC"]), "epoch second", "note"]
-    rows = ((each.fields(), (each.shown, format_due(each.due_s), str(each.due_s), each.note)) for each in found)
+    rows = ((each.fields(), (each.shown, utc_text(each.due_s), str(each.due_s), each.note)) for each in found)
     output.table(columns, (32, 22, 13, 0), rows)
     if len(found) < count:
         say("that is all: then it has ended")

@@ -14,11 +14,10 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.errors import SettingsError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire.query import format_due
 
 if TYPE_CHECKING:
     from timers.spark.frames.rows import RowFiles
@@ -224,9 +223,9 @@ def _show(done: Imported, dry_run: bool, output: Output) -> None:
         output.show({**fields, "hours": [{"hour": hour, "timers": timers} for hour, timers in done.hours]})
     else:
         rows: list[tuple[dict[str, Any], tuple[str, str]]] = [
-            ({}, (format_due(hour), f"{timers:,}")) for hour, timers in done.hours
+            ({}, (utc_text(hour), f"{timers:,}")) for hour, timers in done.hours
         ]
         output.table(("HOUR", "TIMERS"), (20, 0), rows)
-    first, last = (None if each is None else format_due(each) for each in (done.first_due_s, done.last_due_s))
+    first, last = (None if each is None else utc_text(each) for each in (done.first_due_s, done.last_due_s))
     due = f", due from {first} to {last}" if first else ""
     say(f"nothing was sent: {counted(done.sent, 'timer')} would be{due}")

@@ -16,12 +16,12 @@ from timers.cli.output import Output, metrics_options, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
 from timers.client.request import parse_duration
+from timers.core.printable import utc_text
 from timers.offline.app_state import explained
 from timers.process.clock import Clock
 from timers.process.config.project import project_dir
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire.query import format_due
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,7 +277,7 @@ def pending(table: str | None, output: Output, **options: Any) -> None:
             check_shared(spark, "--table", table)
         hours = job.run(spark, settings, cluster, table)
     rows = (
-        ({"hour": hour, "topic": topic, "timers": count}, (format_due(hour), topic, f"{count:,}"))
+        ({"hour": hour, "topic": topic, "timers": count}, (utc_text(hour), topic, f"{count:,}"))
         for hour, topic, count in hours
     )
     output.table(("HOUR", "TOPIC", "TIMERS"), (20, 40, 0), rows)

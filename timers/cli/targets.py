@@ -15,11 +15,12 @@ from timers.cli.reach import load_settings
 from timers.client.request import parse_duration
 from timers.core.fired import Command
 from timers.core.levels import HOLDS
+from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, duration
 from timers.process.http.asking import ask
-from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount, format_due
+from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
 
 if TYPE_CHECKING:
     from timers.offline.targets import Given
@@ -97,7 +98,7 @@ def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: boo
     command = made.target.command
     end = f"until `timers targets resume {topic}`"
     if command.until_s:
-        end = f"until {format_due(command.until_s)}; then what is held is sent {_how(command.over_s)}"
+        end = f"until {utc_text(command.until_s)}; then what is held is sent {_how(command.over_s)}"
     _done(settings, made, f"{topic} is paused {end} (command {command.number})", wait, output)
 
 
@@ -242,7 +243,7 @@ def _held(settings: Settings, cluster_id: str, name: str, until: float) -> dict[
 def _row(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     held = "not known" if fields["held"] is None else f"{fields['held']:,}{'+' if fields['held_at_least'] else ''}"
     since, until = (
-        format_due(second) if second else ""
+        utc_text(second) if second else ""
         for second in (fields["since_s"], fields["until_s"] or fields["released_by_s"])
     )
     return fields, (fields["topic"], fields["state"], held, since, until, fields["by"], fields["why"])

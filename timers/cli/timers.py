@@ -21,14 +21,14 @@ from timers.client.request import from_now, id_key, parse_ahead, parse_due, pars
 from timers.core.fired import PAUSE
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED, TOO_LATE
-from timers.core.printable import one_line, quoted
+from timers.core.printable import one_line, quoted, utc_text
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.asking import missing
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.query import Query, Timer, callback_key_bytes, format_due
+from timers.wire.query import Query, Timer, callback_key_bytes
 from timers.wire.verdict import VerdictMessage
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if_source_option = click.option(
 def held_by(held: Mapping[str, Any]) -> str:
     """What holds a timer, as workers and verdicts say it."""
     by = f"pause {held['number']}" if held["reason"] == PAUSE else "many due timers of its topic"
-    return f"held by {by} since {format_due(held['since'])}"
+    return f"held by {by} since {utc_text(held['since'])}"
 
 
 def sentence(result: VerdictMessage) -> str:
@@ -69,7 +69,7 @@ def sentence(result: VerdictMessage) -> str:
         return f"{result.id}: nothing was changed: {why}{latest}"
     if result.due_s is None:
         return f"{result.id}: there is no timer of this id (never set, cancelled before, or fired long ago)"
-    when = f"due {format_due(result.due_s)} ({result.due_s})"
+    when = f"due {utc_text(result.due_s)} ({result.due_s})"
     when += f", was {held_by(result.held)}" if result.held else ""
     return f"{result.id}: {'cancelled' if result.verdict == 'cancelled' else 'has fired already'}, {when}"
 
@@ -214,7 +214,7 @@ _FAR_S = 100 * 365 * 86_400
 
 def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: object) -> None:
     """Show the id of a timer and when it is due."""
-    left_s, due_at = due_s - time.time(), format_due(due_s)
+    left_s, due_at = due_s - time.time(), utc_text(due_s)
     when = from_now(left_s) if left_s > 0 else f"in the past: {if_past}"
     if left_s > _FAR_S:
         say(f"this timer is due in the year {due_at.partition('-')[0]}: is the unit of its time right?")
@@ -294,7 +294,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
     for (number, request), timer_id in zip(timers, ids, strict=True):
         if timer_id is not None:
             due_s = request.first_due(int(time.time()))
-            output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
+            output.show({"line": number, "id": timer_id, "due": due_s, "due_at": utc_text(due_s)}, timer_id)
     warn_of_missing_topics(settings, topics)
     if failure is not None:
         numbers = [str(number) for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None]

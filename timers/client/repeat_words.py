@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from timers.core.printable import utc_text
 from timers.wire.cron import DAY_S, local_times, parse
 from timers.wire.repeat import GAP_DAYS, Repeat
 from timers.wire.zones import change_of_offset, offset_s, zone
@@ -33,7 +34,8 @@ class Upcoming(NamedTuple):
     def fields(self) -> dict[str, object]:
         """The occurrence as JSON."""
         note = {"note": self.note} if self.note else {}
-        return {"nominal": self.nominal_s, "due": self.due_s, "due_at": iso(self.due_s), "local": self.local, **note}
+        due_at = utc_text(self.due_s)
+        return {"nominal": self.nominal_s, "due": self.due_s, "due_at": due_at, "local": self.local, **note}
 
 
 class _Change(NamedTuple):
@@ -84,11 +86,6 @@ def sentences(repeat: Repeat, from_s: int) -> list[str]:
     if not changes:
         return [*said, f"clocks: {repeat.zone} does not change them in the next {GAP_DAYS} days"]
     return [*said, *(f"clocks: {_what_happens(repeat, change)}" for change in changes[:2])]
-
-
-def iso(second: int) -> str:
-    """Return an epoch second as ``2030-01-31T12:00:00Z``."""
-    return datetime.fromtimestamp(second, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _days(line: str) -> str:

@@ -29,10 +29,9 @@ import yaml
 
 from timers.client.request import TimerRequest, id_key, tell
 from timers.client.timer_lines import parse_fields, repeat_of
-from timers.core.printable import json_value, quoted
+from timers.core.printable import json_value, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.wire.headers import SET, TOKEN, TRACE
-from timers.wire.query import format_due
 from timers.wire.repeat import Repeat, RepeatError
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -117,7 +116,7 @@ def read(text: bytes, now_ns: int, say: Callable[[str], object] = tell) -> Wante
         try:
             until_s = _over_s(each, now_ns, say)
             if until_s is not None:
-                over[each["id"]] = f"line {line}: {each['id']} is over since {format_due(until_s)}, and is not set"
+                over[each["id"]] = f"line {line}: {each['id']} is over since {utc_text(until_s)}, and is not set"
                 continue
             request = _timer(each, name, now_ns, lambda note, line=line: say(f"line {line}: {note}"))  # type: ignore[misc]
             assert request.id is not None

@@ -23,11 +23,10 @@ from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.core.operation import ABSENT
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.errors import SettingsError, TimersError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.wire.query import format_due
 from timers.wire.topics import parse_source
 
 _MIN_SECRET_BYTES = 32
@@ -264,7 +263,7 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
     """The entry of a change."""
     headers = call.request.headers
     return {
-        "at": format_due(int(now_s)),
+        "at": utc_text(int(now_s)),
         "at_ms": int(now_s * 1000),
         "user": call.user.name,
         "address": call.address,

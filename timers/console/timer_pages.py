@@ -40,7 +40,7 @@ from timers.core.operation import (
     UNCHANGED,
     UNKNOWN,
 )
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.errors import (
     AccessError,
     InvalidTimerError,
@@ -165,7 +165,7 @@ def _first_due(call: Call, request: TimerRequest) -> int:
 
 def _accepted(call: Call, id: str, due_s: int, version: str | None = None) -> Reply:
     headers = {"Location": f"{call.base_path}/v1/timer?id={quote(id, safe='')}", **_tag(version)}
-    return Reply({"id": id, "due": due_s, "due_at": wire.format_due(due_s)}, 201, headers)
+    return Reply({"id": id, "due": due_s, "due_at": utc_text(due_s)}, 201, headers)
 
 
 def _tag(version: str | None) -> dict[str, str]:

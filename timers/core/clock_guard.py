@@ -18,9 +18,9 @@ the app has fired. In a new app nothing has fired: then the first tick may diffe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from timers.core.printable import utc_text
 from timers.core.timer import CLOCK_STEP_BACK_S
 
 FRESH_S = 10.0
@@ -71,18 +71,10 @@ class Hold(NamedTuple):
         owner = "a broker" if self.broker is None else f"broker {self.broker}"
         tick_s = self.last.time_s
         return (
-            f"ticks of {owner} are held: their time is {iso(tick_s)}, this machine's clock shows {iso(self.wall_s)}, "
-            "and no second clock agrees with them. Correct the clock that is wrong; if the ticks are right, start with "
-            f"TIMERS_ACCEPT_TIME={iso(tick_s + ACCEPT_MARGIN_S)}"
+            f"ticks of {owner} are held: their time is {utc_text(tick_s)}, this machine's clock shows "
+            f"{utc_text(self.wall_s)}, and no second clock agrees with them. Correct the clock that is wrong; if the "
+            f"ticks are right, start with TIMERS_ACCEPT_TIME={utc_text(tick_s + ACCEPT_MARGIN_S)}"
         )
-
-
-def iso(epoch_s: float) -> str:
-    """Returns an instant as ISO 8601 text in UTC."""
-    try:
-        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(epoch_s)):%Y-%m-%dT%H:%M:%SZ}"
-    except OverflowError:
-        return f"{epoch_s:.0f}"
 
 
 class ClockGuard:

@@ -1,4 +1,4 @@
-"""Turns text and bytes of others into text for a terminal, a log or JSON, and reads their JSON."""
+"""Turns text, bytes and times of others into text for a terminal, a log or JSON, and reads their JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 _HEX_WIDTH = 16
@@ -25,6 +26,15 @@ class PartitionName(str):
     """The name of a partition. An argument of a log's line that is one gives the line its topic and its partition."""
 
     __slots__ = ()
+
+
+def utc_text(epoch_s: float) -> str:
+    """Return an epoch second as RFC 3339 in UTC, such as ``2030-01-31T12:00:00Z``; as a number if its year is not 1 to
+    9999. Fractions are cut off."""
+    try:
+        return datetime.fromtimestamp(int(epoch_s), UTC).isoformat()[:-6] + "Z"  # 0.5 µs; strftime takes 2
+    except (OverflowError, ValueError, OSError):
+        return f"{epoch_s:.0f}"
 
 
 def printable(text: str) -> str:

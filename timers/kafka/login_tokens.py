@@ -38,9 +38,8 @@ from time import monotonic
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
-from timers.core.clock_guard import iso
 from timers.core.pauses import Pauses
-from timers.core.printable import printable, quoted
+from timers.core.printable import printable, quoted, utc_text
 from timers.errors import AccessError, SettingsError
 from timers.process.clock import Clock
 from timers.process.config.declarations import SETTINGS
@@ -548,7 +547,7 @@ def _token(name: str, content: bytes, life_s: float | None) -> Token:
             )
         life_s = end_s - now_s
     if not 0 < life_s < math.inf:
-        at = f" at {iso(int(now_s + life_s))}" if abs(life_s) < _MAX_LIFE_S else ""
+        at = f" at {utc_text(int(now_s + life_s))}" if abs(life_s) < _MAX_LIFE_S else ""
         raise AccessError(f"{name} gives a token that ended{at}: was it renewed, and is this machine's clock right?")
     subject = claims.get("sub")
     is_name = isinstance(subject, str) and subject.isprintable()

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, is_over
 from timers.core.levels import HOLDS
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TargetError
@@ -31,7 +31,6 @@ from timers.machines.firing.policy import CallbackRules
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, duration
-from timers.wire.query import format_due
 from timers.wire.targets import MAX_TEXT, RELEASE_S, Target, Targets
 from timers.wire.topics import LEGAL_FORM, commander_id, is_legal, partition_name
 
@@ -77,10 +76,10 @@ class Given(NamedTuple):
         about = [f"by {former['by']}"] if former["by"] else []
         about += [repr(former["why"])] if former["why"] else []
         if former["state"] == PAUSED:
-            since = "" if former["since_s"] is None else f" since {format_due(former['since_s'])}"
-            about.insert(0, f"until {format_due(former['until_s'])}" if former["until_s"] else "without an end")
+            since = "" if former["since_s"] is None else f" since {utc_text(former['since_s'])}"
+            about.insert(0, f"until {utc_text(former['until_s'])}" if former["until_s"] else "without an end")
             return f"before this it was paused{since}{number}: {', '.join(about)}"
-        about.insert(0, f"until {format_due(former['released_by_s'])}" if former["released_by_s"] else "at once")
+        about.insert(0, f"until {utc_text(former['released_by_s'])}" if former["released_by_s"] else "at once")
         return f"before this its held timers were being sent{number}: {', '.join(about)}"
 
 

@@ -7,13 +7,12 @@ import hmac
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
 from timers.core.fired import Hold
 from timers.core.listing import START, Position
-from timers.core.printable import json_value, quoted
+from timers.core.printable import json_value, quoted, utc_text
 from timers.core.repeating import Occurrence, is_occurrence, occurrence_of
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
@@ -138,11 +137,6 @@ class DueCount:
         return {"held": self._timers, "held_at_least": at_least}
 
 
-def format_due(due_s: int) -> str:
-    """Return a due second as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 µs; strftime takes 2
-
-
 def shown_id(row: Row, position: str) -> str:
     """Return the id of a timer as answers have it: that of its sender, or else the source of its request."""
     return position if row[5] is None else id_bytes(row[5][0]).decode(errors="replace")
@@ -161,7 +155,7 @@ def describe(
     timer: Timer = {
         "id": shown_id(row, position),
         "due": due_s,
-        "due_at": format_due(due_s),
+        "due_at": utc_text(due_s),
         "topic": callback_topic,
         "key": json_value(key) if isinstance(key, bytes) else key,
         "value_bytes": len(value),
@@ -172,7 +166,7 @@ def describe(
     if moved and origin is not None:
         timer["retry"] = {"attempt": origin.attempt, "first_due": origin.due_s}
     if hold is not None:
-        timer["held"] = {**shown_hold(hold.reason, hold.number, hold.since_s), "since_at": format_due(hold.since_s)}
+        timer["held"] = {**shown_hold(hold.reason, hold.number, hold.since_s), "since_at": utc_text(hold.since_s)}
     if occurrence is not None:
         timer |= _repeating(occurrence, row)
     if with_value:
@@ -192,7 +186,7 @@ def _repeating(occurrence: Occurrence, row: Row) -> Timer:
         nominal_s = repeat.next_nominal(occurrence.decided_s)
         if nominal_s is not None and row[5] is not None:
             due_s = nominal_s + repeat.share_s(id_bytes(row[5][0]))
-            found |= {"nominal": nominal_s, "next": due_s, "next_at": format_due(due_s)}
+            found |= {"nominal": nominal_s, "next": due_s, "next_at": utc_text(due_s)}
     return found
 
 

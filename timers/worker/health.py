@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
-from timers.core.clock_guard import iso
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.kafka import login_tokens
@@ -215,8 +214,8 @@ def unready(status: WorkerStatus) -> list[str]:
     if pool.clock_is_behind:
         fired_s = max((runner.machine.progress.fired_through[0] for runner in pool.runners.values()), default=0)
         reasons.append(
-            f"the brokers' clock went back: new requests wait until it shows {iso(fired_s)}, the last second that has "
-            "fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
+            f"the brokers' clock went back: new requests wait until it shows {utc_text(fired_s)}, the last second that "
+            "has fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
         )
     return reasons
 

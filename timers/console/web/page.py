@@ -21,11 +21,11 @@ from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, Route
 from timers.console.web.board import Board, Figures
-from timers.core.printable import UNSAFE, printable, quoted
+from timers.core.printable import UNSAFE, printable, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.process.counted import count, pace, size, span
 from timers.process.http.html_templates import html_templates
-from timers.wire.query import format_due, given_in
+from timers.wire.query import given_in
 
 _HERE = Path(__file__).parent
 
@@ -146,10 +146,8 @@ def link(path: str, **parameters: Any) -> str:
 
 def iso(second: float) -> str:
     """An epoch second for people, in UTC. A producer can give its records any time."""
-    try:
-        return format_due(int(second)).replace("T", " ")
-    except ValueError:
-        return "after 9999" if second > 0 else "before 1"
+    text = utc_text(second)
+    return text.replace("T", " ") if text.endswith("Z") else "after 9999" if second > 0 else "before 1"
 
 
 def field_time(second: float) -> str:
@@ -205,7 +203,7 @@ def moment(name: str, text: str, now_s: float, *, is_past: bool = False) -> int:
         found = re.fullmatch(r"(?:(yesterday|today|tomorrow)\b ?)?(\d{1,2}:\d{2}(?::\d{2})?)?", text.lower(), re.ASCII)
         if text and found:
             day, time = found[1], (found[2] or "00:00").zfill(5)
-            text = f"{format_due(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
+            text = f"{utc_text(int(now_s) + _DAYS[day or 'today'] * _DAY_S)[:10]} {time}"
             second = parse_ahead(_instant(text), now_s)
             return second - _DAY_S if is_past and day is None and second > now_s else second
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)

@@ -15,9 +15,8 @@ from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import Page, link, runbooks, screen
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.process.counted import span
-from timers.wire.query import format_due
 
 NEXT_TIMERS = 8
 
@@ -286,7 +285,7 @@ async def due(page: Page) -> Reply:
 
 def _start(grid: _Grid, page: Page) -> int:
     """The epoch second with which a grid begins; without a parameter, today."""
-    text = page.given.get(grid.parameter, format_due(int(page.now_s))[: grid.digits])
+    text = page.given.get(grid.parameter, utc_text(int(page.now_s))[: grid.digits])
     try:
         if len(text) == grid.digits and re.fullmatch(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2})?", text, re.ASCII):
             second = int(datetime.fromisoformat(text + "0000-00-00T00:00:00Z"[grid.digits :]).timestamp())
@@ -302,17 +301,17 @@ def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
     grid, inner = _GRIDS[number], _GRIDS[number + 1] if number + 1 < len(_GRIDS) else None
 
     def address(grid: _Grid, second: int) -> str:
-        return link("/due", **{grid.parameter: format_due(max(0, second))[: grid.digits]}, topic=topic)
+        return link("/due", **{grid.parameter: utc_text(max(0, second))[: grid.digits]}, topic=topic)
 
     def timers(second: int, length_s: int) -> str:
         return link("/timers", topic=topic, from_=second, to=second + length_s)
 
     def cell(second: int) -> dict[str, Any]:
-        name = format_due(second).replace("T", " ")[: 20 if grid.cell_s == 1 else 16]
+        name = utc_text(second).replace("T", " ")[: 20 if grid.cell_s == 1 else 16]
         return {"from": second, "name": name, "target": address(inner, second) if inner else timers(second, 1)}
 
     def row(second: int) -> dict[str, Any]:
-        at, day = format_due(second), f"{datetime.fromtimestamp(second, UTC):%a}"
+        at, day = utc_text(second), f"{datetime.fromtimestamp(second, UTC):%a}"
         name = f"{day} {at[:10]}" if grid.by == "hour" else at[11:19] if grid.by == "second" else at[11:16]
         cells = [cell(each) for each in range(second, second + grid.row_s, grid.cell_s)]
         return {"name": name, "list": timers(second, grid.row_s), "cells": cells}
@@ -320,7 +319,7 @@ def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
     counts = {by: link("/v1/pending", by=by, topic=topic, from_=start, to=start + grid.length_s) for by in _SIZES}
     return {
         "by": grid.by,
-        "title": grid.title.format(format_due(start)[: grid.digits].replace("T", " ")),
+        "title": grid.title.format(utc_text(start)[: grid.digits].replace("T", " ")),
         "rows": [row(second) for second in range(start, start + grid.length_s, grid.row_s)],
         "columns": grid.columns,
         "list": timers(start, grid.length_s),

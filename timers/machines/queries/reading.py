@@ -21,6 +21,7 @@ from timers.core.levels import FIRST, SNAPSHOTS
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, offset_of, repeating, request_of
+from timers.core.printable import utc_text
 from timers.core.progress import FEATURE_LEVEL
 from timers.core.repeating import target_of
 from timers.core.snapshots import may_take
@@ -185,7 +186,7 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     if row is None and (cold or past or repeats):
         state = wire.PENDING if repeats else wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, request_of(entry))
-        timer: Timer = {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
+        timer: Timer = {"id": id, "state": state, "due": due_s, "due_at": utc_text(due_s), "source": source}
         return {**timer, "version": source} if repeats else timer
     if row is None:
         return None

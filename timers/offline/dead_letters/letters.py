@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from timers.core import levels
 from timers.core.ports import Lost
-from timers.core.printable import hexdump, is_utf8, json_value, one_line, printable
+from timers.core.printable import hexdump, is_utf8, json_value, one_line, printable, utc_text
 from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
@@ -32,7 +32,6 @@ from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import BATCH_UNREADABLE, QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
-from timers.wire.query import format_due
 
 if TYPE_CHECKING:
     from timers.kafka.request_reader import RequestReader
@@ -101,7 +100,7 @@ class Letter:
     def written_at(self) -> str:
         """Time of the record as text. Other programs may have written an invalid time."""
         second = self.timestamp_ms // 1000
-        return format_due(second) if 0 <= second <= checks.MAX_DUE_S else f"{self.timestamp_ms} ms"
+        return utc_text(second) if 0 <= second <= checks.MAX_DUE_S else f"{self.timestamp_ms} ms"
 
     def cells(self, mark: Mark | None) -> tuple[str, ...]:
         due_s, topic, _ = self.summary
@@ -111,7 +110,7 @@ class Letter:
             f"{self.partition}/{self.offset}",
             printable(self.decoded.source),
             printable(topic or "-"),
-            "-" if due_s is None else format_due(due_s),
+            "-" if due_s is None else utc_text(due_s),
             printable(mark.timer_id) if mark else "-",
         )
 
@@ -152,7 +151,7 @@ class Letter:
             ("retried as", mark.timer_id if mark else "not retried"),
             ("topic", "-" if topic is None else f"'{topic}'"),
             ("key", "-" if key is None else f"'{one_line(key)}'"),
-            ("due", "-" if due_s is None else f"{format_due(due_s)} ({due_s})"),
+            ("due", "-" if due_s is None else f"{utc_text(due_s)} ({due_s})"),
         ]
         for name, value in rows:
             yield f"{name:<12}{printable(value)}"

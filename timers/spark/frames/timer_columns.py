@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from timers.client.request import TimerRequest, due_second, id_key, in_range, parse_due, parse_duration, tell
 from timers.client.timer_lines import Number, headers_of, json_text, parse_object
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.errors import InvalidTimerError, SettingsError
 from timers.wire import topics
 from timers.wire.cold import framed
@@ -202,8 +202,7 @@ def row_hash(
 
 def past_sentence(due_s: int) -> str:
     """Why a row is not taken that is due in the past."""
-    shown = datetime.fromtimestamp(due_s, UTC).isoformat().replace("+00:00", "Z")
-    return f"{shown} is in the past: past=fire, in an import --past fire, lets such timers fire at once"
+    return f"{utc_text(due_s)} is in the past: past=fire, in an import --past fire, lets such timers fire at once"
 
 
 def delay_hashed(delay: Any) -> str:

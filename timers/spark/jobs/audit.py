@@ -15,7 +15,7 @@ from time import monotonic
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timers.core.clock_guard import iso
+from timers.core.printable import utc_text
 from timers.kafka import connection
 from timers.kafka.topic_offsets import NewestRecord, TopicOffsets
 from timers.process.config.settings import Settings
@@ -317,8 +317,8 @@ def _agreeing(brokers_ms: Sequence[int], own_ms: int, limit_ms: int) -> list[int
 
 
 def _doubt(shown: Mapping[int, int], own_ms: int, max_leap_s: int) -> str:
-    times = [f"broker {broker} shows {iso(append_ms / 1000)}" for broker, append_ms in sorted(shown.items())]
+    times = [f"broker {broker} shows {utc_text(append_ms / 1000)}" for broker, append_ms in sorted(shown.items())]
     return (
-        f"no two clocks agree within {max_leap_s} s: {', '.join(times)}, this machine shows {iso(own_ms / 1000)}. "
+        f"no two clocks agree within {max_leap_s} s: {', '.join(times)}, this machine shows {utc_text(own_ms / 1000)}. "
         "Timers are judged by the earliest of them: correct the clock that is wrong, and audit again"
     )

@@ -157,10 +157,10 @@ $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(PYTEST) -m "$(NOT_WAITING) and not slow and not long" $(PART_$*)
 
 # Mutations, and runs of simulators: they take more time than all other tests of these folders.
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev ## The tests with the marker slow that need neither a broker nor Spark: mutations, and runs of simulators
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and slow and not long" tests/unit $(PART_property) $(PART_simulation)
 
-test-pure-long: $(VENV)/.dev
+test-pure-long: $(VENV)/.dev ## The tests with the marker long that need neither a broker nor Spark, and the properties with 40 times as many examples
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not long" --hypothesis-profile many tests/property
 

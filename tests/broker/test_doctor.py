@@ -84,7 +84,7 @@ def test_a_sound_system_and_three_faults(system: System, doctor: Doctor) -> None
 def test_without_a_worker_it_says_so_and_sets_no_timer(system: System, doctor: Doctor) -> None:
     system.create_own_topics()
     doctor.finds("workers", "No worker runs", system)
-    doctor.finds("topics", "these do not exist", system, state=WARNING, TIMERS_RETRY="", TIMERS_ID_TOPIC="not-yet")
+    doctor.finds("topics", "these do not exist", system, state=WARNING, TIMERS_ID_TOPIC="not-yet")
 
 
 @pytest.mark.long

@@ -117,17 +117,17 @@ def test_no_folders_import_each_other() -> None:
 
 def test_chains_of_folders_are_short() -> None:
     chain = longest_chain(folders())
-    assert len(chain) == LONGEST_CHAIN, " -> ".join("+".join(sorted(link)) for link in chain)
+    assert len(chain) <= LONGEST_CHAIN, " -> ".join("+".join(sorted(link)) for link in chain)
 
 
 def test_the_top_level_is_small() -> None:
     entries = {each.name for each in PRODUCT.iterdir()} - {"__pycache__"}
-    assert len(entries) == MOST_ENTRIES, sorted(entries)
+    assert len(entries) <= MOST_ENTRIES, sorted(entries)
 
 
 def test_the_import_law_has_few_rows() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    assert len(contracts[0]["layers"]) == MOST_ROWS
+    assert len(contracts[0]["layers"]) <= MOST_ROWS
     drawn = {each.strip() for row in contracts[0]["layers"] for each in row.split("|")}
     files = {f"timers.{each.stem}" for each in PRODUCT.iterdir() if each.is_dir() or each.suffix == ".py"}
     assert drawn == files - {"timers.__init__", "timers.__pycache__"}, "each file and folder has a row"

@@ -5,7 +5,8 @@
     TimersError
     ├── SettingsError          an environment variable or option is wrong           (exit code 2)
     ├── InvalidTimerError      a timer that cannot be requested as given      (exit code 2 on the command line)
-    │   └── TimerTooLargeError it is larger than a request may be
+    │   ├── TimerTooLargeError it is larger than a request may be
+    │   └── RepeatError        its rule cannot be read, or a sender must not set it
     ├── PublishError           the broker did not take a request                    (exit code 1)
     │   ├── UnreachableError   no broker answers, and nothing was sent
     │   ├── UnacknowledgedError it did not answer: the request may have been taken
@@ -15,10 +16,13 @@
     │   └── LeaseLostError     a message is no longer this receiver's
     ├── OutboxError            the database of an outbox cannot be reached or has no such table (exit code 1)
     ├── TargetError            a callback topic cannot be paused or resumed as asked for (exit code 2)
+    │   └── KeyReused          the first request with this key asked for something else
     ├── RetryRefusedError      a dead letter cannot be retried, or is not there     (exit code 1)
     ├── NameTakenError         another process has taken the name of this one       (exit code 6)
     ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
     ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
+    │   └── ForeignWorkerError the worker that answers is one of another app or cluster
+    ├── RequestDeletedError    the log of requests begins after a request
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── SparkError             Spark, or the Java it needs, is missing, or a job of it failed (exit code 1)
     ├── MissingExtraError      a command needs packages that are not installed      (exit code 1)

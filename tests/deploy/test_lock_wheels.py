@@ -1,7 +1,8 @@
 """The package index has a wheel of each locked package, for each machine and each Python that the project supports.
 
 pip is asked for all of them, as on such a machine. It judges markers by the Python that it runs on
-(findings/pip-markers-of-another-python.sh), so they are judged here, and the lock must have what the packages need there.
+(findings/pip-markers-of-another-python.sh), so they are judged here, and the lock must have what the packages need
+there.
 """
 
 from __future__ import annotations

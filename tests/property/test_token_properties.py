@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import string
 
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timers.client.tokens import MappingTokens, SqlTokens, embed, extract
+from timers.client.tokens import MappingTokens, SqlTokens
 
 names = st.sampled_from(["a", "b"])
 tokens = st.sampled_from(["t1", "t2", "t3"])
@@ -57,8 +55,3 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-
-
-@given(st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=200), st.binary())
-def test_embedded_tokens_come_out_and_leave_the_bytes_alone(token: str, payload: bytes) -> None:
-    assert extract(embed(token, payload)) == (token, payload)

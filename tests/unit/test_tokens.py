@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore, embed, extract, token_of
+from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore, token_of
 from timers.errors import SettingsError
 
 
@@ -103,24 +103,6 @@ def test_a_token_is_found_in_the_headers_of_each_client(callback: object) -> Non
 @pytest.mark.parametrize("callback", [SimpleNamespace(headers=None), SimpleNamespace(headers=lambda: None), None])
 def test_a_message_may_have_no_headers(callback: object) -> None:
     assert token_of(callback) is None
-
-
-def test_a_token_in_the_value_is_split_off(timeouts: Timeouts) -> None:
-    callback = embed(timeouts.arm("order-1"), b'{"order": 1}\n')
-    token, payload = extract(callback)
-    assert payload == b'{"order": 1}\n'
-    assert timeouts.accept("order-1", token)
-
-
-@pytest.mark.parametrize("callback", [b"", b"plain", b"callback-token:", b"callback-token:no newline", b"x\nt"])
-def test_a_value_without_a_token_is_unchanged(callback: bytes) -> None:
-    assert extract(callback) == (None, callback)
-
-
-@pytest.mark.parametrize("token", ["", "a b", "a\nb", "ä", "x" * 201])
-def test_only_plain_tokens_are_embedded(token: str) -> None:
-    with pytest.raises(SettingsError, match="cannot be embedded"):
-        embed(token, b"")
 
 
 # --- SQL --------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ Accepting compares and resets in **one step**: of two deliveries, or two receive
 Arming a name again replaces its token, and so cancels the earlier timer. Arm before you schedule: otherwise an early
 callback finds no token and is refused.
 
-The token is in the header ``callback-token``. A receiver that sees no headers can carry it in the callback bytes:
-:func:`embed` when scheduling, :func:`extract` when receiving.
+The token is in the header ``callback-token``.
 
 Without a token: a ``read_committed`` consumer gets each callback once, but it may read a record again: if it ends
 before it commits its offset, or if its offset is set back. An uncommitted reader may also see a firing twice. In both
@@ -117,10 +116,6 @@ class SqlNames(SqlTable):
     def add(self, name: str) -> bool:
         """Return whether the name was not there, and is now."""
         return self._run(self._insert, (name, name)) == 1
-
-
-_EMBEDDED = b"callback-token:"
-_TOKEN_IN_BYTES = re.compile(rb"callback-token:([A-Za-z0-9_.-]{1,200})\n")
 
 
 @runtime_checkable
@@ -298,20 +293,6 @@ def headers_in(callback: Callback) -> Iterable[tuple[str, bytes | str | None]]:
     if callable(headers):
         headers = headers()
     return headers.items() if isinstance(headers, Mapping) else headers or ()
-
-
-def embed(token: str, callback: bytes) -> bytes:
-    """Callback bytes with ``token`` in a first line, ``callback-token:<token>``; :func:`extract` is the inverse."""
-    line = _EMBEDDED + token.encode() + b"\n"
-    if not _TOKEN_IN_BYTES.fullmatch(line):
-        raise SettingsError(f"token {quoted(token)} cannot be embedded: 1 to 200 letters, digits, '.', '_' or '-'")
-    return line + callback
-
-
-def extract(callback: bytes) -> tuple[str | None, bytes]:
-    """The token that :func:`embed` put into ``callback``, and the bytes as they were; without one, (None, callback)."""
-    found = _TOKEN_IN_BYTES.match(callback)
-    return (found[1].decode(), callback[found.end() :]) if found else (None, callback)
 
 
 def source_of(callback: Callback) -> str | None:

@@ -1,4 +1,4 @@
-"""Libraries that replace the threads of a process: clients say so at once. They would never get an answer."""
+"""Threads that Kafka's client library cannot run in: clients say so at once, and do not wait for ever or crash."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def test_gevent_is_named_before_anything_waits(
         return
     with pytest.raises(SettingsError, match=r"^gevent has replaced the threads .* patch_all\(thread=False"):
         make()
+
+
+def test_a_python_without_its_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(SettingsError, match="without PYTHON_GIL=0"):
+        TimersClient()
 
 
 def test_eventlet_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,11 @@ def headers_of(message: Any) -> list[Header]:
     Empty also if the message has more than 100,000 headers, which librdkafka does not show.
     """
     # confluent-kafka decodes the names once, by Python's handler of wrong bytes. If it refuses them, they are lost, and
-    # reading the list that stays in the message crashes the process: the error cannot be caught first. All threads
-    # have the same handler, so it is another one only for the time of one C call. `list` and `map` run the steps with
-    # no Python code between them, so no other thread, signal handler or finalizer runs meanwhile; up to Python 3.11 a
-    # collection of garbage could run them. The handler is set back on each way out.
+    # reading the list that stays in the message crashes the process: `c_headers_to_py` in its C puts what
+    # PyUnicode_FromString returns into a tuple, also NULL. The error cannot be caught first. All threads have the
+    # same handler, so it is another one only for the time of one C call. `list` and `map` run the steps with no Python
+    # code between them, so no other thread, signal handler or finalizer runs meanwhile (with Python's global lock:
+    # `check_threads`); up to Python 3.11 a collection of garbage could run them. Each way out sets the handler back.
     steps: tuple[Callable[[], Any], ...] = (_replace_wrong_bytes, message.headers, _refuse_wrong_bytes)
     if gc.isenabled():
         steps = (gc.disable, *steps, gc.enable)

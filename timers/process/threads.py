@@ -71,11 +71,17 @@ _PATCHES = (
 
 def check_threads() -> None:
     """Check that the threads of this process are threads: a call into librdkafka would stop all greenlets of a process,
-    among them the one that answers it.
+    among them the one that answers it. And that Python runs one of them at a time, which confluent-kafka needs
+    (:func:`timers.kafka.records.headers_of` relies on it).
 
     Raises:
-        SettingsError: gevent or eventlet has replaced them.
+        SettingsError: gevent or eventlet has replaced them, or Python has no global lock.
     """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():  # the function is new in Python 3.13
+        raise SettingsError(
+            "this Python runs without its global lock, which Kafka's client library needs: start it without "
+            "PYTHON_GIL=0 and -X gil=0"
+        )
     for library, module, function, patched in _PATCHES:
         if (found := getattr(sys.modules.get(module), function, None)) is not None and found(patched):
             raise SettingsError(

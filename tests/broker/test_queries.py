@@ -21,7 +21,7 @@ from tests.harness.worker import Worker
 from timers.cli.main import main
 from timers.wire import future, topics
 from timers.wire.formats import future_by_id
-from timers.wire.query import ANY_WORKER, signed_headers
+from timers.wire.signatures import ANY_WORKER, signed_headers
 
 pytestmark = pytest.mark.broker
 

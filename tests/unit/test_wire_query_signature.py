@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 from timers.errors import SettingsError
 from timers.machines.queries.pages import QueryPages
 from timers.process.config.settings import Settings
-from timers.wire.query import SIGNATURE, signed_headers, why_refused
+from timers.wire.signatures import SIGNATURE, signed_headers, why_refused
 
 SECRET = "0123456789abcdef0123456789abcdef"
 TARGET = "/timers?topic=a%20b&limit=7"

@@ -30,6 +30,7 @@ from timers.process.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.headers import id_shown
 from timers.wire.query import Query
+from timers.wire.signatures import ANY_WORKER, signed_headers
 
 SETTINGS = Settings.load({})
 WAITING: Any = Machine.waiting
@@ -125,7 +126,7 @@ async def test_a_worker_with_a_secret_checks_the_signature_and_not_the_host() ->
     secret = "s" * 32
     pages = Pages(Settings.load({"TIMERS_QUERY_SECRET": secret}))
     pages.queries.go.set()
-    signed = wire.signed_headers(secret, wire.LIST_PATH, wire.ANY_WORKER, 0.0)
+    signed = signed_headers(secret, wire.LIST_PATH, ANY_WORKER, 0.0)
     assert (await pages.ask(wire.LIST_PATH, {"Host": "evil.example", **signed})).status == 200
     assert (await pages.ask(wire.LIST_PATH, {"Host": "localhost"})).status == 403
 

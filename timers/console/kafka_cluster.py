@@ -56,7 +56,7 @@ from timers.queue.inspection import Inspection, QueueStats
 from timers.wire import headers as h
 from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.query import ANY_WORKER, signed_headers
+from timers.wire.signatures import ANY_WORKER, signed_headers
 from timers.wire.topics import engine_id, queue_group, queue_returns
 
 if TYPE_CHECKING:

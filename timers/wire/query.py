@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,13 +20,14 @@ from timers.wire.verdict import shown_hold
 from timers.wire.zones import UnknownZone
 
 LIST_PATH = "/timers"
+COUNT_PATH = "/timers/counts"
+SNAPSHOT_PATH = "/snapshots/take"
+
+FIND_PATH = "/timer"
+"""The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
+
 COUNTING_S = 2.0
 """How long the held timers of all callback topics are counted for one list."""
-
-COUNT_PATH = "/timers/counts"
-FIND_PATH = "/timer"
-SNAPSHOT_PATH = "/snapshots/take"
-"""The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
 
 FORWARDED = "Timers-Forwarded"
 """Header of a query that one worker forwards to another, which then answers for its own partitions only."""
@@ -331,48 +331,3 @@ def _parse_flag(parameters: Mapping[str, str], name: str) -> bool:
     if text not in ("0", "1"):
         raise InvalidQueryError(f"{name}={quoted(text)} is not 0 or 1")
     return text == "1"
-
-
-# ---- signatures -----------------------------------------------------------------------------------------------------
-#
-# The workers and their operators share a secret. It is never sent: an address found in the consumer group may be that
-# of a program that only joined the group. A signature is valid for one path with its parameters, and one recipient.
-
-SIGNATURE = "Timers-Signature"
-"""Header of a query: ``<epoch second> <signature in hex>``."""
-
-VALID_S = 300
-"""A signed query is valid this number of seconds before and after the second in it: clocks of machines differ."""
-
-ANY_WORKER = ""
-"""Recipient of a query of a user. A query that one worker forwards to another one names that one's id."""
-
-_FORM = re.compile(r"([0-9]{1,12}) ([0-9a-f]{64})", re.ASCII)
-
-
-def signed_headers(secret: str, target: str, recipient: str, now_s: float) -> dict[str, str]:
-    """Return the headers of a query: the signature, or none without a secret.
-
-    Args:
-        target: path and parameters, percent-encoded as they are sent.
-        recipient: id of a worker, or :data:`ANY_WORKER`.
-    """
-    return {SIGNATURE: f"{int(now_s)} {_signature(secret, target, recipient, int(now_s))}"} if secret else {}
-
-
-def why_refused(secret: str, header: str | None, target: str, recipients: tuple[str, ...], now_s: float) -> str:
-    """Return why a query is not answered, in a sentence; empty if its signature is right."""
-    if header is None:
-        return "the query is not signed: set TIMERS_QUERY_SECRET_FILE to the secret of the workers"
-    form = _FORM.fullmatch(header)
-    if form is None or not any(
-        hmac.compare_digest(form[2], _signature(secret, target, recipient, int(form[1]))) for recipient in recipients
-    ):
-        return "the query was signed with another secret: set TIMERS_QUERY_SECRET_FILE to the secret of the workers"
-    if abs(int(form[1]) - now_s) > VALID_S:
-        return f"the query was signed {now_s - int(form[1]):.0f} s ago by this worker's clock: synchronize the clocks"
-    return ""
-
-
-def _signature(secret: str, target: str, recipient: str, second: int) -> str:
-    return hmac.new(secret.encode(), "\n".join((str(second), recipient, target)).encode(), "sha256").hexdigest()

@@ -38,6 +38,7 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
 from timers.wire.query import Query, Timer
+from timers.wire.signatures import signed_headers
 
 logger = logging.getLogger(__name__)
 
@@ -612,7 +613,7 @@ class Queries:
 
     def _sign(self, owner: Member, target: str) -> dict[str, str]:
         secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
-        return wire.signed_headers(secret, target, owner.worker_id, now_s)
+        return signed_headers(secret, target, owner.worker_id, now_s)
 
     def _reason_not_to_ask(self, owner: Member) -> str:
         """Why a partition's owner cannot be asked; empty if it can be."""

@@ -21,6 +21,7 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.headers import id_shown
 from timers.wire.query import InvalidQueryError, Query
+from timers.wire.signatures import ANY_WORKER, SIGNATURE, why_refused
 
 MAX_CONCURRENT = 4
 """Queries of one kind that are answered at a time. Queries from other workers have a limit of their own: with a common
@@ -190,9 +191,9 @@ class QueryPages:
                     "set TIMERS_QUERY_SECRET_FILE for all workers, and for `timers get` and `timers list`"
                 )
         else:
-            recipients = (wire.ANY_WORKER, settings.worker_id)
-            header = request.headers.get(wire.SIGNATURE)
-            why = wire.why_refused(secret, header, request.raw_path, recipients, self._now_s())
+            recipients = (ANY_WORKER, settings.worker_id)
+            header = request.headers.get(SIGNATURE)
+            why = why_refused(secret, header, request.raw_path, recipients, self._now_s())
         if why:
             raise _RefusedError(_FORBIDDEN, why)
 

@@ -13,7 +13,8 @@ from timers.core.printable import decode_json
 from timers.errors import QueryError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.wire.query import ANY_WORKER, MAX_ANSWER_BYTES, signed_headers
+from timers.wire.query import MAX_ANSWER_BYTES
+from timers.wire.signatures import ANY_WORKER, signed_headers
 
 TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""

@@ -10,7 +10,7 @@ from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.record_batch import size_alone
-from timers.machines.firing.ports import Settings as FiringSettings
+from timers.machines.firing.ports import FiringSettings
 from timers.machines.firing.producer import TransactionalProducer
 from timers.machines.firing.transaction import Transaction
 from timers.process.config.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from timers.errors import SettingsError
 from timers.process.config.settings import Settings
-from timers.worker.service import make_data_dir, note_cluster
+from timers.worker.data_dir import make_data_dir, note_cluster
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -23,7 +22,7 @@ from yarl import URL
 from timers import __version__
 from timers.core.printable import printable
 from timers.core.timer import TopicPartition
-from timers.errors import SettingsError, TimersError
+from timers.errors import TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
@@ -40,7 +39,6 @@ from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.past_figures import STEP_S, PastFigures
-from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.topics import engine_id
 from timers.worker import faust_internals, health, logs, metrics, ticks, web
@@ -49,9 +47,11 @@ from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.consumer.target_watch import TargetWatch
+from timers.worker.data_dir import make_data_dir, note_cluster
 from timers.worker.health import WorkerStatus
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
+from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.ticks import TickJudge, TickReader
 
@@ -60,49 +60,6 @@ _T = TypeVar("_T")
 
 ENGINE_ANSWER_S = 3.0
 """So long a worker that starts asks whether an engine on Spark runs."""
-
-
-_MAX_CHARACTERS = 100
-
-
-def make_data_dir(settings: Settings, directory: Path) -> None:
-    """Make the directory of this worker's data, unless it exists.
-
-    Raises:
-        SettingsError: this process may not.
-    """
-    try:
-        # Stores hold callbacks: other users of the machine must not read them. An existing directory keeps its mode.
-        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.mkdir(exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"TIMERS_DATA_DIR={str(settings.data_dir)!r} is not a directory in which this process may write "
-            f"({error.strerror}: {error.filename}): name one, or give its user the right"
-        ) from None
-
-
-def note_cluster(settings: Settings, cluster_id: str) -> None:
-    """Write the cluster's id into the data directory, and log a warning if another one is there.
-
-    A disk that fails to write is reported by the stores.
-    """
-    path = settings.data_dir / f"worker-{settings.worker_id}" / f"cluster-of-{quote(settings.app_id, safe='')}"
-    with contextlib.suppress(OSError):
-        former = path.read_text(errors="replace")[:_MAX_CHARACTERS] if path.exists() else cluster_id
-        if former != cluster_id:
-            logger.warning(
-                "the data in %s are of the Kafka cluster %r, and TIMERS_BROKERS=%s is the cluster %r: the stores are "
-                "emptied and read again from its request logs. If this cluster is wrong, correct TIMERS_BROKERS; to "
-                "use both, give each its own TIMERS_DATA_DIR",
-                path.parent,
-                former,
-                settings.brokers,
-                cluster_id,
-            )
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(cluster_id)
-
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.machines.firing.followers import Followers
-from timers.machines.firing.ports import GivenUp, Settings, Topics
+from timers.machines.firing.ports import FiringSettings, GivenUp, Topics
 from timers.machines.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
@@ -71,7 +71,7 @@ class CallbackRules:
     * Any other topic is allowed if a pattern allows it, or if the list of allowed topics is empty.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FiringSettings) -> None:
         self._request_topic = settings.request_topic
         self._canary_topic = settings.canary_topic
         self._max_depth = settings.max_depth
@@ -149,7 +149,7 @@ class Policy:
 
     retried: ClassVar[bool] = False
 
-    def __init__(self, settings: Settings, known: Topics, transaction: Transaction) -> None:
+    def __init__(self, settings: FiringSettings, known: Topics, transaction: Transaction) -> None:
         self._settings = settings
         self._topics = known
         self._rules = CallbackRules(settings)
@@ -417,7 +417,7 @@ class MarkerPolicy(Policy):
         self.transaction.send_spread(topic, partitions, due)
 
 
-def policy_of(settings: Settings, known: Topics, transaction: Transaction) -> Policy:
+def policy_of(settings: FiringSettings, known: Topics, transaction: Transaction) -> Policy:
     """Return the policy of a machine over its transaction."""
     topic, kind = transaction.machine[0], Policy
     if topic == settings.retry_topic:

@@ -16,7 +16,7 @@ from timers.wire import headers as h
 from timers.wire.formats import RequestFormat, RequestRecord
 
 
-class Settings(Protocol):
+class FiringSettings(Protocol):
     """The settings that decide what happens to due timers, and what is written."""
 
     @property

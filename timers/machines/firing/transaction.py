@@ -47,12 +47,12 @@ from timers.core.timer import (
 from timers.errors import AccessError, Fenced
 from timers.machines.firing.ports import (
     Batch,
+    FiringSettings,
     FirstRecord,
     GivenUp,
     Producer,
     Refusal,
     Requests,
-    Settings,
     Topics,
 )
 from timers.wire import cold, dead_letter, future, topics
@@ -157,7 +157,7 @@ class Transaction:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: FiringSettings,
         machine: TopicPartition,
         known: Topics,
         requests: Requests,

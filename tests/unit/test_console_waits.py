@@ -23,7 +23,7 @@ from timers.client.config import Connection
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.ports import Lost
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, topic_admin, topic_offsets

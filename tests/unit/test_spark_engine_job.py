@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark.errors import StreamingQueryException
 
 from tests.harness.constants import Constants
+from timers.core.backoff import Pauses, ReopenBackoff
 from timers.core.lineage import Batch, Lineage
-from timers.core.pauses import Pauses, ReopenBackoff
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.machines.firing.breaker import OpenCircuit
 from timers.process.config.settings import Settings

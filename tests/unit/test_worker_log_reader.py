@@ -22,7 +22,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 
 from tests.harness.constants import Constants
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch

@@ -36,7 +36,7 @@ from timers.console.history import (
     check,
 )
 from timers.console.problems import Problem
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.ports import Lost
 from timers.core.printable import decode_json, quoted
 from timers.core.timer import TopicPartition

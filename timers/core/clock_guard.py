@@ -54,7 +54,7 @@ class Seen(NamedTuple):
         return self.time_s + boot_s - self.boot_s
 
 
-class Hold(NamedTuple):
+class HeldTicks(NamedTuple):
     """Ticks of one broker that do not count."""
 
     broker: int | None
@@ -96,9 +96,9 @@ class ClockGuard:
         self.agreed: Seen | None = None
         self._read: dict[int, Seen] = {}
         self._counted: dict[int, Seen] = {}
-        self._holds: dict[int | None, Hold] = {}
+        self._holds: dict[int | None, HeldTicks] = {}
 
-    def holds(self, boot_s: float) -> list[Hold]:
+    def holds(self, boot_s: float) -> list[HeldTicks]:
         """Returns the held ticks of each broker, without brokers that have not ticked for :data:`FRESH_S`."""
         return [hold for hold in list(self._holds.values()) if boot_s - hold.last.boot_s < FRESH_S]
 
@@ -134,7 +134,7 @@ class ClockGuard:
             if self._accept_s is not None and tick.time_s <= self._accept_s + self._max_leap_s:
                 self.agreed = tick
             elif not self._follows(tick, fired_s, clocks.wall_s):
-                self._holds[broker] = Hold(broker, first, tick, clocks.wall_s)
+                self._holds[broker] = HeldTicks(broker, first, tick, clocks.wall_s)
                 return False
             self.anchor = tick
         if broker is not None:

@@ -38,7 +38,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.printable import printable, quoted, utc_text
 from timers.errors import AccessError, SettingsError
 from timers.process.clock import Clock

@@ -316,7 +316,7 @@ class Member:
             after_s: seconds from now on that its lease lasts, or that it waits.
         """
         if self.is_unconfirmed and how is not BACK:
-            return self._hold_on(delivery)
+            return self._extend(delivery)
         how, until_s = BIND if written else how, self.settler.now_s + after_s
         if not delivery._ledger.settle(delivery._entry, delivery._delivery, how, until_s):
             return Verdict.OVER if delivery._guard is None else Verdict.GUARDED
@@ -350,7 +350,7 @@ class Member:
         delivery._entry.crashes += 1
         return delivery._entry.crashes
 
-    def _hold_on(self, delivery: Delivery) -> Verdict:
+    def _extend(self, delivery: Delivery) -> Verdict:
         """Let a lease last while a call waits for a commit. Before that the ledger is not changed: what it says is done
         would be committed later, although the caller is told that its call does not count."""
         entry, until_s = delivery._entry, self.settler.now_s + self._guards.timeout_s

@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 from mode import Service
 
-from timers.core.clock_guard import ClockGuard, Hold
+from timers.core.clock_guard import ClockGuard, HeldTicks
 from timers.core.keys import NEVER
 from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase, TickPartitions
 from timers.core.timer import Tick
@@ -161,7 +161,7 @@ class TickJudge:
         self._logged: set[int | None] = set()
 
     @property
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[HeldTicks]:
         """What is held now. Any thread."""
         return self._guard.holds(self._clock.boot_s())
 
@@ -187,7 +187,7 @@ class TickJudge:
             fired_s.append(self.newest_fired_s)
         return None if self.app_is_new and not fired_s else fired_s
 
-    def _log(self, held: Mapping[int | None, Hold]) -> None:
+    def _log(self, held: Mapping[int | None, HeldTicks]) -> None:
         for broker in held.keys() - self._logged:
             logger.error("%s", held[broker].sentence)
         for broker in self._logged - held.keys():

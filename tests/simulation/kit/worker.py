@@ -30,6 +30,7 @@ from tests.simulation.kit.outbox import (
 from tests.simulation.kit.parts import REAL, Parts, SimSpec
 from tests.simulation.kit.store import SimDisk, SimStore
 from timers.core import levels
+from timers.core.backoff import AFTER_UNFORESEEN, Reopening
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.levels import READABLE_LATE
 from timers.core.limits import Limits
@@ -37,7 +38,6 @@ from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, compared, ne
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.machine import Machine
 from timers.core.passed_over import pass_over
-from timers.core.pauses import AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.snapshots import Place

@@ -42,7 +42,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError,
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 
 logger = logging.getLogger(__name__)
 

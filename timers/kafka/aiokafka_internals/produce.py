@@ -48,7 +48,7 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers, wait_awake
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch

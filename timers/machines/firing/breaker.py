@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 
 FIRST_S = 30.0
 LONGEST_S = 600.0

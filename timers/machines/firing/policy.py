@@ -241,7 +241,7 @@ class Policy:
         """
         unanswered, self.unanswered = self.unanswered, {}
         for topic, due in unanswered.items():
-            self._send_or_hold_back(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
+            self._send_or_retry(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due)
 
     def allowed(self, topics: Iterable[str]) -> list[str]:
         """Return those callback topics that the settings allow."""
@@ -270,12 +270,12 @@ class Policy:
         if route is None:
             self.unanswered.setdefault(topic, []).extend(due)
         else:
-            self._send_or_hold_back(route, topic, due)
+            self._send_or_retry(route, topic, due)
 
-    def _send_or_hold_back(self, route: int | DeliveryProblem, topic: str, due: Sequence[DueRows]) -> None:
+    def _send_or_retry(self, route: int | DeliveryProblem, topic: str, due: Sequence[DueRows]) -> None:
         if isinstance(route, DeliveryProblem):
             for due_s, rows in due:
-                self._hold_back(due_s, rows, route)
+                self._to_retry(due_s, rows, route)
             return
         if (
             topic == self._settings.request_topic
@@ -296,7 +296,7 @@ class Policy:
         for row in rows:
             sent = self._judge(topic, row, self._origin(row, due_s))
             if isinstance(sent, DeliveryProblem):
-                self._hold_back(due_s, [row], sent)
+                self._to_retry(due_s, [row], sent)
             else:
                 accepted.append(sent)
         return accepted
@@ -323,7 +323,7 @@ class Policy:
     def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
         self.callbacks.append((topic, partitions, due))
 
-    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+    def _to_retry(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
         attempt = 0 if problem.open_s is None else 1
         again_s = self._next_attempt_s(0, problem)
@@ -373,7 +373,7 @@ class RetryPolicy(Policy):
     def _send(self, topic: str, partitions: int, due: Sequence[DueRows]) -> None:
         self.transaction.send_retried(topic, partitions, [row for _, rows in due for row in rows])
 
-    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+    def _to_retry(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         for row in rows:
             origin = self._origin(row, due_s)
             if problem.open_s is None:

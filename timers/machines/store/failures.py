@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from time import monotonic
 
-from timers.core.pauses import Pauses
+from timers.core.backoff import Pauses
 from timers.core.ports import Lost
 from timers.errors import StoreError, StoreInUse
 

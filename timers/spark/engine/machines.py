@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from confluent_kafka import KafkaException
 
 from timers.core import levels
+from timers.core.backoff import AFTER_LOST, Reopening
 from timers.core.counters import Counters, subtracted
 from timers.core.fired import Command
 from timers.core.index import Swept
@@ -35,7 +36,6 @@ from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.machine import Machine
 from timers.core.passed_over import pass_over
-from timers.core.pauses import AFTER_LOST, Reopening
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.snapshots import bytes_of_snapshot, offsets_since

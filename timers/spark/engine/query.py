@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from timers.core.backoff import AFTER_UNFORESEEN, Reopening
 from timers.core.counters import added, dead_lettered_of
 from timers.core.lineage import Lineage, Parted
-from timers.core.pauses import AFTER_UNFORESEEN, Reopening
 from timers.core.ports import DeliveryFailed, Lost, TooMuch, Unanswered
 from timers.core.progress import Cuts, Progress
 from timers.core.timer import TopicPartition

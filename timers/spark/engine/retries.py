@@ -17,7 +17,7 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 
-from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
+from timers.core.backoff import AFTER_LOST, AFTER_UNFORESEEN, ReopenBackoff, Reopening
 from timers.core.ports import Lost
 from timers.core.timer import Tick, TopicPartition
 from timers.errors import CheckpointMismatch, SparkError, StoreInUse, TimersError

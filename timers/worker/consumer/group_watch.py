@@ -22,9 +22,9 @@ from confluent_kafka import KafkaException
 from mode import Service
 
 from timers.core import levels
+from timers.core.backoff import Pauses
 from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
-from timers.core.pauses import Pauses
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch, MachineStopped

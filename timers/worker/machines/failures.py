@@ -8,7 +8,7 @@ from time import monotonic
 
 from confluent_kafka import KafkaException
 
-from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, Reopening
+from timers.core.backoff import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 from timers.core.ports import Lost, TooMuch
 from timers.errors import TimersError
 from timers.machines.life import BROKERS, LIMITS, STORE, UNFORESEEN, Waiting

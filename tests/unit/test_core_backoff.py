@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timers.core.pauses import AFTER_LOST, AFTER_UNFORESEEN, Reopening
+from timers.core.backoff import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 
 
 def test_the_first_failure_has_no_pause_and_like_failures_have_longer_ones_up_to_a_minute() -> None:

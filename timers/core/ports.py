@@ -389,8 +389,8 @@ class Outbox(Protocol):
 
     @property
     def held_from(self) -> set[int]:
-        """First offsets that transactions have in the machine's own log, also of those that were rolled back. Who knows
-        an end of the log above them removes them."""
+        """The first offset of each transaction in the machine's own log, also of those that were rolled back. Its
+        user removes an offset when it has learnt an end of the log above it."""
 
     def read_again(self, offsets: Sequence[int]) -> Mapping[int, Any]:
         """Returns records of the machine's log by their offsets; None: the log does not have it any more. One that

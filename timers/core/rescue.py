@@ -29,8 +29,8 @@ class Cut(NamedTuple):
 
     offset: int
     only_in_store: bool = False
-    """Whether the log is that of the progress, and only the store, which was written further than any commit, holds
-    requests of another one. Another owner accepted those that took their place, and some of these may have fired."""
+    """Whether only the store holds requests that the log has lost: it was written further than any commit. Another
+    owner accepted the requests that took their place, and some of these may have fired."""
 
     def applied_to(self, progress: Progress) -> Progress:
         """Returns the progress after this loss."""

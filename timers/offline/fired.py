@@ -195,10 +195,11 @@ class _Look:
         """Topic -> the oldest callback that was read of it; at first each topic, later those with callbacks."""
 
     def next_round(self, budget: int) -> dict[tuple[str, int], range]:
-        """The newest records that were not read: of each topic as many, and of each of its partitions.
+        """Returns the offsets to read next: the newest ones that were not read, equally many of each topic and of each
+        of its partitions.
 
-        The first round looks at all topics. Then it is the turn of that half of them whose oldest callback is newest:
-        what they have before it is newer than what others have.
+        The first round reads all topics. A later one reads half of them: those whose oldest callback that was read is
+        newest, since the callbacks before it are newer than those of the other topics.
         """
         is_first = not self._newest
         sizes = {topic: min(sum(map(len, self._unread[topic].values())), self._left[topic]) for topic in self._begins}

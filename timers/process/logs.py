@@ -84,8 +84,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _shorten_bad_request(record: logging.LogRecord) -> bool:
-    """A filter that replaces what aiohttp writes about a request that it cannot read by one line without its content:
-    this may be a login, and anyone may send it."""
+    """Shortens a record of aiohttp about a request that it cannot read to one line without the request's content: this
+    may be a login, and anyone may send it."""
     error = record.exc_info[1] if record.exc_info else None
     if record.name == "aiohttp.server" and type(error).__module__.partition(".")[0] == "aiohttp":
         record.msg = f"{record.msg}: {type(error).__name__}"

@@ -152,8 +152,8 @@ class SimCluster:
         return Settings(
             max_request_bytes=2000,
             retry_attempts=3,
-            callback_allow=random.choice(["", "*,timer-request"]),
-            callback_deny=random.choice(["", "mails"]),
+            callback_allow=random.choice([(), ("*", "timer-request")]),
+            callback_deny=random.choice([(), ("mails",)]),
             max_depth=2,
             id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
             verdict_retention_s=random.choice([4, 86_400]),

@@ -243,7 +243,10 @@ def test_two_settings_may_not_name_one_topic(environ: dict[str, str]) -> None:
 
 
 def test_of_the_engines_topics_only_the_request_topic_may_be_allowed() -> None:
-    assert Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "*, timer-request"}).callback_allow == "*,timer-request"
+    assert Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "*, timer-request"}).callback_allow == (
+        "*",
+        "timer-request",
+    )
     with pytest.raises(SettingsError, match="names 'timers-progress', which is the engine's own"):
         Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "orders,timers-progress"})
 

@@ -76,13 +76,13 @@ def test_what_is_no_callback_topic_is_refused_with_an_example(target: str) -> No
     ],
 )
 def test_a_topic_to_which_no_timer_fires_is_not_paused(target: str, why: str) -> None:
-    settings = Settings(callback_allow="order-*", callback_deny="*-denied")
+    settings = Settings(callback_allow=("order-*",), callback_deny=("*-denied",))
     with pytest.raises(TargetError, match=f"{why}.* timers targets pause orders"):
         pausing(settings, target, Request())
 
 
 def test_what_the_settings_allow_is_paused_and_what_they_allowed_is_resumed() -> None:
-    allowing = Settings(callback_allow="*,timer-request,order-progress")
+    allowing = Settings(callback_allow=("*", "timer-request", "order-progress"))
     for target in ("timer-request", "order-progress"):
         made = pausing(allowing, target, Request())(found(progress()), {target}, NOW_S)
         assert made.target.command.is_paused

@@ -159,7 +159,7 @@ def audit(
     scope = Scope(None if from_s is None else from_s * 1000, None if to_s is None else to_s * 1000, _ranges(ranges))
     with written("--output", directory):
         directory.mkdir(parents=True, exist_ok=True)
-    patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
+    patterns = tuple(one for each in callback_topics for one in topic_patterns("--callback-topic", each))
     tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launched) as spark:
         check_shared(spark, "--tables", tables or str(directory / "tables"), always_local=tables is None)

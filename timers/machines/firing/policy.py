@@ -77,8 +77,8 @@ class CallbackRules:
         self._max_depth = settings.max_depth
         self._own_topics = frozenset(settings.own_topics)
         self._workers_only = _patterns(topics.WORKERS_ONLY)
-        self._allow = _patterns(settings.callback_allow.split(","))
-        self._deny = _patterns(settings.callback_deny.split(","))
+        self._allow = _patterns(settings.callback_allow)
+        self._deny = _patterns(settings.callback_deny)
 
     def check_topic(self, topic: str) -> DeliveryProblem | None:
         """Return why no callback may go to ``topic``; None if callbacks may."""
@@ -128,7 +128,7 @@ class CallbackRules:
 
 def _patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
     """Return pattern -> regular expression; ``*`` is any characters. Those of ``fnmatch`` do not backtrack."""
-    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in texts if pattern}
+    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in texts}
 
 
 class Policy:

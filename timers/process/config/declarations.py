@@ -307,19 +307,19 @@ class Declarations:
         default=6,
         unit="s",
     )
-    callback_allow: str = setting(
+    callback_allow: tuple[str, ...] = setting(
         variables.topic_patterns,
         "Topics that callbacks may go to; `*` stands for any characters, as in `orders-*`. Unset: all topics except "
         "internal ones. An internal name such as `*-progress` is allowed only in full, as in `*,order-progress`. "
         "TIMERS_REQUEST_TOPIC is allowed if it is named in full, as in `*,timer-request`; then timers can set timers.",
-        default="",
+        default=(),
         unit="topic,...",
     )
-    callback_deny: str = setting(
+    callback_deny: tuple[str, ...] = setting(
         variables.topic_patterns,
         "Topics that callbacks may not go to, even if TIMERS_CALLBACK_ALLOW names them. A timer for such a topic "
         "becomes a dead letter when it is due (topic-denied).",
-        default="",
+        default=(),
         unit="topic,...",
     )
     tracing: bool = setting(

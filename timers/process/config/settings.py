@@ -187,11 +187,11 @@ class Settings(Declarations):
 
     def _check_allowed_topics(self) -> None:
         own = self.own_topics.keys() - {self.request_topic}
-        for topic in self.callback_allow.split(","):
+        for topic in self.callback_allow:
             if topic in own:
                 raise SettingsError(
-                    f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
-                    f"topics only {self.request_topic!r} may be a target"
+                    f"TIMERS_CALLBACK_ALLOW={','.join(self.callback_allow)!r} names {topic!r}, which is the engine's "
+                    f"own: of its topics only {self.request_topic!r} may be a target"
                 )
 
     def _check_trimmed_topics(self) -> None:

@@ -126,13 +126,8 @@ def listed(is_legal: Callable[[str], object], what: str, example: str) -> Callab
 
 topic_names = listed(topics.is_legal, "topic names", "schedules,more-schedules")
 group_ids = listed(lambda each: each and each.isprintable(), "group ids", "billing,reports")
-_patterns = listed(lambda each: topics.is_legal(each.replace("*", "x")), "topic names", "orders-*,invoices")
+topic_patterns = listed(lambda each: topics.is_legal(each.replace("*", "x")), "topic names", "orders-*,invoices")
 _host_names = listed(re.compile(r"[a-zA-Z0-9._-]{1,253}").fullmatch, "host names", "timers.example.com,build-7")
-
-
-def topic_patterns(env: str, value: str) -> str:
-    """Parse topic names, separated by commas, each with any number of ``*``."""
-    return ",".join(_patterns(env, value))
 
 
 def host_names(env: str, value: str) -> tuple[str, ...]:

@@ -14,11 +14,13 @@ from pyspark.sql import functions as F
 from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
 from timers.core.progress import SEAL
+from timers.errors import SettingsError
 from timers.spark import cold
 from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.jobs import promote
 from timers.spark.jobs.promote import Promote, promote_chunk, record_interrupted
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
 from timers.wire import cold as wire
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -285,6 +287,22 @@ def test_files_are_few_and_what_is_not_near_is_not_looked_at(
     assert cold.files_scanned(whole, tables.held) == 2
 
 
+def test_a_new_file_costs_no_more_than_a_few_others(
+    spark: SparkSession, tables: ColdTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep leaves large runs as they are, until there are many of them."""
+    monkeypatch.setattr(cold, "_FILE_BYTES", 4_000)
+    monkeypatch.setattr(cold, "_MOST_RUNS", 2)
+    merged, files = list[int](), list[int]()
+    for part in range(4):
+        fill(spark, tables, 1000, days=30, first=1000 * part)
+        files.append(files_of(spark, tables))
+        merged.append(cold._merge(spark, DeltaTable.forPath(spark, tables.held), 0))
+    assert merged[:3] == [1, 1, 1], "each time the new file"
+    assert merged[3] > files[3], "then all runs, after the new file was made one"
+    assert spark.read.format("delta").load(tables.held).count() == 4000
+
+
 @pytest.mark.long
 def test_what_is_over_is_forgotten_and_files_become_few(
     spark: SparkSession, tables: ColdTables, tmp_path: Path
@@ -346,6 +364,12 @@ def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> N
     assert_layout(spark, tables)
 
 
+def test_tables_of_a_newer_version_are_refused(spark: SparkSession, tables: ColdTables) -> None:
+    spark.sql(f"ALTER TABLE delta.`{tables.batches}` SET TBLPROPERTIES ('{LAYOUT}' = '{KNOWN_LAYOUT + 1}')")
+    with pytest.raises(SettingsError, match=r"/batches' has the layout 2, and this version of kafka-timers knows 1: "):
+        tables.create(spark)
+
+
 def assert_layout(spark: SparkSession, tables: ColdTables) -> None:
     for path, schema in ((tables.held, HELD), (tables.promoted, PROMOTED), (tables.batches, BATCHES)):
         assert spark.read.format("delta").load(path).schema == schema
@@ -388,6 +412,8 @@ def test_tables_of_an_earlier_version_are_taken_over(spark: SparkSession, tmp_pa
 
     again = earlier(rows.withColumn("source", F.concat("source", F.lit("0"))))
     again.write.format("delta").mode("append").save(tables.held)  # the earlier version, after a way back
+    before = set(held.inputFiles())
     tables.create(spark)
     assert spark.read.format("delta").load(tables.held).where("due IS NOT NULL").count() == 40
+    assert len(before & set(spark.read.format("delta").load(tables.held).inputFiles())) == len(before) - 1
     assert_layout(spark, tables)

@@ -18,8 +18,8 @@ from tests.spark.held_tasks import Gate, forever
 from tests.spark.sim_engine import SimEngine, SimLogs
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
-from timers.spark import cold, kafka
-from timers.spark.cold import DAY_S, HELD, ColdTables
+from timers.spark import cold, kafka, storage
+from timers.spark.cold import DAY_S, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.jobs import hold, promote
 from timers.spark.jobs.promote import Promote
@@ -134,6 +134,64 @@ def test_upkeep_that_fails_is_said_and_tried_again(
     promote.run(spark, Promote(tables), logs, lambda: now_s[0], said.append, every_s=1, stop=stop, ended=ended)
     assert "the tables are not maintained" in said[0] and "the storage is full" in said[0]
     assert said[1:] == ["tables maintained"]
+
+
+def test_upkeep_deletes_though_hold_appends(
+    spark: SparkSession, tables: ColdTables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In steps: an append interrupts one of them, which is done again. What is appended stays, also of the same due
+    seconds."""
+    caplog.set_level("INFO", storage.logger.name)
+    monkeypatch.setattr(cold, "_STEP_ROWS", 30)
+    fill(spark, tables, 100, days=1)
+    due = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).where("due_s % 5 != 0")
+    left = 100 - due.count()
+    assert 0 < left < 60
+    cold.append(due.withColumn("batch", F.lit("batch")), tables.promoted, PROMOTED)
+    stop, appended = Event(), list[int]()
+
+    def holding() -> None:
+        while not stop.is_set() and "another program has changed the table" not in caplog.text:
+            fill(spark, tables, 10, days=1, first=1000 + 10 * len(appended))
+            appended.append(10)
+
+    appending = Thread(target=holding)
+    appending.start()
+    try:
+        assert cold.delete_promoted(spark, tables, NOW_S + 3 * DAY_S) == 100 - left
+    finally:
+        stop.set()
+        appending.join()
+    assert "another program has changed the table" in caplog.text, "hold has not interrupted it"
+    rows = held(spark, tables)
+    assert rows.count() == rows.select("source").distinct().count() == left + sum(appended)
+    assert cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).count() == left + sum(appended)
+    merges = DeltaTable.forPath(spark, tables.held).history().where("operation = 'MERGE'").count()
+    assert merges == -(-(100 - left) // 30)
+
+
+def test_a_round_that_fails_ends_the_upkeep(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends = Event(), Event()
+
+    def maintain(*_: object) -> str:
+        begun.set()
+        try:
+            spark.range(0, 1, 1, 1).mapInArrow(forever, "id bigint").collect()
+        finally:
+            ends.set()
+        raise AssertionError("it is interrupted")
+
+    def ended(*_: object) -> None:
+        if begun.is_set():
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(promote, "maintain", maintain)
+    logs = SimLogs(spark, SimEngine(NOW_S, 60), tmp_path / "copies")
+    with pytest.raises(ZeroDivisionError):
+        promote.run(spark, Promote(tables), logs, lambda: NOW_S, print, every_s=1, ended=ended)
+    assert ends.is_set()
 
 
 class Delivering(SimLogs):

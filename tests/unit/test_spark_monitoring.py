@@ -82,6 +82,10 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
         monitor.ended(7, 2.0, 100)
         monitor.ended(3, 1.5, 90)
         clock.now_s += 4
+        assert "timers_spark_upkeep_age_seconds{" not in get(port, "/metrics")[1], "it has no tables"
+        monitor.upkept()
+        clock.now_s += 3
+        monitor.looked()
         status, page = get(port, "/metrics?x=1")
     assert status == 200 and "process_resident_memory_bytes" in page
     values = {entry.name: f'\n{entry.name}{{spark_job="engine"}} ' for entry in METRICS}
@@ -90,9 +94,10 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
         "timers_spark_micro_batches_total": 2,
         "timers_spark_rows_total": 10,
         "timers_spark_micro_batch_seconds": 1.5,
-        "timers_spark_idle_seconds": 4,
-        "timers_spark_tick_age_seconds": 6,
+        "timers_spark_idle_seconds": 0,
+        "timers_spark_tick_age_seconds": 9,
         "timers_spark_behind_records": 90,
+        "timers_spark_upkeep_age_seconds": 3,
         "timers_spark_ready": 1,
     }
 

@@ -234,9 +234,10 @@ def promote(
 
     with stop_event() as stop, monitored(options, "promote", every_s) as monitor, session(launched) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
-        logs = job.Logs(spark, settings)
+        logs, pause_s = job.Logs(spark, settings), None if once else every_s
+        monitor.upkept()
         total = job.run(
-            spark, arguments, logs, lambda: int(time.time()), say, None if once else every_s, stop, monitor.ended
+            spark, arguments, logs, lambda: int(time.time()), say, pause_s, stop, monitor.ended, monitor.upkept
         )
     output.show({"written_back": total}, f"promote: {total:,} written back")
 

@@ -15,9 +15,10 @@ Nothing here uses Kafka: transforms take and return DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial, reduce
+from itertools import pairwise
 from operator import and_, or_
 
 from delta.tables import DeltaTable
@@ -30,8 +31,8 @@ from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark.columns import digits, due_second, payload_bytes, schema
-from timers.spark.session import restore
-from timers.spark.storage import Steps, retried, table_at
+from timers.spark.session import having
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT, Kept, Steps, properties_of, retried, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
@@ -91,12 +92,22 @@ _LOG_RETENTION = "interval 7 days"
 
 CLUSTERED_BY = "due_s"
 
+_STEP_ROWS = 200_000
+"""Rows that upkeep deletes in one commit, about: it takes a few seconds."""
+
 _FILE_BYTES = 64 << 20
 """Target size of a clustered file: a search that finds its second in it opens the whole file."""
 
 _RUN_BYTES = 1 << 30
-"""Clustered files of one run do not overlap. Upkeep rewrites a run until it has this size, or a third of the table: so
-a second is in one file of each of about four runs, and upkeep rewrites at most half of a large table at a time."""
+"""Clustered files of one run do not overlap, so a second is in one file of each run. Upkeep merges what is new with the
+runs that are smaller than a file. Only if there are more than :data:`_MOST_RUNS`, it merges larger ones too, in steps
+up to this size, or up to a third of the table: so each row is rewritten a few times while its table grows, and a new
+file costs no more than a few others."""
+
+_MOST_RUNS = 4
+
+_STEP = 4
+"""How much larger the runs of the next step are."""
 
 
 def cold_sources(settings: Settings) -> list[str]:
@@ -121,37 +132,42 @@ class ColdTables:
         return Steps(spark, self.batches, BATCHES)
 
     def create(self, spark: SparkSession) -> None:
-        """Create the missing tables, and give those of an earlier version the layout of this one."""
+        """Create the missing tables, and give those of an earlier version the layout of this one.
+
+        Raises:
+            SettingsError: a newer version has made them.
+        """
         for path, columns in ((self.held, HELD), (self.promoted, PROMOTED), (self.batches, BATCHES)):
             if not DeltaTable.isDeltaTable(spark, path):
                 table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
                 if CLUSTERED_BY in columns.names:
                     table = table.clusterBy(CLUSTERED_BY)
+                table = table.property(LAYOUT, str(KNOWN_LAYOUT))
                 table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
-            elif CLUSTERED_BY in columns.names:
+                continue
+            properties_of(spark, path)
+            if CLUSTERED_BY in columns.names:
                 retried(partial(_take_over, spark, path, columns))
 
 
 def _take_over(spark: SparkSession, path: str, columns: StructType) -> None:
     """Give a table of an earlier version the layout of this one: it was partitioned by due day, and had no ``due``.
 
-    The rows are rewritten in one commit, which fails if another one has added or deleted rows meanwhile. A table that
-    an earlier version has used since has rows without ``due``, and is rewritten too.
+    The rows are rewritten in one commit, which fails if another one has added or deleted rows meanwhile. If an earlier
+    version has used a table since, its rows have no ``due``: files with such rows are rewritten.
     """
     table = DeltaTable.forPath(spark, path)
     (about,) = table.detail().select("partitionColumns", "clusteringColumns").collect()
     is_clustered = bool(about.clusteringColumns)
-    if about.partitionColumns or set(columns.names) - set(table.toDF().columns) or _without_due(table.toDF()):
+    if about.partitionColumns or set(columns.names) - set(table.toDF().columns):
         rows, said = stored(spark, path, columns), {of.name: of.metadata for of in columns}
         commented = rows.select(*(F.col(name).alias(name, metadata=said.get(name, {})) for name in rows.columns))
         commented.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
         is_clustered = False  # the columns were of the schema before
+    elif "due" in columns.names:
+        table.update("due IS NULL AND due_s IS NOT NULL", {"due": F.timestamp_seconds("due_s")})
     if not is_clustered:
         spark.sql(f"ALTER TABLE delta.`{path.replace('`', '``')}` CLUSTER BY ({CLUSTERED_BY})")
-
-
-def _without_due(rows: DataFrame) -> bool:
-    return "due" in rows.columns and not rows.where("due IS NULL AND due_s IS NOT NULL").isEmpty()
 
 
 def stored(spark: SparkSession, path: str, columns: StructType) -> DataFrame:
@@ -291,15 +307,36 @@ def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> i
 
 
 def _delete(spark: SparkSession, path: str, sources: DataFrame, before_s: int) -> int:
-    """Delete the rows of some requests that are due before ``before_s``; count them. Other files are not rewritten."""
+    """Delete the rows of some requests that are due before ``before_s``; count them. Other files are not rewritten.
+
+    In a table without partitions each append conflicts with each deletion, whatever rows this one looks for. So the
+    rows are found first, and deleted in steps that are short beside the time between two appends of `hold`: what a step
+    has deleted stays deleted.
+    """
     if sources.isEmpty():
         return 0
-    gone = (
+    with Kept() as kept:
+        rows = spark.read.format("delta").load(path).where(F.col("due_s") < before_s)
+        found = kept.on_disk(rows.join(sources, "source", "left_semi").select("source", "due_s").distinct())
+        steps = -(-found.count() // _STEP_ROWS)
+        if not steps:
+            return 0
+        parts = [part / steps for part in range(1, steps + 1)]
+        (ends,) = found.agg(F.percentile_approx("due_s", parts, 100 * steps)).collect()[0]
+        bounds = pairwise([-1, *sorted(set(ends))])
+        return sum(_delete_due(spark, path, found, after_s, to_s) for after_s, to_s in bounds)
+
+
+def _delete_due(spark: SparkSession, path: str, gone: DataFrame, after_s: int, to_s: int) -> int:
+    """Delete those of some rows (source, due_s) that are due in a part of the time, in one commit; count them."""
+    part = gone.where(F.col("due_s").between(after_s + 1, to_s)).select("source")
+    is_near = F.col("kept.due_s").between(after_s + 1, to_s)
+    merge = (
         DeltaTable.forPath(spark, path)
         .alias("kept")
-        .merge(sources.alias("gone"), (F.col("kept.source") == F.col("gone.source")) & (F.col("kept.due_s") < before_s))
+        .merge(part.alias("gone"), (F.col("kept.source") == F.col("gone.source")) & is_near)
     )
-    (merged,) = retried(lambda: gone.whenMatchedDelete().execute().collect())
+    (merged,) = retried(lambda: merge.whenMatchedDelete().execute().collect())
     return int(merged.num_deleted_rows)
 
 
@@ -317,29 +354,33 @@ def compact(spark: SparkSession, tables: ColdTables, say: Callable[[str], None] 
         table = DeltaTable.forPath(spark, path)
         (about,) = table.detail().select("numFiles", "sizeInBytes").collect()
         say(f"merging small files of {path}: {counted(about.numFiles, 'file')}, {about.sizeInBytes / 1e6:,.0f} MB")
-        with _clustering(spark, about.sizeInBytes):
-            (row,) = retried(table.optimize().executeCompaction).collect()
-        replaced += row.metrics.numFilesRemoved
+        replaced += _merge(spark, table, about.sizeInBytes)
         table.vacuum()  # keeps replaced files for seven days
     return replaced
 
 
-@contextmanager
-def _clustering(spark: SparkSession, table_bytes: int) -> Iterator[None]:
-    """Inside the block, OPTIMIZE of Delta's liquid clustering rewrites runs of the sizes above, which it calls ZCubes.
-    By default they have 100 GB, and files 1 GB."""
-    run = max(_RUN_BYTES, table_bytes // 3)
+def _merge(spark: SparkSession, table: DeltaTable, table_bytes: int) -> int:
+    """Merge small files, and runs of them if there are many; returns how many files were merged."""
+    replaced: int = 0
+    run = _FILE_BYTES
+    while True:
+        with _clustering(spark, table_bytes, run):
+            (row,) = retried(table.optimize().executeCompaction).collect()
+        replaced += row.metrics.numFilesRemoved
+        about = row.metrics.clusteringStats  # None: the table is not clustered
+        if about is None or about.inputNumZCubes <= _MOST_RUNS or run >= max(_RUN_BYTES, table_bytes // 3):
+            return replaced
+        run *= _STEP
+
+
+def _clustering(spark: SparkSession, table_bytes: int, run_bytes: int) -> AbstractContextManager[None]:
+    """Inside the block, OPTIMIZE of Delta's liquid clustering rewrites new files and runs below a size. Delta calls
+    runs ZCubes. By default it rewrites those below 100 GB, and files have 1 GB."""
     optimize = "spark.databricks.delta.optimize"
     chosen = {
         f"{optimize}.maxFileSize": _FILE_BYTES,
-        f"{optimize}.clustering.mergeStrategy.minCubeSize.threshold": run,
-        f"{optimize}.clustering.mergeStrategy.minCubeSize.targetCubeSize": run * 3 // 2,
+        f"{optimize}.clustering.mergeStrategy.minCubeSize.threshold": run_bytes,
+        f"{optimize}.clustering.mergeStrategy.minCubeSize.targetCubeSize": max(_RUN_BYTES, table_bytes // 2),
         "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
     }
-    before = {name: spark.conf.get(name, None) for name in chosen}
-    try:
-        for name, value in chosen.items():
-            spark.conf.set(name, str(value))
-        yield
-    finally:
-        restore(spark, before)
+    return having(spark, chosen)

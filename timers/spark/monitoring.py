@@ -104,6 +104,7 @@ class Monitor:
         self.micro_batches = self.rows = 0
         self.took_s = 0.0
         self.behind: int | None = None
+        self._upkept_s: float | None = None
         self.engine: EngineCounts | None = None
         self.taken: Callable[[], str] = str
         self._every_s = every_s
@@ -138,6 +139,14 @@ class Monitor:
         if self.engine is not None and self._seen_s - self._noted_s >= STEP_S:
             self._noted_s, now_s = self._seen_s, self.broker_now_s()
             self.past_figures.note(self.engine.numbers(), self.engine.present(now_s))
+
+    def upkept(self) -> None:
+        """The tables of the job are maintained; or the job begins, which has tables to maintain."""
+        self._upkept_s = self._now_s()
+
+    def upkeep_age_s(self) -> float | None:
+        """Seconds since the job has maintained its tables, or since it began; None: it has none to maintain."""
+        return None if self._upkept_s is None else self._now_s() - self._upkept_s
 
     def age_s(self) -> float:
         """Seconds since the last micro-batch, or since the job last looked for records."""
@@ -285,6 +294,11 @@ METRICS: tuple[Entry[Monitor], ...] = (
         "timers_spark_behind_records{spark_job}",
         "Records of its topics that the job has not read. `promote` does not show it.",
         _value(lambda monitor: monitor.behind),
+    ),
+    Entry(
+        "timers_spark_upkeep_age_seconds{spark_job}",
+        "Seconds since `promote` or `history` has maintained its tables, or since it began. Other jobs do not show it.",
+        _value(Monitor.upkeep_age_s),
     ),
     Entry(
         "timers_spark_ready{spark_job}",

@@ -289,6 +289,18 @@ def restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
             spark.conf.set(name, earlier)
 
 
+@contextmanager
+def having(spark: SparkSession, settings: Mapping[str, object]) -> Iterator[None]:
+    """Inside the block, a session has these settings."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, str(value))
+        yield
+    finally:
+        restore(spark, before)
+
+
 def _require_sources(spark: SparkSession, advice: str) -> None:
     """Check that Spark has the jars: they cannot be added to a Java process that runs."""
     for source in _SOURCES:

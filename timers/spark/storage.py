@@ -4,6 +4,7 @@ to tables that others change too."""
 from __future__ import annotations
 
 import logging
+import random
 import re
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -72,6 +74,30 @@ def table_at(directory: str, name: str) -> str:
     return f"{directory.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
 
 
+LAYOUT = "timers.layout"
+"""Property of a table of the jobs: the number of its layout, which a change raises that this version would spoil."""
+
+KNOWN_LAYOUT = 1
+"""The layout that this version writes. A table without the property has this one, too."""
+
+
+def properties_of(spark: SparkSession, path: str) -> dict[str, str]:
+    """The properties of a Delta table of the jobs.
+
+    Raises:
+        SettingsError: a newer version has made it.
+    """
+    (about,) = DeltaTable.forPath(spark, path).detail().select("properties").collect()
+    properties: dict[str, str] = about.properties
+    layout = properties.get(LAYOUT, str(KNOWN_LAYOUT))
+    if not layout.isdecimal() or int(layout) > KNOWN_LAYOUT:
+        raise SettingsError(
+            f"the table {path!r} has the layout {layout}, and this version of kafka-timers knows {KNOWN_LAYOUT}: run "
+            "the version that has made the table, or a newer one"
+        )
+    return properties
+
+
 def retried(action: Callable[[], T]) -> T:
     """Do what commits once, again if another commit to the table came between: nothing of it was committed then."""
     for tried in range(1, COMMIT_TRIES):
@@ -81,7 +107,7 @@ def retried(action: Callable[[], T]) -> T:
             if not is_conflict(error):
                 raise
             logger.info("another program has changed the table, try %d: %s", tried + 1, str(error).partition("\n")[0])
-            time.sleep(min(5.0, 0.1 * 2**tried))
+            time.sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**tried))  # not in step with the other one
     return action()
 
 

@@ -15,6 +15,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
@@ -271,6 +272,19 @@ class Round(NamedTuple):
     left: Near | None = None
     """What the search found for the next rounds."""
 
+    def lines(self, until_s: int) -> Iterator[str]:
+        """What a user is told of it. Its timers were due by ``until_s``."""
+        if self.refused:
+            source, reason = next(iter(self.refused.items()))
+            yield (
+                f"{counted(len(self.refused), 'timer')} not written back, because the topic of the request refuses the "
+                f"copy, such as {source}: {reason}"
+            )
+        if self.promoted:
+            more = ", more is due" if self.more else ""
+            took = f"{self.files} files scanned, {self.seconds:.1f} s"
+            yield f"{self.promoted:,} due by {until_s} written back{more}; {took}"
+
 
 def run(
     spark: SparkSession,
@@ -281,6 +295,7 @@ def run(
     every_s: int | None = None,
     stop: Event | None = None,
     ended: Callable[[int, float], None] = lambda rows, took_s: None,
+    maintained: Callable[[], None] = lambda: None,
 ) -> int:
     """Promote until ``stop`` is set, or once.
 
@@ -288,6 +303,7 @@ def run(
         now_s: returns epoch seconds. They decide only which timers are near their due second.
         every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
         ended: called after each round with the number of its timers and its duration in seconds.
+        maintained: called when the maintenance of the tables has succeeded.
     """
     job.tables.create(spark)
     with described(spark, "timers promote: look for what the previous run has written"):
@@ -299,45 +315,42 @@ def run(
             f"promote: {logs.deleted:,} records are deleted in which copies of the previous run may have been; their "
             f"partitions ignore a second copy"
         )
-    total, refused, left = 0, set[str](), None
-    stop, upkeep = stop or Event(), Upkeep(spark, job.tables, logs, say)
-    while not stop.is_set():
-        second = now_s()
-        with described(spark, f"timers promote: timers due by {second + job.lead_s}"):
-            done = promote_chunk(spark, job, logs, second, refused, left)
-        refused.update(done.refused)
-        left = done.left
-        if done.refused:
-            source, reason = next(iter(done.refused.items()))
-            say(
-                f"promote: {counted(len(done.refused), 'timer')} not written back, because the topic of the request "
-                f"refuses the copy, such as {source}: {reason}"
-            )
-        total += done.promoted
-        ended(done.promoted, done.seconds)
-        if done.promoted:
-            more = ", more is due" if done.more else ""
-            say(
-                f"promote: {done.promoted:,} due by {second + job.lead_s} written back{more}; {done.files} files "
-                f"scanned, {done.seconds:.1f} s"
-            )
-        if done.more:
-            continue
-        if upkeep.begins(second):
-            refused.clear()  # the topic may take larger records now
-        if every_s is None:
-            upkeep.wait()
-            break
-        stop.wait(every_s)
-    upkeep.stop()
+    total, refused, left, stop = 0, set[str](), None, stop or Event()
+    with closing(Upkeep(spark, job.tables, logs, say, maintained)) as upkeep:
+        while not stop.is_set():
+            second = now_s()
+            with described(spark, f"timers promote: timers due by {second + job.lead_s}"):
+                done = promote_chunk(spark, job, logs, second, refused, left)
+            refused.update(done.refused)
+            left = done.left
+            total += done.promoted
+            ended(done.promoted, done.seconds)
+            for line in done.lines(second + job.lead_s):
+                say(f"promote: {line}")
+            if done.more:
+                continue
+            if upkeep.begins(second):
+                refused.clear()  # the topic may take larger records now
+            if every_s is None:
+                upkeep.wait()
+                break
+            stop.wait(every_s)
     return total
 
 
 class Upkeep:
     """Maintains the tables in a thread beside the rounds: it takes minutes, for which no timer should wait."""
 
-    def __init__(self, spark: SparkSession, tables: ColdTables, logs: Logs, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: ColdTables,
+        logs: Logs,
+        say: Callable[[str], None],
+        maintained: Callable[[], None],
+    ) -> None:
         self._spark, self._tables, self._logs, self._say = spark, tables, logs, say
+        self._maintained = maintained
         self._next_s = 0
         self._thread: Thread | None = None
         self._stopped = False
@@ -359,12 +372,13 @@ class Upkeep:
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Interrupt it. What it has not committed is done again by the next run."""
         self._stopped, gives_up_s = True, monotonic() + _STOP_S
-        while self._thread is not None and self._thread.is_alive() and monotonic() < gives_up_s:
-            self._spark.sparkContext.cancelJobGroup(_UPKEEP)  # again: it ends no job that begins afterwards
-            self._thread.join(1)
+        with suppress(*jvm.ERRORS, OSError):  # Java has died, which the error of the round says
+            while self._thread is not None and self._thread.is_alive() and monotonic() < gives_up_s:
+                self._spark.sparkContext.cancelJobGroup(_UPKEEP)  # again: it ends no job that begins afterwards
+                self._thread.join(1)
 
     def _run(self, now_s: int) -> None:
         context = self._spark.sparkContext
@@ -372,6 +386,7 @@ class Upkeep:
         context.setJobGroup(_UPKEEP, "timers promote: maintain the tables", interruptOnCancel=True)
         try:
             self._say(maintain(self._spark, self._tables, now_s, self._say))
+            self._maintained()
             self._report(now_s)
         except (*jvm.ERRORS, KafkaException, TimersError) as error:
             self._error = error
@@ -478,7 +493,6 @@ def find(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Col
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:
     """Maintain the tables: merge small files, delete unused files, delete timers that were promoted days ago."""
-    # A deletion conflicts with each append, and may fail while `hold` appends often: files are merged all the same.
     replaced = cold.compact(spark, tables, lambda line: say(f"promote: {line}"))
     deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
     return f"promote: {deleted:,} old timers deleted, {replaced} small files merged"

@@ -59,7 +59,8 @@ GROUPS = (
     Group(
         "Console",
         "Set these to run the [HTTP API](http-api.md), `timers console`.",
-        "console_bind console_port console_url console_write console_users_file console_cert_file console_key_file "
+        "console_bind console_port console_url console_reports_url console_write console_users_file "
+        "console_cert_file console_key_file "
         "console_client_ca_file console_proxies console_proxy_header console_rate_per_s console_workers "
         "console_secret_file console_scheduler_api",
     ),

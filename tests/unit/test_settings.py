@@ -51,6 +51,7 @@ WRONG = [
     ("TIMERS_CONSOLE_URL", "timers.example.com", "try https://timers.example.com/console"),
     ("TIMERS_CONSOLE_URL", "https://timers.example.com/a b", "http://host:port/path"),
     ("TIMERS_CONSOLE_URL", "ftp://timers.example.com", "http://host:port"),
+    ("TIMERS_CONSOLE_REPORTS_URL", "javascript:alert(1)", "http://host:port/path"),
     ("TIMERS_CONSOLE_WRITE", "yes", "0 or 1"),
     ("TIMERS_TRACING", "off", "0 or 1"),
     ("TIMERS_CONSOLE_USERS_FILE", "/no/such/file", "a file that can be read"),

@@ -55,6 +55,13 @@ async def test_each_screen_loads_only_files_of_the_console(path: str, base: str)
         assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:|<script>", text), "the policy forbids these"
 
 
+async def test_each_screen_links_the_report_of_the_audit_if_there_is_one() -> None:
+    link = "https://files.example.com/audits/report.html"
+    for settings, count in (({}, 0), ({"TIMERS_CONSOLE_REPORTS_URL": "https://files.example.com/audits/"}, 1)):
+        async with console(cluster_with("order-1"), **settings) as client:
+            assert (await text_of(client, "/")).count(f'<a href="{link}">Audit report</a>') == count
+
+
 async def test_what_senders_choose_is_shown_as_text() -> None:
     cluster = cluster_with(HOSTILE)
     async with console(cluster, **IDS) as client:

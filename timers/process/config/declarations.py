@@ -493,6 +493,13 @@ class Declarations:
         default="",
         unit="URL",
     )
+    console_reports_url: str = setting(
+        variables.public_url,
+        "URL of the directory into which `timers spark audit` writes its reports, if a web server of yours shows it. "
+        "Each page of the console has a link to it. Unset: no link.",
+        default="",
+        unit="URL",
+    )
     console_write: bool = setting(
         variables.flag,
         "1: users with the role operator may set, change and cancel timers and retry dead letters. 0: the console "

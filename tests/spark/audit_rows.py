@@ -28,6 +28,7 @@ def request(
     topic: str = "timer-request",
     code: str | None = None,
     content: int = 7,
+    parts: int = 7,
     conditional: bool = False,
     follows: int | None = None,
     nominal_s: int | None = None,
@@ -40,7 +41,7 @@ def request(
     timer_id = id or (name if kind == "timer" else None)
     record = topic, 0, offset, accepted_ms, LOG_APPEND_TIME, 100, b"record", conditional
     chain = rule, nominal_s, decided_s, follows, version, is_last
-    return *record, kind, timer_id, due_s, due_s, target, 0, name, code, b"callback", content, *chain
+    return *record, kind, timer_id, due_s, due_s, target, 0, name, code, b"callback", content, parts, *chain
 
 
 def fired(
@@ -52,6 +53,7 @@ def fired(
     late_ms: int = 30,
     source: str | None = None,
     content: int = 7,
+    parts: int = 7,
 ) -> dict[str, Any]:
     return {
         "request": source or timer_id,
@@ -62,6 +64,7 @@ def fired(
         "append_ms": fired_ms + late_ms,
         "position": f"{target}/0/{fired_ms}",
         "content": content,
+        "parts": parts,
     }
 
 

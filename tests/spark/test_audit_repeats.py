@@ -58,6 +58,7 @@ class RowLog(ChainLog):
                 "append_ms": at_s * 1000 + 50,
                 "position": f"orders/0/{len(self.firings)}",
                 "content": None,
+                "parts": None,
             }
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tests.spark.audit_rows import (
 from timers.spark import columns
 from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes, report
-from timers.spark.audit.findings import Findings
+from timers.spark.audit.findings import Findings, HourLag, Objective, Reached
 from timers.spark.audit.gaps import inside
 from timers.spark.requests import REQUEST
 from timers.wire import headers as h
@@ -118,6 +119,30 @@ def test_each_fault_of_a_firing_has_a_name(spark: SparkSession) -> None:
         6: ["older-than-request"],
         7: [],
         8: ["altered"],
+    }
+
+
+def test_what_is_altered_is_named_with_both_hashes(spark: SparkSession) -> None:
+    """Also if the same timer fired as it was requested, too; and if a row of an earlier version does not say it."""
+    key, value, header = (1 << columns.PART_BITS * place for place in (2, 1, 0))
+    asked = [request(offset, parts=0) for offset in range(6)]
+    firings = [
+        fired("timer-request/0/0", content=26, parts=key),
+        fired("timer-request/0/1", content=5, parts=value | header),
+        fired("timer-request/0/2", content=5, parts=header),
+        fired("timer-request/0/2", parts=0),
+        fired("timer-request/0/3") | {"fired_ms": None},
+        fired("timer-request/0/4", content=8) | {"parts": None},
+        fired("timer-request/0/5", parts=0),
+    ]
+    found = became(spark, asked, firings).collect()
+    assert {row.offset: row.altered for row in found} == {
+        0: "key: 7 in the request, 1a",
+        1: "value, header: 7 in the request, 5",
+        2: "header: 7 in the request, 5",
+        3: "the time of its tick",
+        4: "a part that is not known: 7 in the request, 8",
+        5: None,
     }
 
 
@@ -296,7 +321,7 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     records.append(record("orders", named))
     # Without an id, or without a due second, it belongs to no request.
     records += [record("orders", ours[1:]), record("orders", [ours[0], (h.TIMER_DUE, b"soon"), ours[2]])]
-    firings = outcomes.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content")
+    firings = outcomes.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content", "parts")
     expected: list[tuple[object, ...]] = [
         (request, "order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7")
         for request, append_ms in (("order-1", 123_456), ("order-1", None), ("by-id/0/5", 123_456))
@@ -339,5 +364,12 @@ def test_lags_and_what_lies_ahead(spark: SparkSession) -> None:
         (minute, "orders", 3, 50, 70, 70, 70),
         (minute + 60, "orders", 3, 60, 80, 80, 80),
     ]
+    tables = {"totals": figures.totals(found), "forecast": figures.forecast(found)}
+    tables["offenders"] = figures.offenders(found)
+    collected = figures.collect(tables, found, MOMENT, Objective(Decimal(50), 60))
+    assert collected.lags_by_hour == [HourLag(DUE - DUE % 3600, "orders", 6, 50, 80, 80, 80)]
+    assert collected.reached == [Reached("orders", 6, 4)] and collected.reached[0].meets(collected.objective)
+    assert [row["lag_ms"] for row in collected.missed] == [80, 70]
+    assert [(each.topic, each.timers) for each in collected.pending_by_hour] == [("orders", 3)]
     ahead = figures.forecast(found).orderBy("due_s").collect()
     assert [tuple(row) for row in ahead] == [(DUE + 5000, "orders", 2, 200), (DUE + 5001, "orders", 1, 100)]

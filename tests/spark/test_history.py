@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,6 +22,7 @@ from timers.errors import SettingsError, SparkError
 from timers.spark.audit import history
 from timers.spark.audit.history import History
 from timers.spark.jobs import history as job
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
 from timers.wire.formats import future_by_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -92,6 +95,38 @@ def test_what_became_of_each_timer_is_there_once(spark: SparkSession, broker_add
     system.close()
 
 
+def test_a_topic_that_was_made_anew_has_other_requests_with_the_same_offsets(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path
+) -> None:
+    """Plain requests, and versions of one id, which are due in the same second."""
+    planted, table, settings = world(audited, ProductWriter(audited)), tmp_path / "history", audited.settings
+
+    def ask_and_fire() -> set[str]:
+        """Bring the history up to what is there then, and return the sources of the requests."""
+        by_id = planted.writer.ask_by_id(planted.target, "order", planted.due_s, planted.asked_ms)
+        asked = planted.ask(), by_id
+        for each in asked:
+            planted.writer.fire(each, int(time.time() * 1000) + 5)
+        add(spark, audited, table)
+        return {each.source for each in asked}
+
+    sources = ask_and_fire()
+    for _ in range(2):
+        for topic in (settings.request_topic, settings.id_topic):
+            audited.delete_topic(topic)
+        audited.create_own_topics()
+        assert ask_and_fire() == sources
+    assert add(spark, audited, table).timers == 0
+    found = rows(spark, table).collect()
+    names = {source.replace("/", f"{log}/", 1) for source in sources for log in ("", "@1", "@2")}
+    assert {(row.request, row.outcome, row.firings, row.faults) for row in found} == {
+        (name, "fired", 1, None) for name in names
+    }
+    plain = {source for source in sources if source.startswith(f"{settings.request_topic}/")}
+    assert {row.timer_id for row in found} == {*plain, "order"}
+    assert {gap.code for gap in History(spark, str(table)).gaps()} == {"topic-made-anew"}
+
+
 class Killed(Exception):
     """Ends a job, as SIGKILL would: at once."""
 
@@ -143,6 +178,73 @@ def test_a_killed_job_leaves_nothing_out_and_nothing_twice(
     is_whole()
 
 
+def test_an_old_job_that_wakes_changes_nothing(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was about to change a row when a new job began, which has changed it."""
+    planted, table = world(audited, ProductWriter(audited)), tmp_path / "history"
+    twice = planted.ask()
+    planted.writer.fire(twice)
+    add(spark, audited, table)
+    planted.writer.fire(twice)
+    whole, versions = History._change, list[int]()
+
+    def sleeps(self: History, *arguments: Any) -> int:
+        monkeypatch.setattr(History, "_change", whole)
+        add(spark, audited, table)
+        versions.append(newest(spark, self.timers))
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(History, "_change", sleeps)
+    with pytest.raises(SparkError, match="another `timers spark history` writes to"):
+        add(spark, audited, table)
+    assert versions == [newest(spark, History(spark, str(table)).timers)]
+    (row,) = rows(spark, table).collect()
+    assert (row.firings, row.faults) == (2, "duplicate")
+
+
+def newest(spark: SparkSession, path: str) -> int:
+    (commit,) = DeltaTable.forPath(spark, path).history(1).select("version").collect()
+    return int(commit.version)
+
+
+def test_tables_are_maintained_each_day_however_often_the_job_starts(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are sorted when they have grown by half."""
+    planted, table = world(audited, ProductWriter(audited)), tmp_path / "history"
+    tables, known = History(spark, str(table)), 0
+    monkeypatch.setattr(history, "_UNSORTED_BYTES", 0)
+
+    def start(sorted_bytes: int | None) -> list[str]:
+        """What a job that starts does to the table of events; if this was long ago and it had so many bytes then."""
+        nonlocal known
+        planted.writer.fire(planted.ask())
+        if sorted_bytes is not None:
+            for path in (tables.events, tables.timers):
+                alter(spark, path, history._UPKEPT, f"0/{sorted_bytes}")
+        add(spark, audited, table)
+        found = DeltaTable.forPath(spark, tables.events).history().where(F.col("version") > known)
+        commits = found.where("operation in ('OPTIMIZE', 'VACUUM END')").orderBy("version").collect()
+        known = newest(spark, tables.events)
+        return [
+            "SORT" if "due_s" in each.operationParameters.get("zOrderBy", "") else each.operation for each in commits
+        ]
+
+    assert start(None) == [], "they are new"
+    assert start(10**9) == ["OPTIMIZE", "VACUUM END"]
+    assert start(None) == []
+    assert start(1000) == ["SORT", "VACUUM END"]
+    assert rows(spark, table).count() == 4
+    alter(spark, tables.timers, LAYOUT, KNOWN_LAYOUT + 1)
+    with pytest.raises(SettingsError, match=r"/timers' has the layout 2, and this version of kafka-timers knows 1: "):
+        add(spark, audited, table)
+
+
+def alter(spark: SparkSession, path: str, name: str, value: object) -> None:
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{name}' = '{value}')")
+
+
 def test_rows_change_and_are_erased_and_what_is_not_there_is_said(
     spark: SparkSession, audited: AuditedSystem, tmp_path: Path
 ) -> None:
@@ -178,6 +280,11 @@ def test_rows_change_and_are_erased_and_what_is_not_there_is_said(
     assert any("are not in the history, because they were deleted before they were read" in line for line in said)
     (gap,) = History(spark, str(table)).gaps()
     assert (gap.topic, gap.end - gap.start, gap.code) == (planted.target, 1, "records-deleted")
+    assert not gap.is_accepted
+    accepted = list(job.accept_gaps(spark, settings, job.Params(str(table))))
+    assert accepted == [job.described_gap(gap)]
+    assert History(spark, str(table)).gaps() == [gap._replace(is_accepted=True)]
+    assert list(job.accept_gaps(spark, settings, job.Params(str(table)))) == []
     shutil.rmtree(table / "events")
     with pytest.raises(SettingsError, match=r"is lost, and .* is not"):
         add(spark, audited, table)

@@ -227,8 +227,29 @@ def test_a_callback_has_the_hash_of_its_request(spark: SparkSession) -> None:
         ("orders", 0, offset, 0, 1, key, value, [*headers, *ours]) for offset, (key, value, headers) in enumerate(sent)
     ]
     hash = columns.content(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
-    hashes = [row.hash for row in spark.createDataFrame(fired, columns.RECORD).select(hash.alias("hash")).collect()]
+    parts = columns.parts(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
+    each = (columns.part(parts, place) for place in (2, 1, 0))
+    found = (
+        spark.createDataFrame(fired, columns.RECORD).select(hash.alias("hash"), F.array(*each).alias("parts")).collect()
+    )
+    hashes = [row.hash for row in found]
     assert hashes[: len(callbacks)] == [expected[place] for place in callbacks]
+    of = dict(
+        zip(((key, value, tuple(headers)) for key, value, headers in sent), (row.parts for row in found), strict=True)
+    )
+    trace = (b"key", b"payload", (("trace", None),))
+    assert [a == b for a, b in zip(of[b"other", b"payload", ()], of[None, b"payload", ()], strict=True)] == [
+        False,
+        True,
+        True,
+    ]
+    assert [a == b for a, b in zip(of[b"key", b"payloae", ()], of[b"key", None, ()], strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    differs = zip(of[trace], of[b"key", b"payload", (("trace", b""),)], strict=True)
+    assert [a == b for a, b in differs] == [True, True, False]
     assert len(set(hashes)) == len(hashes) - 1, "of the altered ones only that with a header is another callback"
 
 

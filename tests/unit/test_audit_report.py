@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from datetime import date
+from decimal import Decimal
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
+import click
 import pytest
 
 from tests.harness.unsafe_text import HOSTILE, SHOWN, assert_safe
 from timers.cli.output import Output
+from timers.cli.spark_audit import _objective, _write_reports
 from timers.core.printable import printable
 from timers.process.config.settings import Settings
 from timers.spark.audit import report
-from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
+from timers.spark.audit.findings import (
+    Counted,
+    Due,
+    Findings,
+    HourDue,
+    HourLag,
+    Lag,
+    Objective,
+    PartitionRead,
+    Reached,
+    Shown,
+    span_for,
+)
 from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced
 from timers.spark.audit.outcomes import FAULTS, Moment
 
@@ -134,7 +152,7 @@ def test_each_kind_of_fault_has_a_table() -> None:
         "early": [offender("c", firings=1, fired_ms=DUE * 1000 - 1, due_s=99_999_999_999)],
         "revoked": [offender("d", firings=1, fired_ms=DUE * 1000, letters=1, letter_code="topic-unknown")],
         "unasked": [offender("timer-request/0/7", request=None, accepted_ms=None, letters=None, firings=1)],
-        "altered": [offender("e", firings=1, fired_ms=DUE * 1000)],
+        "altered": [offender("e", firings=1, fired_ms=DUE * 1000, altered="value: 1a in the request, 2b")],
         "slow": [offender("f", firings=1, fired_ms=DUE * 1000 + 7_200_000)],
         "older-than-request": [offender("g", firings=1, fired_ms=DUE * 1000)],
         "broken-chain": [offender("h", firings=1, fired_ms=DUE * 1000)],
@@ -146,6 +164,8 @@ def test_each_kind_of_fault_has_a_table() -> None:
         assert f"1 {fault}" in text
     decoded = report.as_json(findings(**rows))
     assert not decoded["clean"] and decoded["offenders"]["lost"] == ["timer-request/0/5"]
+    assert decoded["altered"] == {"e": "value: 1a in the request, 2b"} and "value: 1a in the request, 2b" in text
+    assert any(line.endswith("(value: 1a in the request, 2b)") for line in report.lines(findings(**rows)))
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -214,6 +234,68 @@ def check_colours(html: str) -> None:
     drawn = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
     assert "fill: currentColor" in drawn
     assert all("fill:" in style for style in re.findall(r'<text style="([^"]*)"', drawn))
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_the_page_says_whether_the_objective_is_met_and_which_timers_were_later() -> None:
+    found = findings()
+    found.objective = Objective(Decimal("99.9"), 100)
+    found.reached = [Reached("orders", 1000, 999), Reached("jobs", 1001, 999)]
+    found.missed = [offender("late-1", lag_ms=4000), offender("late-2", lag_ms=101)]
+    found.dead_letters = [("topic-missing", 3), ("key-missing", 1)]
+    found.pending_by_hour = [HourDue(DUE - DUE % 3600, "orders", 7)]
+    found.lags_by_hour = [HourLag(DUE - DUE % 3600, "orders", 90, 10, 20, 30, 4000)]
+    lines, text, decoded = list(report.lines(found)), Page(report.page(found, SETTINGS)).text, report.as_json(found)
+    assert "objective 99.9 % within 100 ms: met for orders, 1 of 1,000 later" in lines
+    assert "objective 99.9 % within 100 ms: not met for jobs, 2 of 1,001 later" in lines
+    assert "Objective: 99.9 % within 100 ms" in text and "late-1" in text and "99.9000 %" in text
+    assert [each["met"] for each in decoded["objective"]["topics"]] == [True, False]
+    assert decoded["objective"]["missed"][1] == {"name": "late-2", "due_s": DUE, "lag_ms": 101}
+    assert decoded["dead_letters"] == {"topic-missing": 3, "key-missing": 1} and "topic-missing3" in text
+    assert decoded["pending_by_hour"] == [{"hour_s": DUE - DUE % 3600, "topic": "orders", "timers": 7}]
+    assert decoded["lags_by_hour"][0]["p99_ms"] == 30 and "2023-11-14 22:00:00Zorders90102030" in text
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_what_lies_outside_of_a_picture_is_said() -> None:
+    found = findings()
+    assert "Not in the picture" not in report.page(found, SETTINGS)
+    found.lags_shown, found.ahead_shown = Shown(DUE, DUE + 60, earlier=1), Shown(DUE, DUE + 600, 0, 12)
+    found.lags = [Lag(DUE + at, 45, 10, 20, 30, 40 if at else 5000) for at in range(200)]
+    page = Page(report.page(found, SETTINGS)).text
+    late = "the largest lags of 1 point, up to 5,000 ms"
+    assert f"Not in the picture: 1 timer due before 2023-11-14 22:13:20Z, {late}." in page
+    assert "Not in the picture: 12 timers due after 2023-11-14 22:23:20Z." in page
+
+
+def test_reports_are_kept_by_day_with_a_trend(tmp_path: Path) -> None:
+    """One that is damaged, or of another program, is left out; that of the same day is replaced."""
+    found = findings()
+    found.lag = Lag("all", 90, 10, 20, 30, 4000)
+    for day, fired_ms in ((1, 5), (2, 7), (2, 9)):
+        found.lag = found.lag._replace(p50_ms=fired_ms)
+        path = _write_reports(tmp_path, date(2030, 1, day), found, SETTINGS)
+        (tmp_path / "2029-12-31.json").write_text('{"requests": 1}')
+        (tmp_path / "2029-12-30.json").write_bytes(b"\xff")
+        (tmp_path / "2029-99-99.json").write_text(json.dumps(report.as_json(found)))
+        for name, damage in (("28", {"faults": 3}), ("27", {"requests": "<b>"}), ("26", {"lag": [1]})):
+            (tmp_path / f"2029-12-{name}.json").write_text(json.dumps({**report.as_json(found), **damage}))
+    html = path.read_text()
+    assert html == (tmp_path / "2030-01-02.html").read_text() and Page(html).open == []
+    assert re.findall(r'<a href="([^"]+)">([^<]+)</a>', html) == [
+        ("2030-01-02.html", "2030-01-02"),
+        ("2030-01-01.html", "2030-01-01"),
+    ]
+    assert 'aria-label="trend"' in html and json.loads((tmp_path / "report.json").read_text())["lag"]["p50_ms"] == 9
+    kept = {each.name: each.read_text(errors="replace") for each in tmp_path.glob("????-*.json")}
+    assert [(each.day.day, each.p50_ms, each.requests) for each in report.days(kept)] == [(1, 5, 97), (2, 9, 97)]
+
+
+@pytest.mark.parametrize("text", ["99.9", "99.9%", "101%:5ms", "99.9%:1s", "%:5ms", "99.9 %:5ms"])
+def test_a_wrong_objective_is_one_sentence(text: str) -> None:
+    assert _objective("99.9%:100ms") == (Decimal("99.9"), 100)
+    with pytest.raises(click.UsageError, match="is not SHARE:TIME, such as"):
+        _objective(text)
 
 
 def test_a_page_without_requests() -> None:

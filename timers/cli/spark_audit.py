@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +21,11 @@ from timers.core.printable import quoted
 from timers.process.config.settings import Settings
 from timers.process.config.variables import topic_patterns
 
+if TYPE_CHECKING:
+    from timers.spark.audit.findings import Findings
+    from timers.spark.audit.outcomes import Moment
+
+_OBJECTIVE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%:([0-9]{1,9})ms")
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
 _NO_END = 10**18
 
@@ -34,6 +41,44 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
         high = int(found["high"]) if found["high"] else _NO_END
         ranges.setdefault(found["topic"], {})[int(found["partition"])] = range(int(found["low"]), high)
     return ranges
+
+
+def _objective(text: str) -> tuple[Decimal, int]:
+    """The percentage and the time in ms."""
+    found = _OBJECTIVE.fullmatch(text)
+    if found is None or Decimal(found[1]) > 100:
+        raise click.UsageError(f"--objective {quoted(text)} is not SHARE:TIME, such as 99.9%:100ms")
+    return Decimal(found[1]), int(found[2])
+
+
+def _moment(settings: Settings, grace_s: int, max_lag_s: int) -> Moment:
+    """The time to which the audit refers, by the brokers' clock, and what counts as a fault."""
+    from timers.kafka.topic_offsets import TopicOffsets
+    from timers.spark.audit.outcomes import Moment
+    from timers.spark.jobs import audit as job
+
+    own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
+    newest = partial(topics.newest_append_ms, settings.oscillator_topic)
+    as_of_ms, doubt = job.brokers_now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
+    if doubt:
+        say(f"the time is not known: {doubt}")
+    elif abs(own_ms - as_of_ms) > job.FRESH_MS:
+        seconds = (as_of_ms - own_ms) / 1000
+        say(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts")
+    return Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
+
+
+def _write_reports(directory: Path, day: date, findings: Findings, settings: Settings) -> Path:
+    """Write the page and the JSON of a day, beside those of other days, and return the page's path."""
+    from timers.spark.audit import report
+
+    name, said = day.isoformat(), json.dumps(report.as_json(findings), indent=2)
+    kept = {each.name: each.read_text("utf-8", "replace") for each in directory.glob("????-??-??.json")}
+    html = report.page(findings, settings, report.days({**kept, f"{name}.json": said}))
+    for stem in (name, "report"):
+        (directory / f"{stem}.json").write_text(said, encoding="utf-8")
+        (directory / f"{stem}.html").write_text(html, encoding="utf-8")
+    return directory / "report.html"
 
 
 def _check_history(table: str | None, day: datetime | None, has_scope: bool) -> None:
@@ -75,12 +120,20 @@ def _check_history(table: str | None, day: datetime | None, has_scope: bool) -> 
     help="A timer that fires later than this after its due second is a fault.",
 )
 @click.option(
+    "--objective",
+    metavar="SHARE:TIME",
+    default="99.9%:100ms",
+    show_default=True,
+    help="What share of the timers of each callback topic is to fire within a time, in ms. The report says whether it "
+    "is met; it is no fault if not.",
+)
+@click.option(
     "--output",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("timers-audit"),
     show_default=True,
-    help="Directory for report.html and the tables.",
+    help="Directory for report.html, report.json, those of each day (2030-01-31.html, ...), and the tables.",
 )
 @click.option("--tables", metavar="URI", help="Another directory for the tables: a path that all executors can write.")
 @click.option(
@@ -111,6 +164,7 @@ def audit(
     callback_topics: tuple[str, ...],
     grace: str,
     max_lag: str,
+    objective: str,
     directory: Path,
     tables: str | None,
     cold_table: str | None,
@@ -142,12 +196,11 @@ def audit(
     # Python gets the values of whole batches of records: by default 10,000, which may be large.
     launched = launch(options, "audit", {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"})
     check_brokers(settings)
-    grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
+    grace_s, max_lag_s, wanted = parse_duration(grace), parse_duration(max_lag), _objective(objective)
 
-    from timers.kafka.topic_offsets import TopicOffsets
     from timers.spark.audit import report
+    from timers.spark.audit.findings import Objective
     from timers.spark.audit.gaps import Scope
-    from timers.spark.audit.outcomes import Moment
     from timers.spark.cold import ColdTables
     from timers.spark.jobs import audit as job
     from timers.spark.jobs import day_audit
@@ -164,24 +217,17 @@ def audit(
     with session(launched) as spark:
         check_shared(spark, "--tables", tables or str(directory / "tables"), always_local=tables is None)
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
-        own_ms, topics = int(time.time() * 1000), TopicOffsets(settings)
-        newest = partial(topics.newest_append_ms, settings.oscillator_topic)
-        as_of_ms, doubt = job.brokers_now(own_ms, newest, settings.max_clock_leap_s, time.sleep)
-        if doubt:
-            say(f"the time is not known: {doubt}")
-        elif abs(own_ms - as_of_ms) > job.FRESH_MS:
-            seconds = (as_of_ms - own_ms) / 1000
-            say(f"the brokers' clock differs from this machine's by {seconds:+,.0f} s: it counts")
-        moment = Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
+        moment = _moment(settings, grace_s, max_lag_s)
         cold = None if cold_table is None else ColdTables(cold_table)
-        arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
+        arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold, Objective(*wanted))
+        audited = datetime.fromtimestamp(moment.as_of_ms / 1000, UTC).date()
         if history_table is None:
             findings = job.run(spark, arguments, say)
         else:
-            findings = day_audit.run(spark, arguments, history_table, None if day is None else day.date(), say)
-    path = directory / "report.html"
-    with written("--output", path):
-        path.write_text(report.page(findings, settings), encoding="utf-8")
+            audited = audited - timedelta(days=1) if day is None else day.date()
+            findings = day_audit.run(spark, arguments, history_table, audited, say)
+    with written("--output", directory):
+        path = _write_reports(directory, audited, findings, settings)
     output.show(report.as_json(findings), *report.lines(findings))
     say(f"report: {path}")
     return report.EXIT_CODES[findings.verdict]

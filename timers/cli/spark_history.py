@@ -10,6 +10,7 @@ from timers.cli.output import Output, metrics_options, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event
 from timers.process.config.settings import Settings
+from timers.process.counted import counted
 
 
 @click.command()
@@ -31,6 +32,11 @@ from timers.process.config.settings import Settings
 @click.option("--keys", is_flag=True, help="Keep the keys of requests and callbacks, too.")
 @click.option("--erase-id", metavar="ID", help="Only remove this id of timers from the tables.")
 @click.option("--erase-key", metavar="KEY", help="Only remove this key from the tables.")
+@click.option(
+    "--accept-gaps",
+    is_flag=True,
+    help="Only accept what could not be read so far: later audits of a day do not count it. A job may run meanwhile.",
+)
 @output_option()
 @metrics_options
 @launch_options
@@ -41,6 +47,7 @@ def history(
     keys: bool,
     erase_id: str | None,
     erase_key: str | None,
+    accept_gaps: bool,
     output: Output,
     **options: Any,
 ) -> None:
@@ -54,6 +61,7 @@ def history(
       timers spark history --table s3a://bucket/history
       timers spark history --table history --once
       timers spark history --table history --erase-id order-17
+      timers spark history --table history --accept-gaps
     """
     settings = Settings.load()
     # Python gets the values of whole batches of records: by default 10,000, which may be large.
@@ -71,6 +79,10 @@ def history(
             count = job.erase(spark, settings, job.Params(table), erase_id, key)
             text = f"{count:,} rows had it; files that still do are deleted by VACUUM, after seven days"
             output.show({"erased": count}, text)
+            return
+        if accept_gaps:
+            accepted = list(job.accept_gaps(spark, settings, job.Params(table)))
+            output.show({"accepted": accepted}, *accepted, f"{counted(len(accepted), 'gap')} accepted")
             return
         total = job.run(spark, settings, job.Params(table, keys), say, None if once else every_s, stop, monitor)
     fields = {"records": total.records, "timers": total.timers}

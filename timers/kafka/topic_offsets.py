@@ -280,11 +280,11 @@ class TopicOffsets:
         for topic in names:
             for partition, start in starts[topic].items():
                 if start > 0:
-                    first_ms = self._first_ms(topic, partition, start, ends[topic][partition])
+                    first_ms = self.first_ms(topic, partition, start, ends[topic][partition])
                     since[topic][partition] = max(since[topic][partition], as_of_ms if first_ms is None else first_ms)
         return since
 
-    def _first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
+    def first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
         """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""
         failed = f"topic {topic!r} cannot be read"
         with closing(span_reader(self._settings, self._reports)) as consumer, self._reports.explained(failed):

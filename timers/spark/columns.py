@@ -6,6 +6,7 @@ If an expression repeats a rule of ``timers.wire``, a test compares both on the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from inspect import signature
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -115,13 +116,37 @@ def content(topic: Column, key: Column, value: Column, request_topic: str) -> Co
         topic: the callback topic.
         request_topic: topic of native requests. The engine counts in a header how many timers have set each other.
     """
+    headers, nulls = _users_headers(topic, request_topic)
+    return F.xxhash64(key, key.isNull(), value, value.isNull(), F.size(headers), headers, nulls)
+
+
+PART_BITS = 21
+
+
+def parts(topic: Column, key: Column, value: Column, request_topic: str) -> Column:
+    """Three short hashes in one number, the headers' in the lowest :data:`PART_BITS`, above them the value's, above
+    these the key's: they say which of them differs if :func:`content` does. Arguments as there."""
+    headers, nulls = _users_headers(topic, request_topic)
+    hashes = F.xxhash64(key, key.isNull()), F.xxhash64(value, value.isNull()), F.xxhash64(headers, nulls)
+    mask = F.lit((1 << PART_BITS) - 1).cast("long")
+    return reduce(
+        lambda high, low: F.shiftleft(high, PART_BITS).bitwiseOR(low), (each.bitwiseAND(mask) for each in hashes)
+    )
+
+
+def part(hashes: Column, place: int) -> Column:
+    """One of the hashes of :func:`parts`, counted from the lowest."""
+    return F.shiftright(hashes, PART_BITS * place).bitwiseAND(F.lit((1 << PART_BITS) - 1).cast("long"))
+
+
+def _users_headers(topic: Column, request_topic: str) -> tuple[Column, Column]:
+    """The headers of a callback that are not the engine's, and which of them have a null value."""
     is_chain = topic == request_topic
     headers = F.filter(
         F.coalesce("headers", F.array().cast(HEADERS)),
         lambda each: ~each["key"].startswith(h.PREFIX) & ~(is_chain & (each["key"] == h.DEPTH)),
     )
-    nulls = F.transform(headers, lambda each: each["value"].isNull())
-    return F.xxhash64(key, key.isNull(), value, value.isNull(), F.size(headers), headers, nulls)
+    return headers, F.transform(headers, lambda each: each["value"].isNull())
 
 
 def size_bytes() -> Column:

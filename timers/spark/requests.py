@@ -28,6 +28,7 @@ from timers.spark.columns import (
     content,
     header,
     headers_of,
+    parts,
     record_batch,
     schema,
     size_bytes,
@@ -52,7 +53,7 @@ _RECORD = (
 
 _CHAIN = "rule binary, nominal_s bigint, decided_s bigint, follows bigint, version string, is_last boolean"
 
-REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint, {_CHAIN}")
+REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint, parts bigint, {_CHAIN}")
 """One row for each record of a request topic.
 
 ``kind`` is one of ``timer``, ``cancel``, ``rejected`` (with the reason in ``code``), ``copy`` (a promoted copy of a
@@ -64,7 +65,7 @@ retry topic. ``request`` is the original request: on the retry topic another rec
 ended. ``attempt`` is the number of failed attempts to send, ``bytes`` the size of key, value and headers.
 ``record_key`` is the key of the record and ``callback_key`` that of the callback. ``conditional``: it may have been
 refused, because it has a condition. ``content`` is the hash of the
-callback (:func:`timers.spark.columns.content`).
+callback (:func:`timers.spark.columns.content`), ``parts`` has those of its parts.
 
 A record of a timer that repeats has its ``rule``. An occurrence also has ``nominal_s``, or a waypoint ``decided_s``,
 the offset of the record that it ``follows``, the ``version`` of its definition, and whether it is the last one. The
@@ -109,8 +110,9 @@ def decode(
     given = [*RECORD.names, *(name for name in records.columns if name == "source")]
     needed = records.select(*given, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
     decoded = needed.mapInArrow(batchwise(each), _WITH_CALLBACK)
-    hash = content(F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic)
-    return decoded.withColumn("content", F.when(F.col("kind") == TIMER, hash)).select(*REQUEST.names, *more)
+    sent = F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic
+    hashes = {name: F.when(F.col("kind") == TIMER, of(*sent)) for name, of in (("content", content), ("parts", parts))}
+    return decoded.withColumns(hashes).select(*REQUEST.names, *more)
 
 
 def decode_batch(

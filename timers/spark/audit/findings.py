@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark.audit.gaps import Reason, Unplaced
-from timers.spark.audit.outcomes import COLD, FIRED, PENDING, PLACE, UNDECIDED, Moment
+from timers.spark.audit.outcomes import COLD, DEAD_LETTERED, FIRED, PENDING, PLACE, UNDECIDED, Moment
 
 FAULTY = "faulty"
 """Verdict, besides ``undecided``."""
@@ -100,6 +101,12 @@ def forecast(outcomes: DataFrame) -> DataFrame:
     )
 
 
+def by_code(outcomes: DataFrame) -> DataFrame:
+    """Dead-lettered timers: ``code``, ``timers``."""
+    dead = outcomes.where(F.col("status") == DEAD_LETTERED)
+    return dead.groupBy(F.coalesce("letter_code", "code").alias("code")).agg(F.count(F.lit(1)).alias("timers"))
+
+
 CLEAN = "clean"
 """Verdict, besides ``faulty`` and ``undecided``. A fault counts more than what cannot be decided."""
 
@@ -108,6 +115,11 @@ MAX_LISTED = 200
 
 MAX_POINTS = 240
 """Largest number of points of a chart."""
+
+MAX_HOURS = 2400
+"""Largest number of pairs of an hour and a callback topic in the findings. The tables have all."""
+
+_HOUR_S = 3600
 
 BUSIEST = 20
 """Number of listed seconds with the most pending timers."""
@@ -166,6 +178,61 @@ class Lag(NamedTuple):
     max_ms: int
 
 
+class HourLag(NamedTuple):
+    """Lags in milliseconds of the timers of one callback topic that were due in one hour."""
+
+    hour_s: int
+    topic: str
+    fired: int
+    p50_ms: int
+    p90_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+class Objective(NamedTuple):
+    """What share of the timers of each callback topic is to fire within a time."""
+
+    percent: Decimal
+    within_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.percent} % within {self.within_ms:,} ms"
+
+
+OBJECTIVE = Objective(Decimal("99.9"), 100)
+
+
+class Reached(NamedTuple):
+    """How the timers of one callback topic did by the objective."""
+
+    topic: str
+    fired: int
+    within: int
+    """Those that fired within the time."""
+
+    def meets(self, objective: Objective) -> bool:
+        return self.within * 100 >= objective.percent * self.fired
+
+
+class HourDue(NamedTuple):
+    """Pending timers of one callback topic that are due in one hour."""
+
+    hour_s: int
+    topic: str | None
+    timers: int
+
+
+class Shown(NamedTuple):
+    """What a time axis shows: from the 1st to the 99th percentile of due seconds. One odd date would spoil it."""
+
+    first_s: int
+    last_s: int
+    earlier: int = 0
+    """Timers that are due before it, and are not in the picture."""
+    later: int = 0
+
+
 class Due(NamedTuple):
     """Pending timers that are due in one time span or in one second."""
 
@@ -191,9 +258,24 @@ class Findings:
     """Reason -> the first of these timers."""
     gaps: list[Reason] = field(default_factory=list)
     """Why requests that the audit was to judge are not visible."""
+    accepted: list[str] = field(default_factory=list)
+    """What is not visible, and is accepted by an operator: a sentence for each gap."""
     unplaced: list[Unplaced] = field(default_factory=list)
     """Outputs of the engine that belong to no request in scope, and are not judged."""
+    objective: Objective = OBJECTIVE
+    reached: list[Reached] = field(default_factory=list)
+    """Callback topics, those with the most timers that were not within the time first."""
+    missed: list[dict[str, Any]] = field(default_factory=list)
+    """The latest timers that were not within the time, with the columns of an outcome."""
+    lag: Lag | None = None
+    """Of all timers; None: none has fired."""
+    lags_by_hour: list[HourLag] = field(default_factory=list)
+    dead_letters: list[tuple[str, int]] = field(default_factory=list)
+    """(code, timers), the most frequent first."""
+    pending_by_hour: list[HourDue] = field(default_factory=list)
     lag_span_s: int = 60
+    lags_shown: Shown | None = None
+    ahead_shown: Shown | None = None
     lags: list[Lag] = field(default_factory=list)
     lags_by_topic: list[Lag] = field(default_factory=list)
     ahead_span_s: int = 60
@@ -233,30 +315,80 @@ class Findings:
         return through_s is not None and due_s is not None and due_s <= through_s
 
 
-def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment) -> Findings:
+def collect(
+    tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment, objective: Objective = OBJECTIVE
+) -> Findings:
     """Collect the findings from the tables ``totals``, ``offenders``, ``lags`` and ``forecast``."""
-    findings = Findings(moment)
-    due: dict[str, list[int]] = defaultdict(list)
+    findings = Findings(moment, objective=objective)
+    has = set[str]()
     for row in tables["totals"].collect():
         findings.statuses[row["status"]] += row["count"]
         findings.late += row["late"]
-        due[row["status"]] += [second for second in (row["first_due_s"], row["last_due_s"]) if second is not None]
+        if row["first_due_s"] is not None:
+            has.add(row["status"])
     for (verdict, fault), (count, rows) in _listed(tables["offenders"]).items():
         is_faulty = verdict == FAULTY
         (findings.faults if is_faulty else findings.undecided)[fault] = count
         (findings.listed if is_faulty else findings.undecided_listed)[fault] = rows
-    if due[FIRED]:
-        findings.lag_span_s = span_for(min(due[FIRED]), max(due[FIRED]))
-        by_span = lags(outcomes, span_s(findings.lag_span_s)).orderBy("span_s")
-        findings.lags = [Lag(*row) for row in by_span.collect()]
-        by_topic = lags(outcomes, "callback_topic").orderBy(F.desc("fired"))
-        findings.lags_by_topic = [Lag(*row) for row in by_topic.limit(MAX_LISTED).collect()]
-    ahead = due[PENDING] + due[COLD]
-    if ahead:
-        findings.ahead_span_s = span_for(min(ahead), max(ahead))
-        findings.ahead = _due(tables["forecast"], span_s(findings.ahead_span_s), "span_s", 10 * MAX_POINTS)
-        findings.busiest = _due(tables["forecast"], F.col("due_s"), F.desc("timers"), BUSIEST)
+    if has & {FIRED, PENDING, COLD}:
+        findings.lags_shown, findings.ahead_shown = _shown(outcomes)
+    if findings.lags_shown is not None:
+        _collect_lags(findings, outcomes, findings.lags_shown)
+    if findings.ahead_shown is not None:
+        shown = findings.ahead_shown
+        findings.ahead_span_s = span_for(shown.first_s, shown.last_s)
+        forecast = tables["forecast"]
+        inside = forecast.where(F.col("due_s").between(shown.first_s, shown.last_s))
+        findings.ahead = _due(inside, span_s(findings.ahead_span_s), "span_s", 10 * MAX_POINTS)
+        findings.busiest = _due(forecast, F.col("due_s"), F.desc("timers"), BUSIEST)
+        hours = forecast.groupBy(span_s(_HOUR_S), "callback_topic").agg(F.sum("timers").alias("timers"))
+        found = hours.orderBy("span_s", "callback_topic").limit(MAX_HOURS)
+        findings.pending_by_hour = [HourDue(*row) for row in found.collect()]
+    if DEAD_LETTERED in findings.statuses:
+        codes = by_code(outcomes).orderBy(F.desc("timers"), "code").limit(MAX_LISTED)
+        findings.dead_letters = [(row.code, row.timers) for row in codes.collect()]
     return findings
+
+
+def _collect_lags(findings: Findings, outcomes: DataFrame, shown: Shown) -> None:
+    findings.lag_span_s = span_for(shown.first_s, shown.last_s)
+    inside = outcomes.where(F.col("due_s").between(shown.first_s, shown.last_s))
+    by_span = lags(inside, span_s(findings.lag_span_s)).orderBy("span_s")
+    findings.lags = [Lag(*row) for row in by_span.collect()]
+    by_topic = lags(outcomes, "callback_topic").orderBy(F.desc("fired"))
+    findings.lags_by_topic = [Lag(*row) for row in by_topic.limit(MAX_LISTED).collect()]
+    (row,) = lags(outcomes, F.lit("all").alias("of")).collect()
+    findings.lag = Lag(*row)
+    by_hour = lags(outcomes, span_s(_HOUR_S), "callback_topic").orderBy("span_s", "callback_topic")
+    findings.lags_by_hour = [HourLag(*row) for row in by_hour.limit(MAX_HOURS).collect()]
+    is_late = F.col("lag_ms") > findings.objective.within_ms
+    reached = (
+        outcomes.where("lag_ms is not null")
+        .groupBy("callback_topic")
+        .agg(F.count(F.lit(1)).alias("fired"), F.count_if(~is_late).alias("within"))
+        .orderBy(F.desc(F.col("fired") - F.col("within")), "callback_topic")
+    )
+    findings.reached = [Reached(*row) for row in reached.limit(MAX_LISTED).collect()]
+    if any(each.within < each.fired for each in findings.reached):
+        latest = outcomes.where(is_late).orderBy(F.desc("lag_ms"), "due_s", "request").limit(MAX_LISTED)
+        findings.missed = [row.asDict() for row in latest.collect()]
+
+
+def _shown(outcomes: DataFrame) -> tuple[Shown | None, Shown | None]:
+    """What the axes of lags and of pending timers show; None: there are none."""
+    conditions = F.col("lag_ms").isNotNull(), F.col("status").isin(PENDING, COLD)
+    due_s = [F.when(each, F.col("due_s")) for each in conditions]
+    ends = outcomes.agg(*(F.percentile_approx(each, [0.01, 0.99], 1000) for each in due_s)).collect()[0]
+    outside = [
+        F.count_if(each < low) if is_low else F.count_if(each > high)
+        for each, (low, high) in zip(due_s, (end or (0, 0) for end in ends), strict=True)
+        for is_low in (True, False)
+    ]
+    counts = outcomes.agg(*outside).collect()[0]
+    fired, ahead = (
+        None if end is None else Shown(*end, *counts[2 * index : 2 * index + 2]) for index, end in enumerate(ends)
+    )
+    return fired, ahead
 
 
 def _listed(offenders: DataFrame) -> dict[tuple[str, str], tuple[int, list[dict[str, Any]]]]:

@@ -11,10 +11,11 @@ Two Delta tables in one directory::
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date
-from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial, reduce
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -22,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from timers.errors import SettingsError, SparkError
+from timers.process.clock import Clock
 from timers.process.counted import counted
 from timers.spark import jvm
 from timers.spark.audit import chains, outcomes
@@ -32,16 +34,19 @@ from timers.spark.columns import schema
 from timers.spark.requests import COPY as _COPY
 from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
 from timers.spark.requests import REQUEST as _REQUEST
-from timers.spark.storage import Cut, Kept, retried, table_at
+from timers.spark.session import having
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT, Cut, Kept, properties_of, retried, table_at
 from timers.wire.topics import SOURCE_PATTERN
 
+T = TypeVar("T")
+
 REQUEST, CALLBACK, LETTER, VERDICT, MISSED, COPY = "request", "callback", "letter", "verdict", "missed", "copy"
-POSITION, GAP, MADE, OUTPUT = "position", "gap", "made", "output"
+POSITION, GAP, ACCEPTED, MADE, OUTPUT = "position", "gap", "accepted", "made", "output"
 
 EVENT = schema(
     "event string, batch bigint, due_day date, due_s bigint, topic string, partition int, offset bigint, log int, "
     "timestamp_ms bigint, timestamp_type int, request string, timer_id string, kind string, code string, "
-    "callback_topic string, wait_s bigint, attempt int, fired_ms bigint, bytes bigint, content bigint, "
+    "callback_topic string, wait_s bigint, attempt int, fired_ms bigint, bytes bigint, content bigint, parts bigint, "
     "conditional boolean, nominal_s bigint, decided_s bigint, follows bigint, version string, is_last boolean, "
     "missed bigint, missed_last_s bigint, caller string, end bigint, topic_id string, run string, rule binary, "
     "record_key binary, callback_key binary"
@@ -59,11 +64,13 @@ EVENT = schema(
                where the topic ended at ``timestamp_ms``, with the records of open transactions. ``run`` is the process
 ``gap``        records from ``offset`` to ``end`` that the job could not read, and that have a time before
                ``timestamp_ms``; ``code`` says why
+``accepted``   the same columns, of a gap that an operator has accepted; without ``batch``
 ``made``       ``timers`` was made of all batches up to ``offset``; ``end`` is 1 if this batch has records. All records
                of before ``timestamp_ms`` are read, but those that positions show to be missing
 =============  ========================================================================================================
 
-``log`` counts the logs of a partition: a topic that was made anew has the same offsets again."""
+``log`` counts the logs of a partition: a topic that was made anew has the same offsets again. Of a topic of requests
+it is part of the names (:mod:`timers.spark.audit.anew`)."""
 
 TIMERS = schema(
     "due_day date, due timestamp, due_s bigint, outcome string, way string, request string, timer_id string, "
@@ -76,10 +83,15 @@ TIMERS = schema(
 NATIVE, WITH_ID, RETRIED, COLD, REPEATED = "native", "with-id", "retried", "cold", "repeated"
 """Ways of a timer. Of several, the first one counts of retried, cold, repeated and with-id."""
 
+DELETED, CUT, ANEW = "records-deleted", "log-cut", "topic-made-anew"
+"""Why records could not be read."""
+
 _KINDS = (TIMER, DEFINITION, WAYPOINT, REJECTED)
 """Kinds of records of requests that have a row of their own."""
 
 _TXN = "timers-history"
+_CHANGES = "timers-history-changes"
+"""As :data:`_TXN`, for rows that change: a batch adds timers and changes others in two commits."""
 _KEYS = "timers.history.keys"
 """Property of the table: whether it keeps keys."""
 
@@ -91,6 +103,15 @@ _JUMP = 1_000_000_000
 
 MOST_FILES = 256
 """A table with more files has them merged."""
+
+_UPKEPT = "timers.history.upkept"
+"""Property of a table: when it was last maintained, in epoch seconds, a slash, its bytes when it was last sorted."""
+
+_FILE_BYTES = 128 << 20
+"""Target size of merged files. Those of half the size are not rewritten."""
+
+_UNSORTED_BYTES = 2 * _FILE_BYTES
+"""A table of this size is not sorted: a reader of a day opens few files in any case."""
 
 _HAS_ID, _OF_IDS = "old.timer_id = new.id", ("timer_id", "request")
 """The callback of another engine has its id in place of the name of its request, too."""
@@ -131,6 +152,8 @@ class Gap(NamedTuple):
     until_ms: int
     """Records with this time or a later one could be read."""
     code: str
+    is_accepted: bool = False
+    """An operator has accepted it."""
 
 
 Place: TypeAlias = tuple[str, str, int]
@@ -171,7 +194,7 @@ class History:
             keys: whether new tables keep keys.
 
         Raises:
-            SettingsError: they belong to another owner, or one of them is lost.
+            SettingsError: they belong to another owner, one of them is lost, or a newer version has made them.
         """
         is_there, has_timers = (DeltaTable.isDeltaTable(self._spark, path) for path in (self.events, self.timers))
         if has_timers and not is_there:
@@ -181,14 +204,16 @@ class History:
             )
         if not is_there:
             _create(self._spark, self.events, EVENT, owner, by_event=True, keys=keys)
-        (about,) = DeltaTable.forPath(self._spark, self.events).detail().select("properties").collect()
-        found = about.properties.get(_OWNER)
+        properties = properties_of(self._spark, self.events)
+        found = properties.get(_OWNER)
         if found != owner:
             raise SettingsError(f"the history in {self.root!r} is of {found}, and not of {owner}: name another --table")
         self._is_made_anew = not has_timers
-        if not has_timers:
+        if has_timers:
+            properties_of(self._spark, self.timers)
+        else:
             _create(self._spark, self.timers, TIMERS, owner, by_event=False)
-        return bool(about.properties.get(_KEYS) == "true")
+        return properties.get(_KEYS) == "true"
 
     def exists(self) -> bool:
         """Whether there are tables."""
@@ -197,13 +222,13 @@ class History:
     def read(self, *events: str) -> DataFrame:
         """The rows of some kinds, as :data:`EVENT`."""
         if self._loaded is None:  # each look at a table reads its log
-            self._loaded = self._spark.read.format("delta").load(self.events)
+            self._loaded = _whole(self._spark.read.format("delta").load(self.events))
         return self._loaded.where(F.col("event").isin(*events))
 
     def pin(self) -> None:
         """Read the events as they are now from here on: each look would see what others commit meanwhile."""
         (newest,) = DeltaTable.forPath(self._spark, self.events).history(1).select("version").collect()
-        self._loaded = self._spark.read.format("delta").option("versionAsOf", newest.version).load(self.events)
+        self._loaded = _whole(self._spark.read.format("delta").option("versionAsOf", newest.version).load(self.events))
 
     def known(self) -> Known:
         """What the last commit says."""
@@ -259,28 +284,50 @@ class History:
 
     def gaps(self) -> list[Gap]:
         """What could not be read."""
-        rows = self.read(GAP).select("topic", "partition", "offset", "end", "timestamp_ms", "code").collect()
-        return [Gap(*row) for row in rows]
+        columns = "topic", "partition", "offset", "end", "timestamp_ms", "code"
+        rows = self.read(GAP, ACCEPTED).select("event", *columns).collect()
+        accepted = {row[1:] for row in rows if row.event == ACCEPTED}
+        return [Gap(*row[1:])._replace(is_accepted=row[1:] in accepted) for row in rows if row.event == GAP]
+
+    def anew(self, topics: Collection[str]) -> dict[str, list[int]]:
+        """When some topics were made anew."""
+        rows = self.read(GAP).where((F.col("code") == ANEW) & F.col("topic").isin(*topics))
+        found = defaultdict[str, list[int]](list)
+        for topic, at_ms in sorted(rows.select("topic", "timestamp_ms").distinct().collect()):
+            found[topic].append(at_ms)
+        return dict(found)
+
+    def accept_gaps(self) -> list[Gap]:
+        """Note that the gaps are accepted, beside a job that runs, and return those that were not accepted before."""
+        new = [gap for gap in self.gaps() if not gap.is_accepted]
+        said = [{**gap_row(gap), "event": ACCEPTED} for gap in new]
+        if said:
+            rows = self._spark.createDataFrame([tuple(map(row.get, EVENT.names)) for row in said], EVENT)
+            retried(partial(rows.coalesce(1).write.format("delta").mode("append").save, self.events))
+            self._loaded = None
+        return new
 
     def named(self) -> dict[str, int]:
         """Callback topic -> time of the first request that names it, in ms."""
         asked = self.read(REQUEST).where("callback_topic is not null").groupBy("callback_topic")
         return {row[0]: row[1] for row in asked.agg(F.min("timestamp_ms")).collect()}
 
-    def _append(self, rows: DataFrame, path: str, batch: int) -> None:
-        writer = rows.write.format("delta").mode("append").option("txnAppId", _TXN).option("txnVersion", batch)
+    def _append(self, rows: DataFrame, path: str, batch: int, transaction: str = _TXN) -> None:
+        writer = rows.write.format("delta").mode("append").option("txnAppId", transaction).option("txnVersion", batch)
+        writer = writer.option("mergeSchema", "true")  # a table of an earlier version gets the columns that it lacks
+        retried(partial(self._committed, partial(writer.save, path)))
 
-        def save() -> None:
-            try:
-                writer.save(path)
-            except jvm.ERRORS as error:
-                raise _taken(self.root) if _IS_TAKEN in str(error) else error from error
-
-        retried(save)
+    def _committed(self, commit: Callable[[], T]) -> T:
+        """Commit once. Raises SparkError if another process has committed under the same name since."""
+        try:
+            return commit()
+        except jvm.ERRORS as error:
+            raise _taken(self.root) if _IS_TAKEN in str(error) else error from error
 
     def fence(self, batch: int) -> None:
-        """No process adds timers of a batch up to this one any more."""
-        self._append(self._spark.createDataFrame([], TIMERS), self.timers, batch)
+        """No process adds or changes timers of a batch up to this one any more."""
+        for transaction in (_TXN, _CHANGES):
+            self._append(self._spark.createDataFrame([], TIMERS), self.timers, batch, transaction)
 
     # ---- a row for each timer ---------------------------------------------------------------------------------------
 
@@ -305,21 +352,26 @@ class History:
             if not number:
                 return 0
             here = self._spark.read.format("delta").load(self.timers)
-            is_near = F.lit(False) if low is None else F.col("due_s").between(low, high)
-            is_near |= F.col("due_s").isNull() if dated < number else F.lit(False)
+            is_near = "false" if low is None else f"due_s between {low} and {high}"
+            is_near += " or due_s is null" if dated < number else ""
             there = here.where(is_near).join(rows.select("request"), "request", "left_semi").select(here.columns)
             there = kept.on_disk(there)
             added, changed = rows.where(is_over), 0
             if not there.isEmpty():
                 added = added.join(there.select("request"), "request", "left_anti")
-                count, changed = added.count(), self._change(rows, there)
+                count, changed = added.count(), self._change(rows, there, is_near, through)
             if count:
                 files = added.select(TIMERS.names).coalesce(1 if count < _SMALL else self._tasks)
                 self._append(files.sortWithinPartitions("due_s"), self.timers, through)
             return int(count + changed)
 
-    def _change(self, rows: DataFrame, there: DataFrame) -> int:
-        """Change the rows that exist, and are others now; and delete those of timers that are not over any more."""
+    def _change(self, rows: DataFrame, there: DataFrame, is_near: str, through: int) -> int:
+        """Change the rows that exist, and are others now; and delete those of timers that are not over any more.
+
+        Args:
+            is_near: condition on all of them, so that Delta opens only files that may have some.
+            through: number of the batch.
+        """
         different = F.xxhash64(*TIMERS.names)
         found = there.select("request", different.alias("hash_there"))
         others = rows.withColumn("hash_here", different).join(found, "request").where("hash_here != hash_there")
@@ -327,8 +379,14 @@ class History:
         if count:
             columns: dict[str, str | Column] = {name: F.col(f"new.{name}") for name in TIMERS.names}
             table = DeltaTable.forPath(self._spark, self.timers).alias("old")
-            merge = table.merge(others.select(TIMERS.names).alias("new"), "old.request = new.request")
-            merge.whenMatchedDelete("new.outcome is null").whenMatchedUpdate(set=columns).execute()
+            is_it = f"old.request = new.request and ({is_near.replace('due_s', 'old.due_s')})"
+            merge = table.merge(others.select(TIMERS.names).alias("new"), is_it).whenMatchedDelete(
+                "new.outcome is null"
+            )
+            write = "spark.databricks.delta.write"
+            # In the same commit: an old process that wakes after a new one has begun changes nothing.
+            with having(self._spark, {f"{write}.txnAppId": _CHANGES, f"{write}.txnVersion": through}):
+                self._committed(merge.whenMatchedUpdate(set=columns).execute)
         return count
 
     @property
@@ -347,7 +405,7 @@ class History:
             *(each(F.when(is_letter, offset.try_cast("bigint"))) for each in (F.min, F.max)),
         ).collect()[0]
         parts = [] if not _named(topics) else [self._with_ids(new, since, topics)]
-        fired = about.where(~is_letter & (F.col("request") == F.col("timer_id"))).select("request", "due_s")
+        fired = about.where(~is_letter).select("request", "due_s")
         is_fired = F.lit(False) if low is None else F.col("due_s").between(low, high)
         mine = plain.where(is_fired).join(fired, ["request", "due_s"], "left_semi")
         parts.append(mine.withColumn("is_own", F.lit(True)))
@@ -420,24 +478,45 @@ class History:
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
-    def keep_up(self, say: Callable[[str], None], *, always: bool) -> None:
-        """Merge small files, and delete positions of earlier batches, and files that were replaced seven days ago.
+    def upkept_s(self) -> int:
+        """When the tables were last maintained, or made, in epoch seconds; 0: before a version that notes it."""
+        return min(self._upkept(path)[0] for path in (self.events, self.timers))
 
-        Args:
-            always: also of a table with few files; and sort all rows.
-        """
+    def _upkept(self, path: str) -> tuple[int, int]:
+        """When a table was last maintained, in epoch seconds, and how many bytes it had when it was last sorted."""
+        at_s, _, sorted_bytes = properties_of(self._spark, path).get(_UPKEPT, "0/0").partition("/")
+        return int(at_s), int(sorted_bytes)
+
+    def merge(self, say: Callable[[str], None]) -> None:
+        """Merge the small files of a table that has many files."""
         for path in (self.events, self.timers):
-            table = DeltaTable.forPath(self._spark, path)
-            (about,) = table.detail().select("numFiles").collect()
-            if about.numFiles <= MOST_FILES and not always:
-                continue
+            (about,) = DeltaTable.forPath(self._spark, path).detail().select("numFiles").collect()
+            if about.numFiles > MOST_FILES:
+                self._optimize(path, say, is_sorted=False)
+
+    def keep_up(self, say: Callable[[str], None], now_s: int) -> None:
+        """Merge small files, sort all rows if the table has grown by half since it was sorted, and delete positions of
+        earlier batches, and files that were replaced seven days ago. The table notes when this was done."""
+        for path in (self.events, self.timers):
+            table, (_, sorted_bytes) = DeltaTable.forPath(self._spark, path), self._upkept(path)
             if path == self.events:
                 table.delete(F.col("event").isin(POSITION, MADE) & (F.col("batch") < self.known().batch))
-            merging = table.optimize()
-            # In the order of their due seconds, a reader of a day opens few files. This writes all files anew.
-            (row,) = (merging.executeZOrderBy("due_s") if always else merging.executeCompaction()).collect()
+            (about,) = table.detail().select("sizeInBytes").collect()
+            has_grown = about.sizeInBytes > max(_UNSORTED_BYTES, sorted_bytes * 3 // 2)
+            self._optimize(path, say, is_sorted=has_grown)
             table.vacuum()
-            say(f"history: {counted(row.metrics.numFilesRemoved, 'file')} of {path} merged")
+            noted = f"{now_s}/{about.sizeInBytes if has_grown else sorted_bytes}"
+            self._spark.sql(
+                f"ALTER TABLE delta.`{path.replace('`', '``')}` SET TBLPROPERTIES ('{_UPKEPT}' = '{noted}')"
+            )
+
+    def _optimize(self, path: str, say: Callable[[str], None], *, is_sorted: bool) -> None:
+        optimize = "spark.databricks.delta.optimize"
+        with having(self._spark, {f"{optimize}.minFileSize": _FILE_BYTES // 2, f"{optimize}.maxFileSize": _FILE_BYTES}):
+            merging = DeltaTable.forPath(self._spark, path).optimize()
+            # In the order of their due seconds, a reader of a day opens few files. This writes all files anew.
+            (row,) = (merging.executeZOrderBy("due_s") if is_sorted else merging.executeCompaction()).collect()
+        say(f"history: {counted(row.metrics.numFilesRemoved, 'file')} of {path} merged")
         self._loaded = None
 
     def erase(self, batch: int, id: str | None, key: bytes | None) -> int:
@@ -464,13 +543,15 @@ class History:
                 .alias("old")
                 .merge(names.alias("new"), f"old.event = '{CALLBACK}' and old.request = new.request")
             )
-            fired.whenMatchedUpdate(set={"content": "null"}).execute()
+            fired.whenMatchedUpdate(set={"content": "null", "parts": "null"}).execute()
             for path, keys in ((self.events, ("callback_key", "record_key")), (self.timers, ("key",))):
                 is_it = " or ".join([_HAS_ID, *(f"old.{each} = new.key" for each in keys)])
                 if path == self.events:
                     is_it += " or old.record_key = encode(new.id, 'UTF-8')"  # of a request that was refused
                 merge = DeltaTable.forPath(self._spark, path).alias("old").merge(erased.alias("new"), is_it)
                 columns: dict[str, str | Column] = {**empty, **dict.fromkeys(keys, "null")}
+                if path == self.events:
+                    columns["parts"] = "null"
                 merge.whenMatchedUpdate(set=columns).execute()
         self._loaded = None
         return count
@@ -544,6 +625,12 @@ class History:
         return evidence
 
 
+def _whole(events: DataFrame) -> DataFrame:
+    """The events, also of a table that lacks a column, until the next commit adds it."""
+    missing = {field.name: F.lit(None).cast(field.dataType) for field in EVENT if field.name not in events.columns}
+    return events.withColumns(missing) if missing else events
+
+
 def has_id(topics: RequestTopics) -> Column:
     """Condition on a request: other requests of its id may close it."""
     return F.col("topic").isin(_named(topics)) & F.col("timer_id").isNotNull()
@@ -602,7 +689,9 @@ def _create(
     table = table.property("delta.dataSkippingStatsColumns", f"{indexed},batch,timestamp_ms" if by_event else indexed)
     # Readers that do not know them would see rows that are deleted.
     table = table.property("delta.enableDeletionVectors", "false")
-    table.property(_OWNER, owner).property(_KEYS, str(keys).lower()).execute()
+    table = table.property(LAYOUT, str(KNOWN_LAYOUT)).property(_UPKEPT, f"{Clock().now_s():.0f}/0")
+    table = table.property(_OWNER, owner)
+    table.property(_KEYS, str(keys).lower()).execute()
 
 
 def _taken(root: str) -> SparkError:

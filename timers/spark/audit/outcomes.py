@@ -57,7 +57,8 @@ _CODES_ON_ARRIVAL = sorted({*CODES} - ACCEPTED_CODES)
 
 VERSION_COLUMNS = (
     *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),
-    *("timer_id", "due_s", "callback_topic", "callback_key", "content", "code", "expected", "closed_as", "chain"),
+    *("timer_id", "due_s", "callback_topic", "callback_key", "content", "parts", "code", "expected", "closed_as"),
+    "chain",
 )
 """Columns of a version. ``accepted_ms``: when the broker appended the request, or the time of its producer
 (``timestamp_type``, as in :data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request
@@ -212,12 +213,13 @@ PLACE = ["request", "due_s", "callback_topic"]
 OUTCOME_COLUMNS = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes", "timer_id", "due_s", "callback_topic"),
     *("code", "status", "why", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms"),
-    *("lag_ms", "cold", "record_key", "callback_key"),
+    *("lag_ms", "cold", "record_key", "callback_key", "altered"),
 )
 """``firings`` and ``letters``: numbers of them. ``fired_ms`` and ``append_ms``: the earliest. ``lag_ms``: from the
 start of the due second, or from acceptance if that was later, to ``append_ms`` (``fired_ms`` if the callback topic has
 the producer's time); null for timers that were on the retry topic (``moved``). ``cold``: the timer is in the cold tier.
-``record_key`` and ``callback_key``: keys of the request and of its callback, for lost timers only. A row without
+``record_key`` and ``callback_key``: keys of the request and of its callback, for lost timers only. ``altered``: what is
+not as requested, and both hashes. A row without
 ``status`` is a firing that belongs to no request that was read; its ``request`` is the one that it names."""
 
 
@@ -266,6 +268,8 @@ def outcomes(
         F.min("append_ms").alias("append_ms"),
         F.min("content").alias("least_content"),
         F.max("content").alias("largest_content"),
+        F.min_by("parts", "content").alias("least_parts"),
+        F.max_by("parts", "content").alias("largest_parts"),
         F.max(F.col("fired_ms").isNull()).alias("is_untimed"),
         F.min("timer_id").alias("fired_id"),
     )
@@ -276,6 +280,7 @@ def outcomes(
         .withColumn("status", _status(moment))
         .withColumn("lag_ms", F.when(F.col("status") == FIRED, _seen_ms() - _start_ms()))
         .withColumn("faults", _faults(moment))
+        .withColumn("altered", F.when(F.array_contains("faults", ALTERED), _what_differs()))
         .withColumn("lag_ms", F.when(~F.col("moved"), F.col("lag_ms")))
         .withColumns({name: F.when(F.col("status") == LOST, F.col(name)) for name in ("record_key", "callback_key")})
         .withColumn("why", F.when(F.col("status") == UNDECIDED, F.col("closed_as")))
@@ -320,6 +325,23 @@ def _faults(moment: Moment) -> Column:
     )
 
 
+def _what_differs() -> Column:
+    """What a callback has that its request does not have, and both hashes."""
+    is_least = F.col("least_content") != F.col("content")
+    found, seen = (
+        F.when(is_least, F.col(f"least_{name}")).otherwise(F.col(f"largest_{name}")) for name in ("parts", "content")
+    )
+    names = {"key": 2, "value": 1, "header": 0}
+    differs = [
+        F.when(columns.part(found, place) != columns.part(F.col("parts"), place), name) for name, place in names.items()
+    ]
+    hashes = [F.lower(F.hex(each)) for each in (F.col("content"), seen)]
+    which = F.coalesce(F.nullif(F.concat_ws(", ", *differs), F.lit("")), F.lit("a part that is not known"))
+    what = F.concat(which, F.lit(": "), hashes[0], F.lit(" in the request, "), hashes[1])
+    is_other = seen != F.col("content")
+    return F.concat_ws("; ", F.when(is_other, what), F.when(F.col("is_untimed"), "the time of its tick"))
+
+
 def _is_older_than_request(moment: Moment) -> Column:
     """Condition: the callback was appended before its request, even if the clocks differ."""
     by_brokers = F.col("append_ms").isNotNull() & (F.col("timestamp_type") == LOG_APPEND_TIME)
@@ -338,12 +360,12 @@ def _start_ms() -> Column:
 
 FIRING = schema(
     "request string, timer_id string, due_s bigint, callback_topic string, fired_ms bigint, append_ms bigint, "
-    "position string, content bigint"
+    "position string, content bigint, parts bigint"
 )
 """A fired message. ``request`` is the header ``timer-source``, or else ``timer-id``. ``due_s`` is null if ``timer-id``
 or a valid ``timer-due`` is missing: such a message belongs to no request. ``fired_ms`` is the time of the tick,
 ``append_ms`` is null if the topic has the producer's time, ``position`` is the name of the record, ``content``
-its hash (:func:`timers.spark.columns.content`)."""
+and ``parts`` its hashes (as in :data:`timers.spark.requests.REQUEST`)."""
 
 
 _LETTER_HEADERS = (h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE)
@@ -361,14 +383,16 @@ def firings(records: DataFrame, request_topic: str) -> DataFrame:
 
 def firing_records(records: DataFrame, request_topic: str) -> DataFrame:
     """The fired messages among the records of callback topics: of each its place, ``request``, ``timer_id``, ``due_s``,
-    ``fired_ms`` and ``content``, as in :data:`FIRING`."""
+    ``fired_ms``, ``content`` and ``parts``, as in :data:`FIRING`."""
+    sent = F.col("topic"), F.col("key"), F.col("value"), request_topic
     return records.select(
         *_RECORD,
         F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
         columns.timer_id().alias("timer_id"),
         F.when(columns.header(h.TIMER_ID).isNotNull(), columns.timer_due()).alias("due_s"),
         columns.timer_fired().alias("fired_ms"),
-        columns.content(F.col("topic"), F.col("key"), F.col("value"), request_topic).alias("content"),
+        columns.content(*sent).alias("content"),
+        columns.parts(*sent).alias("parts"),
     ).where("timer_id is not null or fired_ms is not null")
 
 
@@ -377,7 +401,7 @@ def firings_of(records: DataFrame) -> DataFrame:
     append_ms = F.when(F.col("timestamp_type") == LOG_APPEND_TIME, F.col("timestamp_ms")).alias("append_ms")
     place = columns.source().alias("position")
     found = F.col("topic").alias("callback_topic")
-    return records.select("request", "timer_id", "due_s", found, "fired_ms", append_ms, place, "content")
+    return records.select("request", "timer_id", "due_s", found, "fired_ms", append_ms, place, "content", "parts")
 
 
 def letters(records: DataFrame) -> DataFrame:

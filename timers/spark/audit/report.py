@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import dates, ticker
@@ -18,8 +19,8 @@ from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.html_templates import html_templates
 from timers.spark.audit import gaps
-from timers.spark.audit.findings import CLEAN, FAULTY, MAX_LISTED, Findings, Lag
-from timers.spark.audit.outcomes import DUPLICATE, EARLY, FAULTS, LOST, PENDING, STATUSES, UNDECIDED
+from timers.spark.audit.findings import CLEAN, FAULTY, MAX_HOURS, MAX_LISTED, Findings, Lag, Shown
+from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, FAULTS, LOST, PENDING, STATUSES, UNDECIDED
 from timers.spark.requests import CANCEL
 from timers.wire.topics import partition_name
 
@@ -49,7 +50,10 @@ _MAX_YEAR_S = 253_402_300_799
 
 
 def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
-    """Percentiles of lag in milliseconds, over the due time; empty without any."""
+    """Percentiles of lag in milliseconds, over the due time; empty without any.
+
+    The axis of lags ends at the 99th percentile of the points: one late minute would make the others a line.
+    """
     if not lags:
         return ""
     figure, axes = _axes()
@@ -62,16 +66,92 @@ def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
     ):
         axes.plot(times, values, color=colour, label=label, linewidth=1.6, **style)
     axes.set_ylabel("lag, ms")
-    largest, smallest = max(lag.max_ms for lag in lags), min(lag.p50_ms for lag in lags)
+    largest, smallest = _most(lags), min(lag.p50_ms for lag in lags)
     if largest > 50 * max(smallest, 1):
         axes.set_yscale("symlog", linthresh=10)
-        axes.set_ylim(bottom=min(0, smallest))
+        axes.set_ylim(bottom=min(0, smallest), top=largest * 1.1)
     else:
         axes.set_ylim(bottom=min(0, smallest), top=max(1, largest * 1.1))
     axes.yaxis.set_major_formatter(_thousands())
-    axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False, labelcolor=_INK)
+    _legend(axes)
     _limit(axes, lags[0].of, lags[-1].of, span_s)
     return _svg(figure, axes, f"due time, UTC (one point: {_span(span_s)})", "lags")
+
+
+def _most(lags: Sequence[Lag]) -> int:
+    """The largest lag that the chart shows."""
+    return sorted(lag.max_ms for lag in lags)[(len(lags) - 1) * 99 // 100]
+
+
+def outside(shown: Shown | None, lags: Sequence[Lag] = ()) -> str:
+    """What a chart does not show, in a sentence; empty if it shows all."""
+    parts = []
+    if shown is not None and shown.earlier:
+        parts.append(f"{counted(shown.earlier, 'timer')} due before {when(shown.first_s)}")
+    if shown is not None and shown.later:
+        parts.append(f"{counted(shown.later, 'timer')} due after {when(shown.last_s)}")
+    above = sum(lag.max_ms > _most(lags) for lag in lags)
+    if above:
+        parts.append(f"the largest lags of {counted(above, 'point')}, up to {max(lag.max_ms for lag in lags):,} ms")
+    return f"Not in the picture: {', '.join(parts)}." if parts else ""
+
+
+class Day(NamedTuple):
+    """What a report of an earlier day has said."""
+
+    day: date
+    requests: int
+    faults: int
+    p50_ms: int | None
+    p99_ms: int | None
+    file: str
+    """Name of its page, beside the page of today."""
+
+
+def days(reports: Mapping[str, str]) -> list[Day]:
+    """What earlier reports have said, oldest first. One that cannot be read is left out.
+
+    Args:
+        reports: name of a file such as ``2030-01-31.json`` -> its text.
+    """
+    found = []
+    for name, text in reports.items():
+        try:
+            said, day = json.loads(text), date.fromisoformat(name.removesuffix(".json"))
+            lag = said["lag"] or {}
+            numbers = said["requests"], sum(said["faults"].values()), lag.get("p50_ms"), lag.get("p99_ms")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+        if all(isinstance(number, int) or number is None for number in numbers):
+            found.append(Day(day, *numbers, file=f"{day.isoformat()}.html"))
+    return sorted(found)[-MAX_DAYS:]
+
+
+MAX_DAYS = 366
+"""Largest number of days in a trend."""
+
+
+def trend_chart(days: Sequence[Day]) -> str:
+    """Percentiles of lag in milliseconds, over the days that have any; empty with fewer than two."""
+    lags = [day for day in days if day.p50_ms is not None and day.p99_ms is not None]
+    if len(lags) < 2:
+        return ""
+    figure, axes = _axes()
+    times = [datetime(each.day.year, each.day.month, each.day.day, tzinfo=UTC) for each in lags]
+    for label, colour, values in (
+        ("p99", _ORANGE, [each.p99_ms for each in lags]),
+        ("p50", _BLUE, [each.p50_ms for each in lags]),
+    ):
+        axes.plot(times, values, color=colour, label=label, linewidth=1.6, marker="o", markersize=3)
+    axes.set_ylabel("lag, ms")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(_thousands())
+    _legend(axes)
+    return _svg(figure, axes, "day, UTC", "trend")
+
+
+def _legend(axes: Any) -> None:
+    axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False, labelcolor=_INK)
 
 
 def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: str) -> str:
@@ -203,6 +283,8 @@ def lines(findings: Findings) -> Iterator[str]:
         yield f"the time is not known: {findings.moment.doubt}"
     for reason in findings.gaps[:10]:
         yield f"not visible: {reason.text}"
+    for sentence in findings.accepted[:10]:
+        yield f"accepted: {sentence}"
     yield ""
     yield f"{'requests':<16}{findings.requests:>14,}"
     for status in STATUSES:
@@ -220,9 +302,15 @@ def lines(findings: Findings) -> Iterator[str]:
     for lag in findings.lags_by_topic[:10]:
         figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"
         yield f"lag of {lag.fired:,} fired to {lag.of}: {figures}"
+    for topic in findings.reached[:10]:
+        result, late = "met" if topic.meets(findings.objective) else "not met", topic.fired - topic.within
+        yield f"objective {findings.objective}: {result} for {topic.topic}, {late:,} of {topic.fired:,} later"
+    for code, timers in findings.dead_letters[:10]:
+        yield f"dead letters: {timers:,} {code}"
     for fault, rows in [*sorted(findings.listed.items()), *sorted(findings.undecided_listed.items())]:
         for row in rows[:10]:
-            yield f"{fault}: {_name(row)} due {when(row['due_s'])} for {row['callback_topic'] or '-'}"
+            what = f" ({row['altered']})" if fault == ALTERED else ""
+            yield f"{fault}: {_name(row)} due {when(row['due_s'])} for {row['callback_topic'] or '-'}{what}"
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
@@ -237,21 +325,38 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "statuses": {status: findings.statuses[status] for status in STATUSES},
         "faults": {fault: findings.faults[fault] for fault in FAULTS},
         "offenders": {fault: [_name(row) for row in rows] for fault, rows in findings.listed.items()},
+        "altered": {_name(row): row["altered"] for row in findings.listed.get(ALTERED, [])},
         "undecided": {
             "time": findings.moment.doubt,
             "not_visible": [reason._asdict() for reason in findings.gaps],
             "reasons": dict(findings.undecided),
             "timers": {why: [_name(row) for row in rows] for why, rows in findings.undecided_listed.items()},
         },
+        "accepted": findings.accepted,
         "not_judged": [each._asdict() for each in findings.unplaced],
         "begins": [begin._asdict() for begin in findings.begins],
         "storage": _storage(findings),
+        "lag": None if findings.lag is None else findings.lag._asdict(),
         "lags": [lag._asdict() for lag in findings.lags_by_topic],
+        "lags_by_hour": [lag._asdict() for lag in findings.lags_by_hour],
+        "objective": {
+            "percent": float(findings.objective.percent),
+            "within_ms": findings.objective.within_ms,
+            "topics": [{**each._asdict(), "met": each.meets(findings.objective)} for each in findings.reached],
+            "missed": [{"name": _name(row), "due_s": row["due_s"], "lag_ms": row["lag_ms"]} for row in findings.missed],
+        },
+        "dead_letters": dict(findings.dead_letters),
+        "pending_by_hour": [each._asdict() for each in findings.pending_by_hour],
         "busiest": [due._asdict() for due in findings.busiest],
     }
 
 
-def page(findings: Findings, settings: Settings) -> str:
+def page(findings: Findings, settings: Settings, days: Sequence[Day] = ()) -> str:
+    """The page.
+
+    Args:
+        days: what earlier reports have said, and this one.
+    """
     environment = html_templates("timers.spark.audit", ".")
     environment.filters |= {
         "n": lambda number: f"{number:,}",
@@ -271,10 +376,15 @@ def page(findings: Findings, settings: Settings) -> str:
         statuses=STATUSES,
         faults=FAULTS,
         max_listed=MAX_LISTED,
+        max_hours=MAX_HOURS,
         name_of=_name,
         passed=findings.is_passed,
         storage=_storage(findings),
         cancels=sum(each.records for each in findings.counted if each.kind == CANCEL),
+        days=days,
+        trend_chart=trend_chart(days),
+        outside_lags=outside(findings.lags_shown, findings.lags),
+        outside_ahead=outside(findings.ahead_shown),
         lag_chart=lag_chart(findings.lags, findings.lag_span_s),
         fired_chart=rate_chart([(lag.of, lag.fired) for lag in findings.lags], findings.lag_span_s, "fired", "fired"),
         ahead_chart=rate_chart(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -34,10 +34,8 @@ from timers.spark.storage import Cut
 from timers.wire.topics import partition_name
 
 
-def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Callable[[str], None]) -> Findings:
-    """Bring the table up to the topics, and audit the timers that are due on a day (UTC); None: yesterday."""
-    if day is None:
-        day = datetime.fromtimestamp(audit.moment.as_of_ms / 1000, UTC).date() - timedelta(days=1)
+def run(spark: SparkSession, audit: Audit, table: str, day: date, say: Callable[[str], None]) -> Findings:
+    """Bring the table up to the topics, and audit the timers that are due on a day (UTC)."""
     settings, done = audit.settings, list[tuple[str, int, float]]()
     stages = partial(measured, spark, say, done)
     topics, progress = TopicOffsets(settings), job.progress_of(settings)
@@ -46,15 +44,15 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Ca
             stage.rows = job.run(spark, settings, job.Params(table), say).records
     tables = History(spark, table)
     tables.pin()
-    known, lacks = tables.known(), tables.gaps()
+    known, lacks, anew = tables.known(), tables.gaps(), tables.anew(job.told_apart_topics(settings))
     clocks_ms = 0 if topics.brokers == 1 else BROKERS_CLOCKS_MS
     moment = replace(audit.moment, clocks_ms=clocks_ms, as_of_ms=min(audit.moment.as_of_ms, known.as_of_ms))
     audit = replace(audit, moment=moment)
     is_audited = gaps.matches(audit.callback_topics) if audit.callback_topics else F.lit(True)
     with Cut() as kept:
         with stages("requests read") as stage:
-            rest = job.not_accepted(spark, settings, known, topics, progress)
-            evidence, own = tables.of_day(day, job.topics_in(settings, known), moment, kept, rest)
+            rest = job.not_accepted(spark, settings, known, topics, progress, anew)
+            evidence, own = tables.of_day(day, job.topics_in(settings, known, anew), moment, kept, rest)
             own = own.where(is_audited)
             numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
             groups = own.groupBy("topic", "callback_topic", "kind").agg(*numbers, F.count("follows"))
@@ -75,6 +73,7 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date | None, say: Ca
             evidence.also(tables.requests_of(found.where("status is null").select("request")))
         findings = judged(audit, stages, evidence, found, _log(known, lacks), kept, by_callbacks=None in counts)
     findings.gaps = list(_reasons(known, lacks, topics))
+    findings.accepted = [job.described_gap(gap) for gap in lacks if gap.is_accepted]
     findings.counted = counted
     findings.read = [
         PartitionRead(*tp, 0, offset, progress[tp].fired_through[0] if tp in progress else None)
@@ -149,8 +148,7 @@ def _reasons(known: Known, lacks: Sequence[Gap], topics: TopicOffsets) -> Iterat
             name = partition_name(topic, partition)
             yield Reason(OPEN, f"{name} has records from offset {end:,} on that are behind an open transaction")
     for gap in lacks:
-        if (gap.topic, gap.partition) in asked:
+        if (gap.topic, gap.partition) in asked and not gap.is_accepted:
             name = partition_name(gap.topic, gap.partition)
-            yield Reason(
-                DELETED, f"the requests of {name} from offset {gap.start:,} to {gap.end:,} are not in the table"
-            )
+            lost = f"the requests of {name} from offset {gap.start:,} to {gap.end:,} are not in the table"
+            yield Reason(DELETED, f"{lost}, until `timers spark history --accept-gaps` accepts this")

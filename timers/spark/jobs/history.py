@@ -35,17 +35,18 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import jvm, kafka, requests
-from timers.spark.audit import chains, history, outcomes
+from timers.spark.audit import anew, chains, history, outcomes
+from timers.spark.audit.anew import Anew, told_apart
 from timers.spark.audit.evidence import RequestTopics
 from timers.spark.audit.gaps import MARGIN_MS
-from timers.spark.audit.history import Gap, History, Known, Place, Position
+from timers.spark.audit.history import ANEW, CUT, DELETED, Gap, History, Known, Place, Position
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.reading import NO_LIMIT, read_opening
 from timers.spark.columns import header_text
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
 from timers.spark.monitoring import Monitor
-from timers.spark.session import described
-from timers.spark.storage import is_conflict, retried
+from timers.spark.session import described, sentence_of
+from timers.spark.storage import retried
 from timers.wire.formats.countdown import CALLER
 from timers.wire.topics import history_group, partition_name
 
@@ -58,12 +59,15 @@ IDLE_S = 600
 """So often a round without new records notes that there were none: an audit knows the outcome of timers up to then."""
 
 UPKEEP_S, LOOK_S = 86_400, 300
-"""So often rows are sorted by their due second, and so often small files are looked for; nothing is read meanwhile."""
+"""So often the tables are maintained, and so often the job looks whether they must be, and for small files; nothing is
+read meanwhile."""
+
+RETRY_UPKEEP_S = 3600
+"""Time after which it is tried again if it failed."""
 
 FRESH_S = 60
 """A job that runs notes after :data:`IDLE_S` and at most this time that it has read all."""
 
-DELETED, CUT, ANEW = "records-deleted", "log-cut", "topic-made-anew"
 _WHY = {
     DELETED: "they were deleted before they were read",
     CUT: "the log has lost its end, and what was appended in its place has their offsets",
@@ -156,7 +160,9 @@ def run(
         raise SettingsError(f"the history in {params.table!r} keeps no keys: leave out --keys, or name another --table")
     params = replace(params, keys=keeps_keys)
     job = _Job(spark, settings, params, table, say, total, stop)
-    upkept_at = looked_at = monotonic()
+    next_look_s = monotonic() + LOOK_S
+    if monitor is not None:
+        monitor.upkept()
     while True:
         begun, named = monotonic(), job.named
         with described(spark, "timers history"):
@@ -164,13 +170,10 @@ def run(
         if monitor is not None:
             monitor.ended(count, monotonic() - begun, job.behind)
         if every_s is None and job.named == named:
-            _keep_up(table, say, always=False)
+            _keep_up(table, say, monitor)
             return total
-        if monotonic() > looked_at + LOOK_S:
-            is_due = monotonic() > upkept_at + UPKEEP_S
-            _keep_up(table, say, always=is_due)
-            looked_at = monotonic()
-            upkept_at = looked_at if is_due else upkept_at
+        if monotonic() > next_look_s:
+            next_look_s = monotonic() + (LOOK_S if _keep_up(table, say, monitor) else RETRY_UPKEEP_S)
         if stop.wait(0 if every_s is None else max(0.0, every_s - (monotonic() - begun))):
             return total
 
@@ -184,13 +187,45 @@ def is_fresh(spark: SparkSession, settings: Settings, table: str, as_of_ms: int)
     return tables.known().as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S)
 
 
-def _keep_up(table: History, say: Callable[[str], None], *, always: bool) -> None:
+def _keep_up(table: History, say: Callable[[str], None], monitor: Monitor | None) -> bool:
+    """Maintain the tables if it is time, by what they note themselves: a process may run for less than a day. Returns
+    whether it has succeeded."""
+    now_s = int(Clock().now_s())
     try:
-        table.keep_up(say, always=always)
+        if now_s < table.upkept_s() + UPKEEP_S:
+            table.merge(say)
+            return True
+        table.keep_up(say, now_s)
     except jvm.ERRORS as error:
-        if not is_conflict(error):
-            raise
-        say("history: small files are not merged now, because another program changes the table")
+        say(f"history: the tables are not maintained, and it is tried again later: {sentence_of(error)}")
+        return False
+    if monitor is not None:
+        monitor.upkept()
+    return True
+
+
+def accept_gaps(spark: SparkSession, settings: Settings, params: Params) -> Iterator[str]:
+    """Accept what could not be read, so that it makes no later audit undecided, and return a sentence for each gap.
+
+    Raises: as :func:`erase`.
+    """
+    for gap in _existing(spark, settings, params).accept_gaps():
+        yield described_gap(gap)
+
+
+def described_gap(gap: Gap) -> str:
+    """What is missing in the history, and why."""
+    name = partition_name(gap.topic, gap.partition)
+    return f"{name}: offsets {gap.start:,} to {gap.end:,} are not in the history, because {_WHY[gap.code]}"
+
+
+def _existing(spark: SparkSession, settings: Settings, params: Params) -> History:
+    """The tables, which must exist."""
+    table = History(spark, params.table)
+    if not table.exists():
+        raise SettingsError(f"there is no history in {params.table!r}: name the --table of the job")
+    table.open(_owner(settings), keys=False)
+    return table
 
 
 def erase(spark: SparkSession, settings: Settings, params: Params, id: str | None, key: bytes | None) -> int:
@@ -199,10 +234,7 @@ def erase(spark: SparkSession, settings: Settings, params: Params, id: str | Non
 
     Raises: as :func:`run`; SettingsError also if there are no tables.
     """
-    table = History(spark, params.table)
-    if not table.exists():
-        raise SettingsError(f"there is no history in {params.table!r}: name the --table of the job")
-    table.open(_owner(settings), keys=False)
+    table = _existing(spark, settings, params)
     known = table.known()
     said = [history.position_row(place, each) for place, each in known.positions.items()]
     said.append({"event": history.MADE, "offset": known.through, "end": 0})
@@ -241,6 +273,8 @@ class _Job:
         self._formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
         self._known = table.known()
         self._named = table.named()
+        self._told_apart = told_apart_topics(settings)
+        self._anew = table.anew(self._told_apart)
         self._noted_at = -float(IDLE_S)
         self._moment = Moment(0, 0)
         # Of a process before this one that still runs, no row is added from here on.
@@ -265,11 +299,11 @@ class _Job:
         asked = topics.existing(self._formats)
         outputs = topics.existing({settings.dead_letter_topic, settings.verdict_topic, *self._named})
         requests = self._plan(topics, history.REQUEST, asked, topics.high_watermarks(asked), as_of_ms, progress)
+        self._note_anew(requests)
         self._open(requests)
         plans = requests, self._plan(topics, history.OUTPUT, outputs, highs, as_of_ms, {})
         for gap in (gap for plan in plans for gap in plan.gaps):
-            name, what = partition_name(gap.topic, gap.partition), _WHY[gap.code]
-            self._say(f"{name}: offsets {gap.start:,} to {gap.end:,} are not in the history, because {what}")
+            self._say(described_gap(gap))
         size = sum(each.size for each in plans)
         if not size and not is_last and monotonic() - self._noted_at < IDLE_S:
             return 0
@@ -345,7 +379,11 @@ class _Job:
                 elif known.topic_id != id or high < known.offset:
                     log, code = known.log + 1, CUT if known.topic_id == id else ANEW
                     start = min(first, high) if code == ANEW else high
-                    plan.gaps.append(Gap(topic, partition, min(known.offset, high), known.end, as_of_ms, code))
+                    until_ms = as_of_ms
+                    if code == ANEW:
+                        first_ms = topics.first_ms(topic, partition, first, stable[topic][partition])
+                        until_ms = min(as_of_ms, first_ms or as_of_ms)
+                    plan.gaps.append(Gap(topic, partition, min(known.offset, high), known.end, until_ms, code))
                 else:
                     start, log = max(first, known.offset), known.log
                     if first > known.offset:
@@ -357,6 +395,16 @@ class _Job:
                 plan.ends.setdefault(topic, {})[partition] = end
                 plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
         return plan
+
+    def _note_anew(self, plan: _Plan) -> None:
+        """Note which topics were made anew, from their first records on. All partitions of a topic were."""
+        found: dict[str, int] = {}
+        for gap in plan.gaps:
+            if gap.code == ANEW and gap.topic in self._told_apart:
+                found[gap.topic] = min(gap.until_ms, found.get(gap.topic, gap.until_ms))
+        plan.gaps = [gap._replace(until_ms=found.get(gap.topic, gap.until_ms)) for gap in plan.gaps]
+        for topic, since_ms in found.items():
+            self._anew.setdefault(topic, []).append(since_ms)
 
     def _open(self, plan: _Plan) -> None:
         """Add what was pending in a snapshot of logs that are read for the first time and do not begin at 0."""
@@ -444,7 +492,8 @@ class _Job:
         more = [header_text(CALLER).alias("caller")]
         topic = self._settings.request_topic
         decoded = requests.decode(records, self._formats, NO_LIMIT, topic, progress, more)
-        return history.request_rows(decoded, keys=self._params.keys)
+        rows = history.request_rows(decoded, keys=self._params.keys)
+        return told_apart(rows, self._anew, is_asked=True)
 
     def _outputs(self, plan: _Plan, progress: Mapping[TopicPartition, Progress]) -> DataFrame:
         settings = self._settings
@@ -461,14 +510,14 @@ class _Job:
             told = self._records(plan, [verdict], progress)
             parts.append(history.rows(history.VERDICT, outcomes.verdict_records(told)))
             parts.append(history.rows(history.MISSED, chains.missed_records(told)))
-        return _union(parts)
+        return told_apart(_union(parts), self._anew, is_asked=False)
 
     # ---- a row for each timer ---------------------------------------------------------------------------------------
 
     def _make(self) -> None:
         """Bring the timers up to the events."""
         begun, through = monotonic(), self._known.batch
-        topics = topics_in(self._settings, self._known)
+        topics = topics_in(self._settings, self._known, self._anew)
         count = retried(partial(self._table.make, self._known.through, through, topics, self._moment))
         self._known = self._known._replace(through=through)
         self._total.timers += count
@@ -483,11 +532,20 @@ def progress_of(settings: Settings) -> dict[TopicPartition, Progress]:
     return read_all(settings, cluster) if settings.progress_topic in cluster.partitions else {}
 
 
-def topics_in(settings: Settings, known: Known) -> RequestTopics:
-    """The topics of requests that have records in the table: each kind of them costs time."""
+def told_apart_topics(settings: Settings) -> set[str]:
+    """The topics whose requests have other names after they were made anew. Those of the retry topic have the names of
+    others."""
+    return {topic for of in request_topics(settings)[:3] for topic in of}
+
+
+def topics_in(settings: Settings, known: Known, times: Anew) -> RequestTopics:
+    """The topics of requests that have records in the table, by their names there: each kind of them costs time."""
     asked = (place for place, each in known.positions.items() if each.end and place[0] == history.REQUEST)
-    read = {topic for _, topic, _ in asked}
-    plain, with_ids, schedules = ([topic for topic in of if topic in read] for of in request_topics(settings)[:3])
+    read = {topic for _, topic, _ in asked} | times.keys()
+    plain, with_ids, schedules = (
+        [anew.named(topic, number) for topic in of if topic in read for number in range(len(times.get(topic, ())) + 1)]
+        for of in request_topics(settings)[:3]
+    )
     return RequestTopics(plain, with_ids, schedules, settings.retry_topic if settings.retry_topic in read else "")
 
 
@@ -497,6 +555,7 @@ def not_accepted(
     known: Known,
     topics: TopicOffsets,
     progress: Mapping[TopicPartition, Progress],
+    times: Anew,
 ) -> DataFrame:
     """The requests that no machine had accepted at the last round, as :func:`timers.spark.history.request_rows`."""
     starts: Offsets = {}
@@ -507,7 +566,7 @@ def not_accepted(
     records = kafka.read(spark, settings, left.starts, left.ends)
     formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
     decoded = requests.decode(records, formats, NO_LIMIT, settings.request_topic, progress)
-    return history.request_rows(decoded, keys=True)
+    return told_apart(history.request_rows(decoded, keys=True), times, is_asked=True)
 
 
 def _union(parts: Iterable[DataFrame]) -> DataFrame:

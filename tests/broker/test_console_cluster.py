@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 import time
+import urllib.request
+from html import unescape
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from tests.harness.console_process import ConsoleProcess
 from tests.harness.constants import Constants
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
@@ -51,6 +59,39 @@ def test_a_transaction_that_is_open_is_named_until_it_ends(broker_address: str, 
         assert all(each.partitions and each.is_read and not each.leaderless for each in state.topics)
         assert state.levels is not None and list(state.levels.workers) == [worker.worker_id]
     finally:
+        system.close()
+
+
+def test_the_programs_of_the_page_of_a_new_timer_run_as_they_are_copied(broker_address: str, tmp_path: Path) -> None:
+    names = {"TIMERS_ID_TOPIC": f"by-id-{time.time_ns()}"}
+    system = System(broker_address, tmp_path, **names)
+    system.create_topic(system.settings.id_topic, 1)
+    system.create_topic(system.request_topic, 1)
+    console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_CONSOLE_WRITE": "1"})
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("TIMERS_")}
+
+    def run(words: list[str]) -> str:
+        done = subprocess.run(words, env=clean, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout
+
+    try:
+        console.start().wait_for("console: ")
+        for given in ("delay=1h&id=a%27b", "at=2030-01-31T12:00:00%20Europe/Paris", "every=15m&id=each", "delay=2h"):
+            page = f"{console.url}/timers/new?topic=shop&key=k&value=v%0Aw&headers=a:%20b&{given}"
+            with urllib.request.urlopen(page) as answer:
+                text = answer.read().decode()
+            curl, program = (
+                unescape(found) for found in re.findall(r"<pre id=\"program-[^>]*>(.*?)</pre>", text, re.DOTALL)
+            )
+            done = subprocess.run(
+                [sys.executable, "-c", program], env=clean, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0 and done.stdout.strip(), (program, done.stderr)
+            done = subprocess.run(["sh", "-c", curl], env=clean, capture_output=True, text=True, timeout=60)
+            assert json.loads(done.stdout)["due"] > time.time(), (curl, done.stdout)
+    finally:
+        console.end()
         system.close()
 
 

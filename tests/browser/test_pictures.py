@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_pictures_of_all_screens(
     overview = open_page(console.url, viewport={"width": 1280, "height": 760}).page
     overview.goto(f"{console.url}/")
     wait_until(lambda: page.evaluate("1") and time.time() > first_s + 30, "timers fire for half a minute")
-    overview.get_by_text("over the last").wait_for()
+    overview.get_by_text(re.compile(r"over \d+ s, until")).wait_for()
     overview.get_by_role("heading", name="All timers fire").wait_for()
     take(overview, pictures / "overview.webp")
     take(page, pictures / "live.webp")
@@ -122,6 +123,7 @@ def test_pictures_of_all_screens(
         ("due", "/due", " timers."),
         ("dead-letters", "/dead-letters?code=topic-unknown", "does not exist when the timer is due"),
         ("workers", "/workers", "Nothing is wrong"),
+        ("cluster", "/cluster", "Topics of the app"),
         ("queue", f"/queue?name={QUEUE}", "In flight, at most"),
         ("new-timer", f"/timers/new?topic={TIMEOUTS}&key=order-17&value=unpaid&id=order/17", "client.schedule("),
         ("timer", "/timer?id=order/1017", "verdict: the version before was replaced"),

@@ -25,7 +25,7 @@ from timers.console.problems import Problem
 from timers.console.web import server
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, group_access
-from timers.kafka.aiokafka_internals import group
+from timers.kafka.aiokafka_internals import sessions
 from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER
@@ -200,7 +200,7 @@ async def test_a_coordinator_that_never_answers_is_given_up(
         async def close(self) -> None:
             pass
 
-    monkeypatch.setattr(group, "AIOKafkaClient", Silent)
+    monkeypatch.setattr(sessions, "AIOKafkaClient", Silent)
     constants(group_access, _TIMEOUT_S=0.01)
     async with asyncio.timeout(DEADLINE_S):
         cluster = KafkaCluster(SETTINGS)

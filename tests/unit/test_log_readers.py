@@ -15,7 +15,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import ListGroupsRequest
 
-from timers.kafka.aiokafka_internals import log_readers
+from timers.kafka.aiokafka_internals import log_readers, sessions
 from timers.kafka.aiokafka_internals.log_readers import AT_ONCE, UNSTABLE_OFFSET_COMMIT, LogReader
 from timers.kafka.aiokafka_internals.other_groups import (
     GROUP_ID_NOT_FOUND,
@@ -67,8 +67,10 @@ class SimBroker:
 
 
 def readers(monkeypatch: pytest.MonkeyPatch, broker: SimBroker) -> list[LogReader]:
-    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: broker)
-    return asyncio.run(log_readers.log_readers({}, TOPIC, 2, {"app", "left-out"}, lambda: None))
+    monkeypatch.setattr(sessions, "AIOKafkaClient", lambda **_: broker)
+    return asyncio.run(
+        log_readers.log_readers({"bootstrap_servers": ["b:1"]}, TOPIC, 2, {"app", "left-out"}, lambda: None)
+    )
 
 
 def test_groups_with_an_offset_are_found_whatever_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +145,7 @@ def trimmer(leaders: dict[int, int] | None) -> LogTrimmer:
 
 
 def test_groups_that_no_broker_lists_stop_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: SimBroker({}, {}))
+    monkeypatch.setattr(sessions, "AIOKafkaClient", lambda **_: SimBroker({}, {}))
     assert list(trimmer(None).other_readers(TOPIC, 2, lambda: None)) == []
     assert list(trimmer({0: 1, 1: 3}).other_readers(TOPIC, 2, lambda: None)) == []
     with pytest.raises(Refused, match=r"^partitions \[1\] of __consumer_offsets have no leader"):
@@ -154,7 +156,7 @@ def test_the_history_of_the_app_is_known_by_how_far_it_has_read(monkeypatch: pyt
     group = f"{Settings.load({'TIMERS_BROKERS': '127.0.0.1:1'}).app_id}-history"
     answers = {group: said(group, 7, -1), "others-history": said("others-history", 1)}
     broker = SimBroker(dict.fromkeys(answers, "Classic"), answers)
-    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: broker)
+    monkeypatch.setattr(sessions, "AIOKafkaClient", lambda **_: broker)
     asked = trimmer(None)
     assert list(asked.other_readers(TOPIC, 2, lambda: None)) == ["group 'others-history'"]
     assert asked.read_by_history == {0: 7}
@@ -163,6 +165,6 @@ def test_the_history_of_the_app_is_known_by_how_far_it_has_read(monkeypatch: pyt
 def test_groups_that_cannot_be_listed_are_a_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an error that ends the look in silence: the metric and the alert must say that nothing is deleted."""
     broker = SimBroker({"a": "Classic"}, {"a": said("a", code=GroupLoadInProgressError.errno)})
-    monkeypatch.setattr(log_readers, "AIOKafkaClient", lambda **_: broker)
+    monkeypatch.setattr(sessions, "AIOKafkaClient", lambda **_: broker)
     with pytest.raises(Refused, match=r"^the groups that may read it cannot be listed"):
         list(trimmer(None).other_readers(TOPIC, 2, lambda: None))

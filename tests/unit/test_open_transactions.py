@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
 
-from timers.kafka.aiokafka_internals import open_transactions
+from timers.kafka.aiokafka_internals import open_transactions, sessions
 from timers.kafka.aiokafka_internals.open_transactions import (
     DescribeProducers,
     DescribeTransactions,
@@ -33,8 +33,6 @@ class SimClient:
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1), SimpleNamespace(nodeId=2)])
         self._answers = answers
 
-    async def bootstrap(self) -> None: ...
-
     async def close(self) -> None: ...
 
     async def send(self, broker: int, request: Any) -> Any:
@@ -46,7 +44,10 @@ class SimClient:
 
 
 async def looked(monkeypatch: pytest.MonkeyPatch, answers: dict[tuple[int, type], list[Any]]) -> Looked:
-    monkeypatch.setattr(open_transactions, "AIOKafkaClient", lambda: SimClient(answers))
+    async def bootstrapped(_: Any) -> SimClient:
+        return SimClient(answers)
+
+    monkeypatch.setattr(sessions, "bootstrapped", bootstrapped)
     return await open_transactions.look({}, LEADERS, 1000, lambda: None)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.console_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
+from tests.harness.console_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, letter, text_of
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, console
 from timers.console import timer_pages
-from timers.errors import PublishError
+from timers.errors import PublishError, TimersError
 
 
 async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
@@ -202,3 +202,57 @@ async def test_an_interval_is_set_and_shown_on_the_page_of_the_timer() -> None:
         assert "every=900" in text and 'hx-get="/timer/next?id=daily"' in text and "Change the due time" not in text
         text = await text_of(client, "/timer/next", params={"id": "daily"})
         assert text.count("<li>") == 10
+
+
+async def test_a_form_sets_headers_and_says_that_a_topic_does_not_exist() -> None:
+    cluster = cluster_with()
+    fields = {"topic": "nowhere", "value": "v", "when": "delay", "delay": "1h", "headers": "a: b: c\r\n\r\nx:"}
+    async with console(cluster, **IDS) as client:
+        async with client.post("/timers/new", data=fields, headers=PART) as answer:
+            assert answer.status == 201 and "timers topics create nowhere" in await answer.text()
+        (sent,) = cluster.timers.values()
+        assert [(name, value) for name, value in sent.headers or ()] == [("a", "b: c"), ("x", "")]
+        async with client.post("/timers/new", data={**fields, "topic": "timeouts"}, headers=PART) as answer:
+            assert "topics create" not in await answer.text()
+        async with client.post("/timers/new", data={**fields, "headers": "no colon"}, headers=PART) as answer:
+            assert answer.status == 422 and "name: value" in await answer.text()
+        async with client.post("/timers/new/program", data={**fields, "headers": ":"}, headers=PART) as answer:
+            assert answer.status == 200 and "is not of the form" in await answer.text()
+
+
+async def test_the_rows_that_are_chosen_are_cancelled_and_each_verdict_is_said() -> None:
+    cluster = cluster_with("order-1", "order-2", "order-3")
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timers")
+        assert text.count("data-choose ") == 3 and 'value="order-2" form="chosen"' in text
+        fields = [("id", "order-1"), ("id", "order-3"), ("id", "gone")]
+        async with client.post("/timers/cancel-chosen", data=fields, headers=PART) as answer:
+            text = await answer.text()
+            assert answer.status == 200 and "2 cancelled" in text and "1 not pending any more" in text
+        assert list(cluster.timers) == ["order-2"]
+        assert [each["parameters"]["id"] for each in cluster.recorded] == ["order-1", "order-3", "gone"]
+        for fields in ([], [("id", f"order-{number}") for number in range(101)]):
+            async with client.post("/timers/cancel-chosen", data=fields, headers=PART) as answer:
+                assert answer.status == 400 and "choose between 1 and 100" in await answer.text()
+        async with client.post("/timers/cancel-chosen", data=[("id", "order-2")]) as answer:
+            assert answer.status == 403, "a page of another site cannot send it"
+        cluster.failure = TimersError("no broker")
+        async with client.post("/timers/cancel-chosen", data=[("id", "order-2")], headers=PART) as answer:
+            assert "no broker" in await answer.text()
+    async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="") as client:
+        assert "data-choose" not in await text_of(client, "/timers")
+        async with client.post("/timers/cancel-chosen", data=[("id", "order-2")], headers=PART) as answer:
+            assert "read-only" in await answer.text() and list(cluster.timers) == ["order-2"]
+
+
+async def test_the_dead_letters_that_are_chosen_are_retried() -> None:
+    cluster = cluster_with()
+    cluster.dead_letters = [letter(offset, "topic-unknown", "mails") for offset in range(3)]
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/dead-letters")
+        assert text.count("data-choose ") == 3
+        first, second, _ = (each.position for each in cluster.dead_letters)
+        fields = [("name", first), ("name", second)]
+        async with client.post("/dead-letters/retry-chosen", data=fields, headers=PART) as answer:
+            assert answer.status == 200 and "<strong>2</strong> dead letters were retried" in await answer.text()
+        assert cluster.retried == [first, second]

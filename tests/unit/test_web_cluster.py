@@ -9,8 +9,10 @@ from tests.harness.console_pages import HOSTILE, IDS, cluster_with, text_of
 from tests.harness.sim_console import answer_of, console
 from timers.console.history import change_of
 from timers.console.web.page import linked, runbooks, section_links
+from timers.console.web.site import WAYS_OUT
 from timers.kafka.aiokafka_internals.open_transactions import OpenTransaction
 from timers.offline.app_state import AppState, LevelsInUse, TopicState
+from timers.queue.inspection import QueueStats
 
 ONGOING = OpenTransaction("timeouts", 0, 17, 1_900_000_000_000, 4, "billing-1", "Ongoing", 60_000)
 HANGING = OpenTransaction("timeouts", 1, 18, 1_900_000_000_000, 5)
@@ -92,6 +94,18 @@ def test_a_record_that_is_no_entry_is_left_out() -> None:
     assert found is not None and found.ids == 2
     assert change_of(json.dumps(entry(ids=["step"])).encode(), "step", "local") is not None
     assert change_of(json.dumps(entry()).encode(), "order-1", "ann") is None
+
+
+async def test_a_problem_and_an_idle_queue_lead_to_what_to_do() -> None:
+    cluster = cluster_with("order-1")
+    cluster.worker_fails = True
+    for sentence in WAYS_OUT.values():
+        assert all(name in runbooks() for name in re.findall(r"operations\.md#([\w-]+)", sentence)), sentence
+    async with console(cluster, **IDS) as client:
+        assert 'href="/runbook?name=timersnoworker"' in await text_of(client, "/timers?wait=1", 503)
+        cluster.queue_stats["mails"] = QueueStats("mails", "mails", 3, 0, False, 0, 9.0, 0, ())
+        for path in ("/queues", "/queue?name=mails"):
+            assert 'href="/runbook?name=timersqueueold"' in await text_of(client, path)
 
 
 async def test_all_runbooks_are_listed_and_an_alert_leads_to_its_own() -> None:

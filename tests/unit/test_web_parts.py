@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from timers.console.web.board import Figures, Finding, Recent, findings, headlin
 from timers.console.web.page import ago, data, link, moment, ranges, runbooks
 from timers.console.web.timer_screens import best_form, in_form
 from timers.console.web.worker_screens import bars
+from timers.process.config.settings import Settings
 from timers.process.counted import size, span
 
 NOW_S = 1_900_000_000
@@ -94,8 +96,13 @@ def test_the_programs_set_the_same_timer() -> None:
     words = shlex.split(timer_screens.as_curl(body, "http://h").replace("\\\n", " "))
     assert words[:4] == ["curl", "-X", "POST", "http://h/v1/timers"] and json.loads(words[-1]) == body
     called: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    clients: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    settings = Settings(brokers="b:9092")
 
     class Client:
+        def __init__(self, *given: object, **named: object) -> None:
+            clients.append((given, named))
+
         def __enter__(self) -> Client:
             return self
 
@@ -104,17 +111,25 @@ def test_the_programs_set_the_same_timer() -> None:
         def schedule(self, *arguments: object, **named: object) -> None:
             called.append((arguments, named))
 
-    def run(given: dict[str, str]) -> None:
-        exec(
-            timer_screens.as_python(given).replace("from timers.client import TimersClient", ""),
-            {"TimersClient": Client},
-        )
+    def run(given: dict[str, Any]) -> None:
+        program = timer_screens.as_python(given, settings).replace("from timers.client import TimersClient", "")
+        exec(program, {"TimersClient": Client})
 
     run(body)
     assert called.pop() == (("t", "it's", "a'b\n$(reboot)"), {"delay": 900, "id": "x"})
     run({"topic": "t", "value": "", "at": "2030-01-31T12:00:00Z"})
-    ((arguments, named),) = called
+    arguments, named = called.pop()
     assert arguments == ("t", None, "") and named["at"].timestamp() == 1_896_091_200  # type: ignore[attr-defined]
+    run({"topic": "t", "value": "", "at": "2030-01-31T12:00:00 Europe/Paris", "headers": [["a", "b"], ["a", "c"]]})
+    arguments, named = called.pop()
+    assert named["at"].timestamp() == 1_896_087_600  # type: ignore[attr-defined]
+    assert named["headers"] == [("a", "b"), ("a", "c")]
+    settings = replace(settings, request_topic="r", id_topic="i")
+    run({"topic": "t", "value": "", "delay": "1s"})
+    run({"topic": "t", "value": "", "delay": "1s", "id": "x"})
+    assert clients[0] == (("b:9092",), {})
+    assert [named for _, named in clients[-2:]] == [{"request_topic": "r"}, {"id_topic": "i"}]
+    assert timer_screens.as_curl(body, "http://h", "ann").startswith("curl -u ann -X POST")
 
 
 # ---- diagnosis ------------------------------------------------------------------------------------------------------

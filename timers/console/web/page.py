@@ -260,7 +260,7 @@ async def serve(call: Call) -> Reply:
 _T = TypeVar("_T")
 
 HTML, FORM = "text/html", "application/x-www-form-urlencoded"
-_MOST_FIELDS = 100
+_MOST_FIELDS = 200
 FRAGMENT = "HX-Request"
 """Header of requests for a part of a page. Pages of other sites cannot send it without asking the console first."""
 
@@ -362,6 +362,10 @@ class Page:
             return None
 
     async def form(self) -> dict[str, str]:
+        """The fields of a form, as :meth:`fields`; of several with one name, the last."""
+        return dict(await self.fields())
+
+    async def fields(self) -> list[tuple[str, str]]:
         """The fields of a form, without a check. What another site may have sent, or what is no form, is a problem."""
         if not self.is_fragment:
             raise Problem("cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT}")
@@ -369,7 +373,7 @@ class Page:
         if body and self.call.request.content_type != FORM:
             raise Problem("parameter-invalid", f"a form is of type {FORM}, not {self.call.request.content_type}")
         try:
-            return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+            return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
         except ValueError as error:
             raise Problem("parameter-invalid", f"the form is not {FORM} in UTF-8: {error}") from None
 

@@ -106,16 +106,19 @@ class Site:
 
 
 WAYS_OUT = {
-    "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them.",
-    "worker-unreachable": "Check that a worker runs, and that TIMERS_WORKER_URL names its web port.",
+    "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them. "
+    "docs/operations.md#timersnotick",
+    "worker-unreachable": "Check that a worker runs, and that TIMERS_WORKER_URL names its web port. "
+    "docs/operations.md#timersnoworker",
     "queries-off": "Set TIMERS_QUERIES=timers for the workers, and the same TIMERS_QUERY_SECRET_FILE here.",
     "read-only": "Start the console with TIMERS_CONSOLE_WRITE=1.",
     "role-missing": "Ask an administrator for the role operator.",
     "ids-off": "Unset TIMERS_ID_TOPIC, which is empty, for workers and console.",
     "cursor-invalid": "Begin again at the first page.",
+    "request-deleted": "Set the timer again. docs/operations.md#trimming",
     "busy": "Try again in a few seconds.",
     "rate-limited": "Wait, then load the page again.",
     "login-missing": "Load the page again, and log in.",
     "unknown": "Look for the timer, or the paused topic, before you try again.",
 }
-"""Code of a problem -> what the reader can do about it."""
+"""Code of a problem -> what the reader can do about it, with the section that says more."""

@@ -7,7 +7,8 @@ import base64
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -18,36 +19,62 @@ from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
 from timers.console.web.page import Meaning, Page, kept_number, link, meanings, moment, screen, selected
 from timers.core.operation import ALREADY_FIRED, CANCELLED, CHANGED, TOO_LATE
-from timers.core.printable import hexdump, printable_json
-from timers.errors import InvalidTimerError
+from timers.core.printable import hexdump, printable_json, quoted
+from timers.errors import InvalidTimerError, TimersError
+from timers.process.config.settings import Settings
 from timers.wire.query import FIRED, REPLACED
 from timers.wire.repeat import LATEST
+from timers.wire.topics import requests_by_id
 
 
-def programs_of(body: Mapping[str, Any], base_url: str) -> dict[str, str]:
-    return {"curl": as_curl(body, base_url), "python": as_python(body)}
+def programs_of(page: Page, fields: dict[str, str]) -> dict[str, str]:
+    """The timer of a form with curl and in Python, as programs that run when they are copied."""
+    try:
+        body = _body(fields)
+    except Problem as problem:
+        return dict.fromkeys(("curl", "python"), f"# {problem.body['detail']}")
+    user = page.call.user.name if page.settings.console_users_file else ""
+    return {"curl": as_curl(body, page.base_url, user), "python": as_python(body, page.settings)}
 
 
-def as_curl(body: Mapping[str, Any], base_url: str) -> str:
+def as_curl(body: Mapping[str, Any], base_url: str, user: str = "") -> str:
+    """A command; ``user``: whose password curl asks for."""
     text = printable_json(json.dumps(dict(body), ensure_ascii=False))
+    login = f"-u {shlex.quote(user)} " if user else ""
     url = shlex.quote(f"{base_url}/v1/timers")
-    return f"curl -X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
+    return f"curl {login}-X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
 
 
-def as_python(body: Mapping[str, Any]) -> str:
+def as_python(body: Mapping[str, Any], settings: Settings) -> str:
     arguments = [repr(body.get(name)) for name in ("topic", "key", "value")]
+    imports = []
     at = body.get("at", "")
-    is_instant = bool(at) and not at.isdigit()
     if "delay" in body:
         arguments.append(f"delay={_seconds(body['delay'])}")
+    elif at.isdigit():
+        arguments.append(f"at={at}")
     elif at:
-        arguments.append(f"at=datetime.fromisoformat({at!r})" if is_instant else f"at={at}")
+        instant, _, zone = at.partition(" ")
+        local = f".replace(tzinfo=ZoneInfo({zone!r}))" if zone else ""
+        arguments.append(f"at=datetime.fromisoformat({instant!r}){local}")
+        imports = ["from datetime import datetime", *(["from zoneinfo import ZoneInfo"] if zone else []), ""]
     arguments += [f"{name}={body[name]!r}" for name in ("token", "id") if name in body]
+    if "headers" in body:
+        arguments.append(f"headers={[tuple(pair) for pair in body['headers']]!r}")
     arguments += [f"repeat={_rule_as_python(body['repeat'])}"] if "repeat" in body else []
-    lines = ["from datetime import datetime", ""] if is_instant else []
     names = "Repeat, TimersClient" if "repeat" in body else "TimersClient"
-    lines += [f"from timers.client import {names}", "", "with TimersClient() as client:"]
-    return "\n".join([*lines, f"    client.schedule({', '.join(arguments)})"])
+    where = ", ".join([repr(settings.brokers), *(f"{name}={topic!r}" for name, topic in _own_names(settings, body))])
+    lines = [*imports, f"from timers.client import {names}", "", f"with TimersClient({where}) as client:"]
+    return "\n".join([*lines, f"    print(client.schedule({', '.join(arguments)}))"])
+
+
+def _own_names(settings: Settings, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The arguments of a client that it needs because a topic has another name than by default."""
+    if "id" in body:
+        if settings.id_topic != requests_by_id(Settings.request_topic):
+            yield "id_topic", settings.id_topic
+    elif settings.request_topic != Settings.request_topic:
+        yield "request_topic", settings.request_topic
 
 
 def _rule_as_python(rule: Mapping[str, str]) -> str:
@@ -89,11 +116,11 @@ async def cancel_all(page: Page) -> Reply:
     form = await page.form()
     selection = _selected(form, page.now_s)
     if not form.get("confirm"):
-        preview = await page.api("cancelTimers", selection)
+        preview = await page.api("cancelTimers", _asked(selection))
         return page.show("parts/cancel_preview.html", preview=preview, selection=selection)
     counts, problem, following = {name: kept_number(form.get(name)) for name in COUNTED}, None, form["confirm"]
     try:
-        step = await page.api("cancelTimers", {**selection, "confirm": following})
+        step = await page.api("cancelTimers", {**_asked(selection), "confirm": following})
         counts = {name: counts[name] + step["verdicts"][name] for name in COUNTED}
         following = step["next"]
     except Problem as error:  # what was cancelled before is still said, and the rest of the step can be tried again
@@ -102,6 +129,36 @@ async def cancel_all(page: Page) -> Reply:
         following = problem.get("next", following)
     context: dict[str, Any] = {"counts": counts, "problem": problem, "following": following, "words": COUNTED}
     return page.show("parts/cancel_step.html", selection=selection, matching=form.get("matching", ""), **context)
+
+
+CHOSEN = {**COUNTED, "not-found": "not pending any more", "unknown": "not known: look at them"}
+"""Verdict, or code of a problem, of one timer that was chosen -> what the page says."""
+
+
+@screen("/timers/cancel-chosen", "POST")
+async def cancel_chosen(page: Page) -> Reply:
+    """Cancels the timers whose boxes are checked."""
+    ids = await _chosen(page, "id", PAGE_TIMERS)
+
+    async def one(id: str) -> str | Problem:
+        try:
+            verdict: str = (await page.api("cancelTimer", id=id))["verdict"]
+            return verdict
+        except Problem as problem:
+            return problem.code if problem.code in CHOSEN else problem
+
+    found = await asyncio.gather(*map(one, ids))
+    problem = next((each.body for each in found if isinstance(each, Problem)), None)
+    counts = Counter(each for each in found if isinstance(each, str))
+    return page.show("parts/chosen.html", counts=counts, words=CHOSEN, problem=problem)
+
+
+async def _chosen(page: Page, name: str, most: int) -> list[str]:
+    """The values of the boxes with this name that are checked."""
+    chosen = [value for field, value in await page.fields() if field == name]
+    if not 1 <= len(chosen) <= most:
+        raise Problem("parameter-invalid", f"choose between 1 and {most}, not {len(chosen)}")
+    return chosen
 
 
 PAGE_TIMERS = 100
@@ -139,14 +196,19 @@ async def _listed(page: Page, selection: dict[str, Any]) -> Any:
     """A page of the list. A rare topic or id is searched for some seconds."""
     end_s, cursor = monotonic() + SEARCH_S, page.given.get("cursor")
     while True:
-        listed = await page.api("listTimers", limit=PAGE_TIMERS, cursor=cursor, **selection)
+        listed = await page.api("listTimers", limit=PAGE_TIMERS, cursor=cursor, **_asked(selection))
         cursor = listed["next"]
         if listed["timers"] or listed["missing"] or cursor is None or monotonic() > end_s:
             return listed
 
 
 def _selected(given: Mapping[str, str], now_s: float) -> dict[str, Any]:
-    return selected(given, ("topic", "prefix", "contains", "key"), ("from", "to"), now_s)
+    return selected(given, ("topic", "prefix", "part", "key"), ("from", "to"), now_s)
+
+
+def _asked(selection: Mapping[str, Any]) -> dict[str, Any]:
+    """The filter as the API has it. A field of a form with the name ``contains`` would hide a method of the form."""
+    return {"contains" if name == "part" else name: value for name, value in selection.items()}
 
 
 # ---- one timer ------------------------------------------------------------------------------------------------------
@@ -261,10 +323,10 @@ def _id(page: Page) -> str:
 
 @screen("/timers/new")
 async def new(page: Page) -> Reply:
-    fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""}
+    fields = dict.fromkeys(("topic", "key", "value", "at", "id", "token", "headers"), "") | {"delay": "15m"}
     fields |= dict.fromkeys(RULE, "") | page.given
     fields["when"] = next((name for name in ("cron", "every", "at") if fields[name]), "delay")
-    return page.show("new.html", fields=fields, programs=programs_of(_body(fields), page.base_url))
+    return page.show("new.html", fields=fields, programs=programs_of(page, fields))
 
 
 @screen("/timers/new/next", "POST")
@@ -303,15 +365,18 @@ async def _upcoming(page: Page, rule: Mapping[str, str], id: str | None) -> Any:
 @screen("/timers/new/program", "POST")
 async def as_program(page: Page) -> Reply:
     """The same timer with curl and in Python."""
-    body = _body(await page.form())
-    return page.show("parts/programs.html", programs=programs_of(body, page.base_url))
+    return page.show("parts/programs.html", programs=programs_of(page, await page.form()))
 
 
 @screen("/timers/new", "POST")
 async def set_timer(page: Page) -> Reply:
     body = _body(await page.form())
     accepted = await page.api("setTimer", body)
-    return page.show("parts/accepted.html", 201, accepted=accepted, has_id="id" in body)
+    is_missing = False
+    with suppress(TimersError, Problem):  # the timer is set, whatever is known of its topic
+        is_missing = not await page.call.console.cluster.topics(body["topic"].__eq__)
+    shown = {"topic": body["topic"], "is_missing": is_missing, "has_id": "id" in body}
+    return page.show("parts/accepted.html", 201, accepted=accepted, **shown)
 
 
 _PARTS = {"cron": ("cron", "zone"), "every": ("every",)}
@@ -328,7 +393,16 @@ def _body(fields: dict[str, str]) -> dict[str, Any]:
         body["repeat"] = {name: fields[name] for name in (*_PARTS[when], *_MORE) if fields.get(name)}
     elif fields.get(when):
         body[when] = fields[when]
+    if headers := fields.get("headers", "").strip():
+        body["headers"] = [_header(line) for line in headers.splitlines() if line.strip()]
     return body | {"value": fields.get("value", "").replace("\r\n", "\n")}
+
+
+def _header(line: str) -> list[str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name.strip():
+        raise Problem("field-invalid", f"headers: {quoted(line[:100])} is not of the form name: value")
+    return [name.strip(), value.strip()]
 
 
 @screen("/queues")
@@ -393,6 +467,13 @@ async def request_of(page: Page) -> Reply:
 async def retry_one(page: Page) -> Reply:
     await page.form()
     done = await page.api("retryDeadLetters", {"names": [page.given.get("name")]})
+    return page.show("parts/retried.html", done=done)
+
+
+@screen("/dead-letters/retry-chosen", "POST")
+async def retry_chosen(page: Page) -> Reply:
+    """Publishes the dead letters whose boxes are checked."""
+    done = await page.api("retryDeadLetters", {"names": await _chosen(page, "name", PAGE_LETTERS)})
     return page.show("parts/retried.html", done=done)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -138,9 +138,9 @@ async def ask(
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                client = AIOKafkaClient(**arguments)
+                client = None
                 try:
-                    await client.bootstrap()
+                    client = await sessions.bootstrapped(arguments)
                     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
                     return await question(partial(client.send, node, group=ConnectionGroup.COORDINATION), group)
                 except KafkaError as error:
@@ -148,7 +148,8 @@ async def ask(
                     if not error.retriable:
                         raise
                 finally:
-                    await sessions.end_in_time(client.close())
+                    if client is not None:
+                        await sessions.end_in_time(client.close())
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         raise failure from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaError,
@@ -71,10 +70,9 @@ async def log_readers(
     Raises:
         KafkaError: a broker does not answer, or a group moves from one to another.
     """
-    client = AIOKafkaClient(**arguments)
+    client = await sessions.bootstrapped(arguments)
     found = []
     try:
-        await client.bootstrap()
         for broker in client.cluster.brokers():
             by_kind: dict[str, list[str]] = {}
             for group, kind in await _listed(client, broker.nodeId):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 from aiokafka.protocol.types import (
     CompactArray,
@@ -149,10 +148,9 @@ async def look(
     Raises:
         KafkaError: no broker answers.
     """
-    client = AIOKafkaClient(**arguments)
+    client = await sessions.bootstrapped(arguments)
     looking = _Looking(client, check)
     try:
-        await client.bootstrap()
         found = [each for each in await looking.ask_leaders(leaders) if each.since_ms < before_ms]
         if found:
             named = await looking.ask_coordinators({each.producer_id for each in found})

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 from aiokafka import conn
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
@@ -64,6 +65,43 @@ async def end_in_time(closing: Coroutine[Any, Any, None]) -> None:
                 logger.debug("a client was not closed in order", exc_info=error)
             return
         task.cancel()
+
+
+NEXT_S = 0.3
+"""An address that has not answered for this time is no longer waited for alone."""
+
+
+async def bootstrapped(arguments: Mapping[str, Any]) -> AIOKafkaClient:
+    """A client that knows the brokers from the first of its addresses that answers.
+
+    aiokafka itself asks one address after the other, and waits 40 s for one that is silent.
+
+    Args:
+        arguments: of the client.
+
+    Raises:
+        KafkaError: no address answers.
+    """
+    addresses = list(arguments["bootstrap_servers"])
+    asked: dict[asyncio.Task[None], AIOKafkaClient] = {}
+    try:
+        while True:
+            if addresses:
+                client = AIOKafkaClient(**{**arguments, "bootstrap_servers": addresses.pop(0)})
+                asked[asyncio.create_task(client.bootstrap())] = client
+            wait_s = NEXT_S if addresses else None
+            for task in (await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                client = asked.pop(task)
+                error = task.exception()
+                if error is None:
+                    return client
+                await end_in_time(client.close())
+                if not asked and not addresses:
+                    raise error
+    finally:
+        for task, client in asked.items():
+            task.cancel()
+            await end_in_time(client.close())
 
 
 def keep_logged_in() -> None:

@@ -37,11 +37,12 @@
     const ink = Object.fromEntries(["accent", "red", "soft", "line"].map((name) => [name, colour(name)]));
     const { series, axes } = KINDS[kind](ink);
     const of = ([scale, unit, side]) => ({
-      scale, stroke: ink.soft, grid: { stroke: ink.line, width: 1, show: !side }, ticks: { show: false }, font: "12px system-ui", size: scale === "x" ? 30 : 58,
+      scale, stroke: ink.soft, grid: { stroke: ink.line, width: 1, show: !side }, ticks: { show: false }, font: "12px system-ui", size: scale === "x" ? 30 : 68,
       ...(side ? { side } : {}), ...(unit ? { values: (_, all) => all.map((value) => (value === null ? "" : `${value.toLocaleString("en")} ${unit}`)) } : {}),
     });
     const clock = (second) => new Date(second * 1000).toISOString().slice(11, 19);
-    series[0].value = (_, second) => (second === null ? "–" : clock(second));
+    const here = (second) => (new Date().getTimezoneOffset() ? ` (${new Date(second * 1000).toTimeString().slice(0, 8)} here)` : "");
+    series[0].value = (_, second) => (second === null ? "–" : `${clock(second)} UTC${here(second)}`);
     const shown = axes.map(of);
     shown[0].values = (_, seconds) => seconds.map(clock);
     shown[0].space = 90;

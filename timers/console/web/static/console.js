@@ -34,6 +34,8 @@
 
   function tellTimes() {
     const now_s = ahead_s();
+    const zone = new Date().getTimezoneOffset() ? `; here it is ${local(new Date().toISOString()).split(" ").pop()}` : "";
+    for (const each of $$("[data-zone]")) if (each.textContent !== zone) each.textContent = zone;
     for (const each of $$("time[datetime]:not([data-told])")) {
       each.dataset.told = "";
       if (!new Date(each.dateTime).getTimezoneOffset()) continue;
@@ -49,8 +51,9 @@
   }
 
   // ---- live parts --------------------------------------------------------------------------------------------------
-  // A part keeps its size, and is replaced only while the pointer and the focus are outside of it, and nothing moves:
-  // so a refresh never moves what is about to be clicked. Dialogs are outside of all live parts.
+  // A part is replaced only while the pointer and the focus are outside of it, and nothing moves; and what is under the
+  // pointer, or has the focus, stays where it is when a part above it changes its size. So a refresh never moves what is
+  // about to be clicked. Dialogs are outside of all live parts.
   let movedAt = 0;
   let pointer = null;
   let paused = false;
@@ -74,32 +77,21 @@
     return pointer && document.elementFromPoint(pointer.clientX, pointer.clientY);
   }
 
-  function keepSize(part) {
-    if (part.style.height || "grows" in part.dataset) return;
-    part.style.height = `${part.getBoundingClientRect().height}px`;
-    part.style.overflow = "auto";
-  }
-
-  let width = innerWidth;
-  addEventListener("resize", () => {  // a phone was turned
-    if (innerWidth === width) return;
-    width = innerWidth;
-    for (const part of $$("[data-live]")) part.style.height = part.style.overflow = "";
-  });
-
-  function replace(part, fresh, isFirst) {
-    if (!isFirst) keepSize(part);
-    // A part that grows would move what is below it away from the pointer.
-    const below = "grows" in part.dataset && underPointer();
-    const top = below && below.getBoundingClientRect().top;
+  function replace(part, fresh) {
+    const focused = document.activeElement === document.body ? null : document.activeElement;
+    const below = underPointer() || focused;
+    const top = below?.getBoundingClientRect().top;
+    const height = part.getBoundingClientRect().height;
+    const opened = $$("details", part).map((each) => each.open);
     const said = part.querySelector("[data-say]")?.textContent;
     part.className = fresh.className;
     part.replaceChildren(...fresh.childNodes);
     htmx.process(part);
-    if (below && below.isConnected) scrollBy(0, below.getBoundingClientRect().top - top);
-    // What scrolls must be reached with the keyboard, too.
-    if (part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth) part.tabIndex = 0;
-    else part.removeAttribute("tabindex");
+    $$("details", part).forEach((each, place) => { each.open = opened[place] || false; });
+    part.style.minHeight = "";
+    const moved = below?.isConnected ? below.getBoundingClientRect().top - top : 0;
+    if (moved < 0 && scrollY < -moved) part.style.minHeight = `${height}px`;  // the page cannot be scrolled so far up
+    else if (moved) scrollBy(0, moved);
     const say = part.querySelector("[data-say]")?.textContent;
     if (say && say !== said) announce(say);
     part.dispatchEvent(new CustomEvent("timers:fresh", { bubbles: true }));
@@ -160,7 +152,7 @@
       const fresh = page.getElementById(part.id);
       const isFirst = part.querySelector("[data-soon]") !== null;
       const say = fresh?.querySelector("[data-say]");
-      if (fresh && (isFirst || isAsked || !isInUse(part))) replace(part, fresh, isFirst);
+      if (fresh && (isFirst || isAsked || !isInUse(part))) replace(part, fresh);
       else if (say) tellState(part, fresh.className.replace("state ", ""), say.textContent);
     }
     tellTimes();
@@ -184,6 +176,8 @@
     if (!target) return;
     if (target.dataset.open) document.getElementById(target.dataset.open).showModal();
     if ("close" in target.dataset) target.closest("dialog").close();
+    if ("menu" in target.dataset) toggle(target, document.getElementById("menu"));
+    if ("fold" in target.dataset) toggle(target, target.form);
     if (target.dataset.copy) {
       navigator.clipboard?.writeText(document.getElementById(target.dataset.copy).textContent);
       target.textContent = "Copied";
@@ -204,6 +198,65 @@
       state(paused ? "paused" : "live");
     }
   });
+
+  function toggle(button, what) {
+    button.setAttribute("aria-expanded", String(what.classList.toggle("open")));
+  }
+
+  // ---- rows that are chosen ----------------------------------------------------------------------------------------
+  function tellChosen() {
+    const form = document.querySelector("[data-chosen]");
+    if (!form) return;
+    const count = $$("[data-choose]:checked").length;
+    form.hidden = !count;
+    for (const each of $$("[data-chosen-count]")) each.textContent = String(count);
+  }
+
+  addEventListener("change", (event) => {
+    if ("chooseAll" in event.target.dataset) for (const each of $$("[data-choose]")) each.checked = event.target.checked;
+    tellChosen();
+  });
+
+  // ---- filters that are kept in this browser -----------------------------------------------------------------------
+  const KEPT = `timers-filters ${location.pathname}`;
+
+  function keptFilters() {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEPT));
+      return Object.entries(kept ?? {}).filter(([, query]) => typeof query === "string");
+    } catch {  // another program of this site has written it
+      return [];
+    }
+  }
+
+  function showFilters(kept = keptFilters()) {
+    const box = document.querySelector("[data-saved]");
+    if (!box) return;
+    const given = [...new URLSearchParams(location.search)].filter(([name, value]) => value && name !== "cursor");
+    const query = String(new URLSearchParams(given));
+    const save = (entries) => {
+      localStorage.setItem(KEPT, JSON.stringify(Object.fromEntries(entries)));
+      showFilters(entries);
+    };
+    const make = (tag, content, more) => Object.assign(document.createElement(tag), { textContent: content, ...more });
+    const links = kept.flatMap(([name, of]) => {
+      const forget = make("button", "×", { type: "button", className: "quiet", ariaLabel: `Forget ${name}` });
+      forget.addEventListener("click", () => save(kept.filter(([each]) => each !== name)));
+      return [make("a", timersPrintable(name), { href: `?${of}` }), forget];
+    });
+    if (query && !kept.some(([, of]) => of === query)) {
+      const form = make("form", "", { className: "inline", ariaLabel: "Keep this filter" });
+      const field = make("input", "", { required: true, maxLength: 40, ariaLabel: "Name of this filter", placeholder: "name", autocomplete: "off" });
+      form.append(field, make("button", "Keep this filter", { type: "submit" }));
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        save([...kept.filter(([each]) => each !== field.value), [field.value, query]].slice(-50));
+      });
+      links.push(form);
+    }
+    box.replaceChildren(...links);
+    box.hidden = !links.length;
+  }
 
   // What is typed beside a choice chooses it.
   addEventListener("input", (event) => {
@@ -264,8 +317,8 @@
   });
 
   addEventListener("htmx:beforeRequest", (event) => {
-    const dialog = event.target.closest?.("[data-close-after]")?.closest("dialog");
-    if (dialog) dialog.close();
+    const form = event.target.closest?.("[data-close-after]");
+    (form?.closest("dialog") ?? form?.querySelector("dialog"))?.close();
   });
   addEventListener("htmx:sendError", (event) => {
     const target = event.detail.target;
@@ -278,7 +331,13 @@
     if (event.detail.target.querySelector("[data-changed]")) refresh(true);
   });
 
+  for (const each of $$("[data-zone-name]")) {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if ("placeholder" in each) each.placeholder = zone;
+    else each.textContent = zone;
+  }
   showTheme();
+  showFilters();
   tellTimes();
   setInterval(tellTimes, 1000);
   setInterval(watchSilence, 500);

@@ -6,6 +6,7 @@
   const SPAN_S = 120;
   const RECENT_S = 10;
   const HIDDEN_MS = 60000;
+  const LABELS = ["Fired (UTC)", "Lag", "Timer", "Topic", "Key"];
   const box = document.getElementById("stream");
   const ring = box.querySelector(".ring");
   const rows = ring.querySelector("tbody");
@@ -38,12 +39,15 @@
 
   function cell(row, content, kind) {
     const made = row.insertCell();
+    made.setAttribute("role", "cell");
+    made.dataset.label = LABELS[made.cellIndex];
     if (kind) made.className = kind;
     made.append(typeof content === "string" ? timersName(content) : content);
   }
 
   function rowOf(fired) {
     const row = document.createElement("tr");
+    row.setAttribute("role", "row");
     const time = document.createElement("time");
     time.dateTime = new Date(fired.timestamp_ms).toISOString();
     time.textContent = time.dateTime.replace("T", " ");

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
-    """Errors of Kafka's clients in the block become sentences: that something ``failed``, or about the group."""
+    """Errors of Kafka's clients in the block become sentences: that something ``failed``."""
     from aiokafka.errors import KafkaError
 
     from timers.kafka.connection import ErrorReports  # not at the top: `--help` needs no librdkafka
@@ -34,7 +34,7 @@ def explained(settings: Settings, failed: str) -> Iterator[ErrorReports]:
         with reports.explained(failed):
             yield reports
     except KafkaError as error:
-        raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
+        raise TimersError(f"{failed}: no broker answers as it should ({error!r})") from error
 
 
 def read_progress(settings: Settings, reports: ErrorReports) -> tuple[Cluster, dict[TopicPartition, Progress]]:

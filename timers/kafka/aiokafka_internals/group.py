@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -144,7 +144,7 @@ async def ask(
                     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
                     return await question(partial(client.send, node, group=ConnectionGroup.COORDINATION), group)
                 except KafkaError as error:
-                    failure = _named(client) if isinstance(error, NodeNotReadyError) else error
+                    failure = _named(client) if client is not None and isinstance(error, NodeNotReadyError) else error
                     if not error.retriable:
                         raise
                 finally:

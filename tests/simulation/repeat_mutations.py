@@ -6,7 +6,7 @@ from tests.simulation.edits import changed
 
 MUTATIONS = {
     "an occurrence counts whatever it follows": changed(
-        ("chain is None or (offset_of(chain), request_of(chain)) != follows[:2] or due_s is None", "chain is None"),
+        ("chain is None or place_of(chain) != follows[:2] or due_s is None", "chain is None"),
     ),
     "no occurrence follows": changed(("if output.followers:\n    ...(output.followers)", "pass")),
     "fires in its own append second": changed(

@@ -53,6 +53,7 @@ from timers.core.operation import (
     id_of,
     is_cancelled,
     offset_of,
+    place_of,
     repeated,
     repeating,
     request_of,
@@ -143,10 +144,10 @@ class ConditionalIndex(Index):
         Args:
             is_replay: whether they are read again; then no verdicts are needed.
         """
-        operations, append_s = decoded.operations, decoded.append_s
+        operations, append_s, all_follows = decoded.operations, decoded.append_s, decoded.follows
         known = self._store.entries({TIME_ID, *map(id_of, operations)})
         time_s = self._time_of(known.get(TIME_ID))
-        is_plain = not (decoded.conditions or decoded.definitions or decoded.follows)
+        is_plain = not (decoded.conditions or decoded.definitions or all_follows)
         if is_replay and is_plain and all(due_s is not None for _, _, due_s, _ in operations):
             return OperationResults({**latest(operations), TIME_ID: (max(time_s, *append_s.values()), 0, 0)})
         entries: Entries = {}
@@ -157,18 +158,20 @@ class ConditionalIndex(Index):
         listed: frozenset[int] = frozenset(progress.late_changes if is_replay else ())
         for operation in operations:
             id, offset, due_s, _ = operation
-            time_s = max(time_s, append_s[offset])
+            appended_s = append_s[offset]
+            if appended_s > time_s:
+                time_s = appended_s
             entry = known.get(id)
-            if (follows := decoded.follows.get(offset)) is not None:
+            if (follows := all_follows.get(offset)) is not None:
                 chain = repeating(entry)
-                if chain is None or (offset_of(chain), request_of(chain)) != follows[:2] or due_s is None:
+                if chain is None or place_of(chain) != follows[:2] or due_s is None:
                     stale.add(offset)
                 else:
-                    known[id] = entries[id] = repeated(due_s, offset, append_s[offset], chain, is_last=follows.is_last)
+                    known[id] = entries[id] = repeated(due_s, offset, appended_s, chain, is_last=follows.is_last)
                 continue
             former = None if entry is None or self._is_past(entry, time_s) else entry
             condition = decoded.conditions.get(offset)
-            refusal = None if condition is None else self._refusal(condition, former, append_s[offset])
+            refusal = None if condition is None else self._refusal(condition, former, appended_s)
             definition = decoded.definitions.get(offset)
             if definition is not None and former is not None and self._is_unchanged(definition, former, progress):
                 refusal = UNCHANGED
@@ -195,7 +198,7 @@ class ConditionalIndex(Index):
                 held = None if asked_s is None or about is None else self._held(about, progress, decoded)
                 verdicts.append(Verdict(id, offset, verdict, asked_s, version, held))
         entries[TIME_ID] = (time_s, 0, 0)
-        cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused)
+        cancels = sum(due_s is None for _, offset, due_s, _ in operations if offset in refused) if refused else 0
         decoded.drop(refused | stale)
         at = decoded.definitions and [(known.get(id), offset) for id, offset, _, _ in operations]
         begun = [offset for entry, offset in at or () if offset in decoded.definitions and self._is_at(entry, offset)]

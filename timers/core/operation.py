@@ -81,6 +81,10 @@ def chain_of(entry: Entry | None) -> RepeatingVersion | None:
     return entry[:6] if entry is not None and len(entry) == 7 else repeating(entry)
 
 
+place_of: Callable[[RepeatingVersion], tuple[int, int]] = itemgetter(1, 3)
+"""Returns the offsets of the latest record of a timer that repeats, and of its definition."""
+
+
 def digest_of(entry: RepeatingVersion) -> bytes:
     """Returns the digest of the definition."""
     return entry[4]

@@ -164,7 +164,8 @@ def decode(
             if value is None:
                 _decode_cancel(decoded, record, headers, needs_value, repeats)
                 continue
-            if repeats and by_headers and _read_occurrence(decoded, record, headers, max_request_bytes, plain):
+            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] == h.TIMER_NOMINAL and repeats and by_headers
+            if may_be_occurrence and _read_occurrence(decoded, record, headers, max_request_bytes, plain):
                 continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
             own = None if has_due_alone or not headers else h.timer_headers(headers)
@@ -281,11 +282,14 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     """Add an occurrence to ``decoded`` if its headers are those that nearly all have, as the engine appends them, in a
     quarter of the time of :func:`_decode_repeating`: that one reads all others, and says what is wrong with them.
 
+    Args:
+        headers: at least :data:`_LEAST`; the last one is the nominal second.
+
     Returns:
         Whether they are.
     """
     key, value = record.key, record.value
-    if len(headers) < _LEAST or headers[-1][0] != h.TIMER_NOMINAL or len(value) > max_request_bytes:
+    if len(value) > max_request_bytes:
         return False
     (due_name, due), repeat, (follows_name, follows), named, nominal = headers[-5:]
     if (due_name, repeat[0], follows_name, named[0]) != _OCCURRENCE:

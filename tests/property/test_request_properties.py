@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.unicode_text import texts
-from timers.client.request import Encoder, TimerRequest, due_second
+from timers.client.request import Encoder, TimerRequest
+from timers.client.times import due_second
 from timers.v1.future_pb2 import Future
 from timers.wire.checks import MAX_DUE_S
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.unicode_text import TEXT
-from timers.client.request import parse_due, parse_duration
+from timers.client.times import parse_due, parse_duration
 from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError
 

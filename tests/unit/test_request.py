@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timers.client.request import Encoder, TimerRequest, due_second
+from timers.client.request import Encoder, TimerRequest
+from timers.client.times import due_second
 from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
 from timers.wire.checks import MAX_DUE_S

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from timers.client.request import Encoder, TimerRequest, from_now, parse_ahead, parse_due, parse_duration, parse_moment
+from timers.client.request import Encoder, TimerRequest
+from timers.client.times import from_now, parse_ahead, parse_due, parse_duration, parse_moment
 from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError
 from timers.wire.zones import zone_data_version

@@ -15,7 +15,7 @@ from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, confirm, output_option, say
 from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
-from timers.client.request import parse_moment
+from timers.client.times import parse_moment
 from timers.core.printable import one_line, quoted
 from timers.errors import TimersError
 from timers.process.config.settings import Settings

@@ -19,7 +19,7 @@ import click
 from timers.cli.lazy import require
 from timers.cli.output import Output, output_option
 from timers.cli.reach import check_brokers
-from timers.client.request import parse_duration
+from timers.client.times import parse_duration
 from timers.errors import AccessError, InvalidTimerError, QueryError, TimersError
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings

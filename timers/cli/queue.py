@@ -33,7 +33,7 @@ from timers.cli.output import (
 )
 from timers.cli.reach import load_settings, traced
 from timers.cli.timers import due_second, header, show_due
-from timers.client.request import parse_duration
+from timers.client.times import parse_duration
 from timers.core.printable import json_value, one_line, quoted
 from timers.errors import LeaseLostError, PublishError, QueueError, TimersError
 from timers.process.counted import counted

@@ -16,7 +16,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, written
-from timers.client.request import parse_duration, parse_moment
+from timers.client.times import parse_duration, parse_moment
 from timers.core.printable import quoted
 from timers.process.config.settings import Settings
 from timers.process.config.variables import topic_patterns

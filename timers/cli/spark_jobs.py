@@ -15,7 +15,7 @@ import click
 from timers.cli.output import Output, metrics_options, output_option, say
 from timers.cli.reach import check_brokers
 from timers.cli.spark import launch, launch_options, monitored, stop_event, written
-from timers.client.request import parse_duration
+from timers.client.times import parse_duration
 from timers.core.printable import utc_text
 from timers.offline.app_state import explained
 from timers.process.clock import Clock

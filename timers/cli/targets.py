@@ -12,7 +12,7 @@ import click
 from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
-from timers.client.request import parse_duration
+from timers.client.times import parse_duration
 from timers.core.fired import Command
 from timers.core.levels import HOLDS
 from timers.core.printable import utc_text

@@ -17,7 +17,8 @@ import click
 from timers.cli.output import Output, argument_bytes, argument_id, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, traced, worker_option
 from timers.cli.repeats import repeat_options, rule_of, say_zone_data
-from timers.client.request import from_now, id_key, parse_ahead, parse_due, parse_duration
+from timers.client.request import id_key
+from timers.client.times import from_now, parse_ahead, parse_due, parse_duration
 from timers.core.fired import PAUSE
 from timers.core.grouping import groups
 from timers.core.operation import CHANGED, EXISTS, REFUSED, TOO_LATE

@@ -12,7 +12,7 @@ import click
 from timers.cli.lazy import NamedGroup
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
-from timers.client.request import parse_duration, parse_moment
+from timers.client.times import parse_duration, parse_moment
 from timers.core.printable import quoted
 from timers.errors import TimersError
 from timers.process.config.settings import Settings

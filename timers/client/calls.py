@@ -7,8 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from timers.client.request import At, BytesLike, HeadersLike, TimerRequest
+from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, DeadLetterRecord, plan
+from timers.client.times import At
 from timers.core.operation import REFUSED, VerdictName
 from timers.wire.repeat import Repeat
 from timers.wire.verdict import VerdictMessage

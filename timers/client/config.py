@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from timers.client.request import is_number
+from timers.client.times import is_number
 from timers.core.printable import quoted
 from timers.errors import (
     InvalidTimerError,

@@ -28,7 +28,8 @@ from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from timers.client import tracing
-from timers.client.request import At, BytesLike, Encoder, HeadersLike, TimerRequest, id_key
+from timers.client.request import BytesLike, Encoder, HeadersLike, TimerRequest, id_key
+from timers.client.times import At
 from timers.client.tokens import PLACEHOLDERS, QUALIFIED
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, quoted

@@ -6,7 +6,7 @@ One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timer
     {"topic": "orders", "value": {"base64": "/wA="}, "at": "2030-01-31T12:00:00Z", "id": "order-18",
      "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
 
-Each line has ``at`` (as :func:`~timers.client.request.parse_due` reads it), ``delay`` (``15m`` or seconds) or
+Each line has ``at`` (as :func:`~timers.client.times.parse_due` reads it), ``delay`` (``15m`` or seconds) or
 ``repeat`` (as :func:`repeat_of` reads it). ``key`` may be missing or null: then the callback has no key. ``headers``
 may also be a list of pairs, for names that repeat. A ``value`` that is another object, or a list, is sent as JSON
 without spaces.
@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from timers.client.request import TimerRequest, due_second, parse_due, parse_duration, tell
+from timers.client.request import TimerRequest
+from timers.client.times import due_second, parse_due, parse_duration, tell
 from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError
 from timers.process.counted import counted

@@ -27,8 +27,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
-from timers.client.request import TimerRequest, id_key, tell
+from timers.client.request import TimerRequest, id_key
 from timers.client.timer_lines import parse_fields, repeat_of
+from timers.client.times import tell
 from timers.core.printable import json_value, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.wire.headers import SET, TOKEN, TRACE

@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from timers.client.request import parse_duration
+from timers.client.times import parse_duration
 from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
 from timers.console.problems import Problem
 from timers.console.timer_pages import ask

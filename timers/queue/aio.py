@@ -24,7 +24,8 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from timers.client import tracing
 from timers.client.publish import left_s
-from timers.client.request import At, BytesLike, HeadersLike
+from timers.client.request import BytesLike, HeadersLike
+from timers.client.times import At
 from timers.errors import QueueError
 from timers.process.limits import MAX_CONCURRENCY
 from timers.process.signals import END_SIGNALS

@@ -15,7 +15,8 @@ from typing import Self
 from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.publish import left_s
-from timers.client.request import At, BytesLike, HeadersLike
+from timers.client.request import BytesLike, HeadersLike
+from timers.client.times import At
 from timers.core.printable import quoted
 from timers.errors import QueueError, SettingsError
 from timers.kafka import login_tokens

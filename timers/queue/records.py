@@ -16,7 +16,8 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
-from timers.client.request import Encoder, HeadersLike, TimerRequest, is_number, sent_headers
+from timers.client.request import Encoder, HeadersLike, TimerRequest, sent_headers
+from timers.client.times import is_number
 from timers.core.printable import quoted
 from timers.core.progress import Cuts
 from timers.core.timer import Rejected

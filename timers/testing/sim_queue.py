@@ -27,7 +27,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka import Message as SimMessage
 
 from timers.client import Backoff, tracing
-from timers.client.request import At, BytesLike, HeadersLike
+from timers.client.request import BytesLike, HeadersLike
+from timers.client.times import At
 from timers.queue import records
 from timers.queue.driver import Driver
 from timers.queue.ledger import Ledger

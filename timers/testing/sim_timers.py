@@ -40,7 +40,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from timers.client import tracing
 from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.outbox import TABLE, checked_table
-from timers.client.request import Encoder, TimerRequest, condition_headers, due_second, id_key, is_number, wrong_request
+from timers.client.request import Encoder, TimerRequest, condition_headers, id_key, wrong_request
+from timers.client.times import due_second, is_number
 from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.fired import Command

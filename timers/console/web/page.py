@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from timers.client.request import parse_ahead
+from timers.client.times import parse_ahead
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem

@@ -12,8 +12,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from timers.client.request import parse_duration
 from timers.client.timer_lines import laid_out, repeat_of
+from timers.client.times import parse_duration
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED

@@ -25,8 +25,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timers.client.request import Encoder, parse_duration
+from timers.client.request import Encoder
 from timers.client.timer_lines import csv_header, fields_in, json_text, numbered, parse_fields
+from timers.client.times import parse_duration
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, printable_json, quoted
 from timers.errors import InvalidTimerError, SettingsError

@@ -20,8 +20,9 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from timers.client.request import TimerRequest, due_second, id_key, in_range, parse_due, parse_duration, tell
+from timers.client.request import TimerRequest, id_key
 from timers.client.timer_lines import Number, headers_of, json_text, parse_object
+from timers.client.times import due_second, in_range, parse_due, parse_duration, tell
 from timers.core.printable import quoted, utc_text
 from timers.errors import InvalidTimerError, SettingsError
 from timers.wire import topics
@@ -44,7 +45,7 @@ INDEX = "__index_level_"
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 _FIRST_S, _END_S = 10**9, 10**11
-"""Whole seconds in this range need no further look: see :func:`timers.client.request.due_second`."""
+"""Whole seconds in this range need no further look: see :func:`timers.client.times.due_second`."""
 
 _DELAY_WITHOUT_ID = (
     "a row with a delay needs an id of its own, because the same row of another day is another timer; or give due"

@@ -39,6 +39,7 @@ from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.past_figures import STEP_S, PastFigures
+from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.topics import engine_id
 from timers.worker import faust_internals, health, logs, metrics, ticks, web
@@ -51,7 +52,6 @@ from timers.worker.data_dir import make_data_dir, note_cluster
 from timers.worker.health import WorkerStatus
 from timers.worker.machines.capacity import memory_shortage
 from timers.worker.machines.pool import Pool
-from timers.worker.periodic import every
 from timers.worker.port import check_port
 from timers.worker.ticks import TickJudge, TickReader
 

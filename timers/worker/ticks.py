@@ -33,10 +33,10 @@ from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
+from timers.process.periodic import every
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Runner
-from timers.worker.periodic import every
 
 logger = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
 from timers.kafka.aiokafka_internals.group import unowned_partitions
 from timers.kafka.progress_log import permitted_level
 from timers.process.config.settings import Settings
+from timers.process.periodic import every
 from timers.wire.topics import partition_name
 from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
-from timers.worker.periodic import every
 
 logger = logging.getLogger(__name__)
 

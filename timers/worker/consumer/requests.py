@@ -36,10 +36,10 @@ from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import Heartbeat, keep_heartbeat
+from timers.process.periodic import every
 from timers.process.threads import LoopThread
 from timers.wire.topics import partition_name
 from timers.worker.machines.pool import Pool
-from timers.worker.periodic import every
 
 REQUEST_TIMEOUT_S = 90.0
 """Longer than a rebalance: the answer to a request to join comes when all members have joined."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from datetime import date
 from decimal import Decimal
 from html import unescape
@@ -18,6 +19,7 @@ from tests.harness.unsafe_text import HOSTILE, SHOWN, assert_safe
 from timers.cli.output import Output
 from timers.cli.spark_audit import _objective, _write_reports
 from timers.core.printable import printable
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import (
@@ -34,7 +36,10 @@ from timers.spark.audit.findings import (
     span_for,
 )
 from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced
+from timers.spark.audit.history import Gap, Known, Position
 from timers.spark.audit.outcomes import FAULTS, Moment
+from timers.spark.jobs import day_audit
+from timers.spark.jobs import history as history_job
 
 DUE = 1_700_000_000
 SETTINGS = Settings.load({"TIMERS_BROKERS": "a:1"})
@@ -204,6 +209,34 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
         assert page.open == [] and ("open transaction" in page.text or "1 undecided: records-deleted" in page.text)
     decoded = report.as_json(both)
     assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
+
+
+class SimTopics(TopicOffsets):
+    """A partition with ten records."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ends(self, topics: Iterable[str]) -> Offsets:
+        return {topic: {0: 10} for topic in topics}
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_a_gap_of_the_history_that_is_accepted_leaves_the_verdict_as_it_is() -> None:
+    """The audit of a day still names it."""
+    place, found = Position(10, 10, 0, "id", 0), findings()
+    known = Known(1, {("request", "timer-request", 0): place, ("output", "orders", 0): place}, 1, 0)
+    gaps = [Gap(topic, 0, 3, 7, 0, "records-deleted") for topic in ("timer-request", "orders")]
+    (reason,) = day_audit._reasons(known, gaps, SimTopics())
+    assert reason.code == DELETED and "timer-request/0 from offset 3 to 7" in reason.text
+    assert "`timers spark history --accept-gaps`" in reason.text
+    accepted = [gap._replace(is_accepted=True) for gap in gaps]
+    assert list(day_audit._reasons(known, accepted, SimTopics())) == []
+    found.accepted = [history_job.described_gap(accepted[0])]
+    assert found.clean and report.as_json(found)["accepted"] == found.accepted
+    said = "timer-request/0: offsets 3 to 7 are not in the history, because they were deleted before they were read"
+    assert f"accepted: {said}" in list(report.lines(found))
+    assert f"Accepted by an operator: {said}." in Page(report.page(found, SETTINGS)).text
 
 
 @pytest.mark.usefixtures("without_drawing")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from timers.cli import partitions as command
-from timers.cli.partitions import _SnapshotAges
+from timers.cli import snapshots as command
+from timers.cli.snapshots import _SnapshotAges
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka import progress_log, snapshot_log

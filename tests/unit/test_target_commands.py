@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.harness.constants import Constants
-from timers.cli import partitions
+from timers.cli import pending
 from timers.core.fired import MOST_PAUSES, NOISY, Command, Hold, Holds, Moment
 from timers.core.keys import NEVER
 from timers.core.levels import HOLDS, READABLE_LATE
@@ -216,7 +216,7 @@ def test_a_move_to_another_app_names_what_is_held(
             return there
 
         monkeypatch.setattr(offline, "look", look)
-        partitions._warn_of_held(Settings())
+        pending._warn_of_held(Settings())
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "timers targets pause mails" in said[0] and "no login" in said[1], said
 

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.console import kafka_cluster, worker_pages
+from timers.console import figures, kafka_cluster, worker_pages
 from timers.console.figures import quantile
 from timers.console.kafka_cluster import KafkaCluster, find_group, may_be_asked
 from timers.errors import QueryError
@@ -240,3 +240,31 @@ async def test_what_workers_counted_in_the_last_day_is_passed_on() -> None:
             assert answer["workers"] == [] and "cannot be read" in answer["missing"][0]["reason"], strange
         cluster.pages = {"/figures": (503, b"{}")}
         assert (await answer_of(client, "GET", "/v1/figures"))[1]["workers"] == []
+
+
+def test_the_metrics_that_are_used_are_parsed_and_no_others() -> None:
+    """A worker with many partitions has thousands of others."""
+    used = [
+        'timers_fired_total{partition="0"} 3.0',
+        'timers_fired_total{partition="1"} 4.0',
+        'timers_occurrences_missed_total{reason="late"} 2.0',
+        'timers_dead_lettered_total{code="topic-unknown"} 1.0',
+        'timers_build_info{version="1.2"} 1.0',
+        "process_start_time_seconds 9.5",
+        'timers_lag_seconds_bucket{le="+Inf",way="waited"} 7.0',
+    ]
+    others = [
+        "# HELP timers_fired_total Fired.",
+        "# TYPE timers_fired_total counter",
+        "",
+        "timers_else 1.0",
+        "no metric",
+    ]
+    said = figures.samples("\n".join([*others, *used, *others]).encode())
+    assert "timers_else" not in said and len(said) == 6
+    shown = figures.figures(said)
+    assert (shown["fired"], shown["started_at"], shown["version"]) == (7.0, 9.5, "1.2")
+    assert (shown["occurrences_missed"], shown["dead_letters"]) == ({"late": 2}, {"topic-unknown": 1})
+    assert figures.lags(said) == {"waited": {float("inf"): 7}}
+    assert figures.samples(b"timers_fired_total{ 1.0\n") == {}, "a wrong page says nothing"
+    assert figures.samples(b"\xff timers_fired_total 1.0") == {}

@@ -103,9 +103,6 @@ def _shown(worker: FoundWorker, pages: _Said, why_not: str) -> dict[str, Any]:
         **{name: state.get(name) for name in ("ready", "reasons", "stopped", "pending", "tick_age_s")},
         **partitions,
         **figures.figures(said),
-        "dead_letters": figures.by_label(said, "timers_dead_lettered_total", "code"),
-        "occurrences_missed": figures.by_label(said, "timers_occurrences_missed_total", "reason"),
-        "waiting": figures.by_label(said, "timers_partitions_waiting", "reason"),
         "lags": figures.shown(figures.lags(said)),
         "why": None,
     }

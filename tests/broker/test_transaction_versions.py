@@ -1,30 +1,32 @@
-"""The producer of a machine in both versions of Kafka's transactions, against a real broker.
-
-A network that holds requests back is the client of the test: a request gets no answer in time, and is sent later, at a
-random moment of a later transaction.
-"""
+"""The producer of a machine in both versions of Kafka's transactions, against a real broker."""
 
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from operator import le
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import RequestTimedOutError
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ReadPartition
 
+from tests.harness.bad_network import DistantBroker
 from tests.harness.cluster import client_settings
 from tests.harness.constants import Constants
+from tests.harness.late_requests import LateRequests
 from tests.harness.scrape import health, scrape
 from tests.harness.system import System, timers
-from tests.harness.waiting import due_in
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.broker import EmbeddedBroker, jars, process
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.errors import Fenced
@@ -37,59 +39,18 @@ from timers.process.partition_metrics import PartitionMetrics
 
 pytestmark = pytest.mark.broker
 
-HELD = ("ProduceRequest", "ProduceInTransaction", "EndTxnRequest", "EndTransaction", "OffsetsInTransaction")
 TAKEN_CODES = {0, 46}
 """NONE, DUPLICATE_SEQUENCE_NUMBER"""
 PARTITIONS = 3
+MACHINES = 16
+SHARE = 0.15
+"""Of the requests, those that are held back."""
+LONGEST_S = 900.0
 
 
-class HoldingProducer(TransactionalProducer):
-    """The producer of a machine, in a network that holds requests back.
-
-    Attributes:
-        refused: answers to requests of the past: kind -> code -> how often.
-    """
-
-    share = 0.0
-    """Of the requests, those that are held back."""
-    seed = 0
-
-    def begin(self) -> None:
-        """Prepare what each opening uses."""
-        self._random = random.Random(self.seed)
-        self._late: list[tuple[Any, ...]] = []
-        self.refused: dict[str, Counter[int]] = {}
-
-    async def _choose_road(self, producer: Any) -> None:
-        await super()._choose_road(producer)
-        send = producer.client.send
-
-        async def held(node: int, request: Any, **options: Any) -> Any:
-            kind = type(request).__name__
-            if self._late and self._random.random() < 0.3:
-                await self._send_late(send)
-            if kind in HELD and self._random.random() < self.share:
-                self._late.append((kind, node, request, options))
-                raise RequestTimedOutError(kind)
-            return await send(node, request, **options)
-
-        producer.client.send = held
-
-    async def _send_late(self, send: Any) -> None:
-        """Send a request of the past."""
-        kind, node, request, options = self._late.pop(self._random.randrange(len(self._late)))
-        with suppress(Exception):
-            answer = await send(node, request, **options)
-            found = self.refused.setdefault(kind, Counter())
-            if hasattr(answer, "error_code"):
-                found[answer.error_code] += 1
-            else:
-                found.update(each[1] for _, partitions, *_ in answer.topics for each in partitions)
-
-
-def batch(value: int) -> RecordBatch:
+def batch(value: int, at_ms: int | None = None) -> RecordBatch:
     found = RecordBatch(10_000)
-    found.add(0, int(time.time() * 1000), b"k", b"%d" % value, [])
+    found.add(0, int(time.time() * 1000) if at_ms is None else at_ms, b"k", b"%d" % value, [])
     found.offsets.append(None)
     return found
 
@@ -106,63 +67,154 @@ class Machine:
 
     Args:
         version: of the setting.
-        share: of the requests, those that are held back.
     """
 
-    def __init__(self, system: System, loop: ProducerLoop, version: str, share: float = 0.0) -> None:
+    def __init__(self, system: System, loop: ProducerLoop, version: str) -> None:
         self.topic = system.target(partitions=PARTITIONS)
+        self.refusing = system.target(message_timestamp_type="CreateTime", message_timestamp_before_max_ms="3600000")
         self._system = system
-        settings = system.settings.__class__.load({**system.environment, "TIMERS_TRANSACTION_VERSION": version})
-        self.metrics, own = PartitionMetrics(), (self.topic, 0)
-        self.producer = HoldingProducer(loop, settings, own, threading.Event(), self.metrics)
-        self.producer.share = share
-        self.producer.begin()
-        self.producer.open()
-        self.opened = 0
+        self._settings = system.settings.__class__.load({**system.environment, "TIMERS_TRANSACTION_VERSION": version})
+        self._loop = loop
+        self.metrics, self._known = PartitionMetrics(), list[int]()
+        self.opened = self.fenced = self.rolled_back = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Open another producer with the same transactional id, as another worker does."""
+        own, stop = (self.topic, 0), threading.Event()
+        self.producer = TransactionalProducer(self._loop, self._settings, own, stop, self.metrics)
+        self.open()
+
+    def open(self) -> None:
+        """Open the producer anew, also while brokers are away."""
+
+        def is_open() -> bool:
+            with suppress(Lost):
+                self.producer.open()
+                return True
+            return False
+
+        wait_until(is_open, "it can be opened", 3 * DEADLINE_S)
+        self.opened += 1
 
     def committed(self, partition: int = 0) -> list[int]:
         """The values of a partition. Right after an opening, when all markers are written."""
+        return self._read(partition, 0)[0]
+
+    def next_value(self) -> int:
+        """The value after the last committed one. Right after an opening."""
+        found, self._read_to = self._read(0, getattr(self, "_read_to", 0))
+        self._known += found
+        assert self._known == list(range(len(self._known)))
+        return len(self._known)
+
+    def _read(self, partition: int, offset: int) -> tuple[list[int], int]:
+        """The values of a partition from an offset on, and the offset after them."""
         options = {"group.id": self.topic, "enable.partition.eof": True, "isolation.level": "read_committed"}
         reader = Consumer({**client_settings(self._system.address), **options})
-        reader.assign([ReadPartition(self.topic, partition, 0)])
+        reader.assign([ReadPartition(self.topic, partition, offset)])
         found: list[int] = []
         while True:
-            for message in reader.consume(1000, 0.2):
-                if (error := message.error()) is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
+            for message in reader.consume(1000, 0.05):
+                if (error := message.error()) is None:
+                    found.append(int(message.value() or b""))
+                elif error.code() == KafkaError._PARTITION_EOF:
                     reader.close()
-                    return found
-                found.append(int(message.value() or b""))
+                    return found, message.offset() or 0
 
     def commit(self, value: int, offsets: Any = None) -> None:
         """Commit one value."""
         batches = [(self.topic, partition, batch(value)) for partition in range(PARTITIONS)]
         self.producer.transact(batches, offsets or {})
 
-    def commit_all(self, count: int) -> None:
-        """Commit values up to ``count``, and open anew after each failure, as a machine does."""
-        value = len(self.committed())
-        while value < count:
+    def roll_back(self, value: int) -> None:
+        """Try to commit a value together with a record that brokers refuse, so that it is rolled back."""
+        batches = [(self.topic, partition, batch(value)) for partition in range(PARTITIONS)]
+        self.producer.transact([*batches, (self.refusing, 0, batch(value, at_ms=0))], {})
+
+    def commit_all(self, is_enough: Callable[[int], bool], draw: random.Random | None = None) -> int:
+        """Commit values until there are enough, and open anew after each failure, as a machine does.
+
+        Args:
+            draw: rolls back, and takes over from itself, at random.
+
+        Returns:
+            The number of values.
+        """
+        value = self.next_value()
+        while not is_enough(value):
+            step = 1.0 if draw is None else draw.random()
+            if step < 0.02:
+                former = self.producer
+                self.take_over()
+                value = self.next_value()
+                self._must_be_fenced(former)
             try:
+                if step > 0.95 and draw:
+                    self.roll_back(value)
                 self.commit(value, {(self.topic, 0): (value, "")} if value % 7 == 0 else {})
                 value += 1
-            except (Lost, Fenced, DeliveryFailed, Unanswered, BatchesRefused):
-                self.producer.open()
-                self.opened += 1
-                value = len(self.committed())
-        self.producer.open()
+            except BatchesRefused:
+                self.rolled_back += 1
+            except (Lost, Fenced, DeliveryFailed, Unanswered):
+                self.open()
+                value = self.next_value()
+        self.open()
+        return value
+
+    def _must_be_fenced(self, former: TransactionalProducer) -> None:
+        """A producer of the past must not commit."""
+        with pytest.raises((Lost, Fenced, DeliveryFailed, Unanswered)):
+            former.transact([(self.topic, 0, batch(-1))], {})
+        former.close()
+        self.fenced += 1
+
+
+@pytest.fixture(scope="module")
+def distant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistantBroker]:
+    broker = DistantBroker(tmp_path_factory.mktemp("late") / "broker", LateRequests)
+    yield broker
+    broker.stop()
 
 
 @pytest.mark.parametrize("version", ["1", "auto"])
-def test_requests_of_the_past_do_no_harm(version: str, system: System, loop: ProducerLoop) -> None:
-    machine = Machine(system, loop, version, share=0.03)
-    machine.commit_all(60)
-    assert machine.metrics.transaction_version == (2 if version == "auto" else 1)
-    assert machine.producer.refused, "no request was held back"
-    assert machine.opened > 0 or version == "auto", "version 2 sends the same request again"
-    for partition in range(PARTITIONS):
-        assert machine.committed(partition) == list(range(60)), f"partition {partition}"
-    machine.producer.close()
+@pytest.mark.parametrize("rounds", [60, pytest.param(2_000, marks=pytest.mark.long)])
+def test_late_requests_do_no_harm(
+    rounds: int, version: str, distant: DistantBroker, tmp_path: Path, loop: ProducerLoop
+) -> None:
+    """They come past commits, rollbacks, new openings, other producers with the same id, and restarts of the broker."""
+    network, restarts = distant.network, 1 + rounds // 500
+    assert isinstance(network, LateRequests)
+    network.late.clear()
+    network.codes.clear()
+    system = System(distant.distant_address, tmp_path)
+    machines = [Machine(system, loop, version) for _ in range(MACHINES)]
+    draws = [random.Random(number) for number in range(MACHINES)]
+    network.hold_back(SHARE)
+    with ThreadPoolExecutor(MACHINES) as threads:
+        outcomes = [
+            threads.submit(machine.commit_all, lambda _: network.has_delivered(rounds), draw)
+            for machine, draw in zip(machines, draws, strict=True)
+        ]
+        for number in range(1, restarts):
+            wait_until(partial(network.has_delivered, rounds * number // restarts), "late requests", LONGEST_S)
+            distant.embedded.kill()
+            distant.embedded.start()
+        counts = [outcome.result() for outcome in outcomes]
+        network.hold_back(0.0)
+    told = {name: sum(getattr(each, name) for each in machines) for name in ("opened", "fenced", "rolled_back")}
+    print(f"version {version}: {sum(counts)} transactions, {told}, late {network.late}, answers {network.codes}")
+    assert network.late.keys() == {"produce", "end", "offsets"} or rounds < 1_000
+    for machine, count in zip(machines, counts, strict=True):
+        assert machine.metrics.transaction_version == (2 if version == "auto" else 1)
+        machine.open()
+        for partition in range(PARTITIONS):
+            assert machine.committed(partition) == list(range(count)), f"partition {partition}"
+        machine.producer.close()
+    if version == "auto":
+        taken = {code for kind, code in network.codes if kind == "produce"} & TAKEN_CODES
+        assert not taken, f"a produce of the past was taken: {network.codes}"
+    system.close()
 
 
 def test_a_produce_of_the_past_is_refused(system: System, loop: ProducerLoop) -> None:
@@ -210,9 +262,9 @@ def test_a_machine_goes_on_when_an_id_has_no_more_epochs(system: System, loop: P
     machine.producer.close()
 
 
-def set_version(broker: EmbeddedBroker, address: str, version: int) -> None:
+def set_version(broker: EmbeddedBroker, address: str, version: int, former: int = 2) -> None:
     """Finalize ``transaction.version``."""
-    action = "upgrade" if version == 2 else "downgrade"
+    action = "upgrade" if version > former else "downgrade"
     options = "--bootstrap-server", address, action, "--feature", f"transaction.version={version}"
     command = "org.apache.kafka.tools.FeatureCommand"
     done = process.run(java.for_broker(), jars.KAFKA.ensure(None), broker.directory, command, *options)
@@ -226,11 +278,11 @@ def test_a_machine_follows_the_version_of_the_cluster(
     address = own_broker.start()
     system = System(address, tmp_path / "app")
     machine, count = Machine(system, loop, "auto"), 0
-    for version in (1, 2, 1):
-        set_version(own_broker, address, version)
+    for former, version in pairwise((2, 1, 2, 1)):
+        set_version(own_broker, address, version, former)
         for _ in range(100):  # the controller answers before the broker knows it
             count += 5
-            machine.commit_all(count)
+            machine.commit_all(partial(le, count))
             if machine.metrics.transaction_version == version:
                 break
         assert machine.metrics.transaction_version == version
@@ -248,3 +300,40 @@ def test_a_worker_says_which_version_its_machines_use(system: System) -> None:
     assert {each["transaction_version"] for each in page["machines"].values()} == {2}
     samples = scrape(worker.port).samples.items()
     assert {value for (name, _), value in samples if name == "timers_transaction_version"} == {2}
+
+
+@pytest.mark.long
+def test_a_transaction_that_cannot_begin_is_red_with_the_command_and_each_timer_fires_once(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """The cluster goes from ``transaction.version`` 2 to 0, which no release of Kafka supports under a producer of
+    version 2, and back, while timers fire."""
+    address = own_broker.start()
+    system = System(address, tmp_path / "app")
+    worker = system.worker().start(TIMERS_TRANSACTION_VERSION="auto").ready()
+    requests = system.send(*timers(system.target(), 20_000, due_in(2), 200))
+
+    def red() -> dict[str, str]:
+        return dict(health(worker.port, "partitions")[1]["red"])
+
+    def versions() -> set[int]:
+        return {each["transaction_version"] for each in health(worker.port, "partitions")[1]["machines"].values()}
+
+    wait_until(lambda: versions() == {2}, "all machines use version 2")
+    set_version(own_broker, address, 0)
+    said = next(iter(wait_until(red, "a partition is red", 3 * DEADLINE_S).values()))
+    assert "did not let it begin" in said, said
+    shown = re.search(r"`kafka-transactions\.sh (.+?)`", said)
+    assert shown, said
+    command = "org.apache.kafka.tools.TransactionsCommand"
+    options = "--bootstrap-server", address, *shown[1].split()
+    done = process.run(java.for_broker(), jars.KAFKA.ensure(None), own_broker.directory, command, *options)
+    assert done.returncode == 0 and "CoordinatorId" in done.stdout, done.stdout
+    set_version(own_broker, address, 1, former=0)
+    own_broker.kill()
+    own_broker.start()
+    wait_until(lambda: not red() and versions() == {1}, "the machines go on", 3 * DEADLINE_S)
+    set_version(own_broker, address, 2, former=1)
+    wait_until(lambda: versions() == {2}, "all machines use version 2 again", 3 * DEADLINE_S)
+    assert len(system.fired(requests)) == 20_000
+    system.close()

@@ -36,7 +36,7 @@ class BadNetwork:
         self.port = port
         self.troubles = 0
         self._target_port = target_port
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
         self._is_refusing = False
         self._trouble: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
@@ -90,13 +90,19 @@ class BadNetwork:
         except OSError:
             writer.transport.abort()
             return
-        connection = _Connection(writer, to_writer)
+        connection = Connection(writer, to_writer)
         self._connections.add(connection)
         try:
-            await asyncio.gather(connection.forward(reader, to_writer), connection.forward(to_reader, writer))
+            await asyncio.gather(self._send_on(connection, reader, to_writer), connection.forward(to_reader, writer))
         finally:
             self._connections.discard(connection)
             connection.cut()
+
+    async def _send_on(
+        self, connection: Connection, reader: asyncio.StreamReader, to_writer: asyncio.StreamWriter
+    ) -> None:
+        """Send what a client sends on to the broker, until one of them closes the connection."""
+        await connection.forward(reader, to_writer)
 
     async def _make_trouble(self, draw: random.Random) -> None:
         kinds = [self._cut, self._refuse, self._delay, self._silence, self._silence]
@@ -112,24 +118,24 @@ class BadNetwork:
             for connection in self._connections:
                 connection.be_good()
 
-    async def _cut(self, draw: random.Random, concerned: list[_Connection]) -> None:
+    async def _cut(self, draw: random.Random, concerned: list[Connection]) -> None:
         for connection in concerned:
             connection.cut()
 
-    async def _refuse(self, draw: random.Random, concerned: list[_Connection]) -> None:
+    async def _refuse(self, draw: random.Random, concerned: list[Connection]) -> None:
         self._is_refusing = True
         await self._cut(draw, concerned)
         await asyncio.sleep(draw.uniform(0.5, LONGEST_CALM_S))
         self._is_refusing = False
 
-    async def _delay(self, draw: random.Random, concerned: list[_Connection]) -> None:
+    async def _delay(self, draw: random.Random, concerned: list[Connection]) -> None:
         for connection in concerned:
             connection.delay_s = draw.uniform(0.05, LONGEST_DELAY_S)
         await asyncio.sleep(draw.uniform(0.5, LONGEST_SILENCE_S))
         for connection in concerned:
             connection.be_good()
 
-    async def _silence(self, draw: random.Random, concerned: list[_Connection]) -> None:
+    async def _silence(self, draw: random.Random, concerned: list[Connection]) -> None:
         for connection in concerned:
             connection.may_pass.clear()
         await asyncio.sleep(draw.uniform(0.5, LONGEST_SILENCE_S))
@@ -139,7 +145,7 @@ class BadNetwork:
             connection.be_good()
 
 
-class _Connection:
+class Connection:
     """One connection, with its two directions."""
 
     def __init__(self, *writers: asyncio.StreamWriter) -> None:
@@ -176,7 +182,7 @@ class DistantBroker:
         network: between the second listener and its clients.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, network: type[BadNetwork] = BadNetwork) -> None:
         port, inner, proxied, controller = (free_port() for _ in range(4))
         properties = {
             "broker.session.timeout.ms": "30000",  # it is never killed
@@ -188,7 +194,7 @@ class DistantBroker:
         }
         self.embedded = EmbeddedBroker(directory, port, properties)
         self.address = self.embedded.start()
-        self.network = BadNetwork(inner, proxied)
+        self.network = network(inner, proxied)
 
     @property
     def distant_address(self) -> str:

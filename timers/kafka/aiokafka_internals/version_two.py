@@ -3,7 +3,7 @@
 A request that appends batches, or commits offsets, adds its partition to the transaction. Each end of a transaction
 raises the epoch of the producer, or gives it another id; its answer names both, and they count from then on. So a
 request of ours that a network holds back past the end of its transaction is refused. In version 1 it would land in the
-next transaction, which has the same epoch. For markers, which brokers send, see KAFKA-19446 in ``docs/adr/0044``.
+next transaction, which has the same epoch. For markers, which brokers send, see ``docs/kafka-versions.md``.
 
 aiokafka's sender speaks version 1 only: all retries are here. :data:`ANSWERS` says what follows from each error.
 

@@ -30,6 +30,7 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
+    UnsupportedVersionError,
 )
 from aiokafka.structs import OffsetAndMetadata
 
@@ -129,10 +130,12 @@ class TransactionalProducer:
                 if not await start_patiently(producer.start, self._transactional_id, self._stop.is_set):
                     raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
                 await self._choose_road(producer)
-        except TimeoutError:
+        except (TimeoutError, UnsupportedVersionError) as error:
             await close_at_once(producer, CLOSE_TIMEOUT_S)
+            # The other error: transaction.version is 0 now, and so the coordinator cannot note what is of version 2.
+            why = f"within {OPEN_TIMEOUT_S:.0f} s" if isinstance(error, TimeoutError) else repr(error)
             raise Lost(
-                f"the coordinator of {self._transactional_id!r} did not let it begin within {OPEN_TIMEOUT_S:.0f} s: "
+                f"the coordinator of {self._transactional_id!r} did not let it begin ({why}): "
                 f"`kafka-transactions.sh describe --transactional-id {self._transactional_id}` shows the transaction "
                 "that it waits for (docs/operations.md#a-hanging-transaction)"
             ) from None

@@ -214,8 +214,8 @@ class Declarations:
         variables.one_of("1", variables.AUTO),
         "Version of Kafka's transactions that a worker uses. auto: 2 on clusters that have finalized "
         "transaction.version 2 (Kafka 4.0 on), else 1. In version 2 callbacks need one request less, and a request "
-        "of a worker that a network holds back cannot land in a later transaction. It is new, and brokers of Kafka 4.0 "
-        "and 4.1 have faults in it: see docs/limitations.md.",
+        "of a worker that a network holds back cannot land in a later transaction. It is new, and brokers before Kafka "
+        "4.2.1 have faults in it: see docs/kafka-versions.md.",
         default="1",
     )
     request_topic: str = setting(

@@ -34,13 +34,15 @@ class Release:
     hold: Hold
     offsets: set[int]
     """Offsets of the requests that were held then."""
+    ended: int
+    """Number of others that were replaced or cancelled while they were held: the pace counts them, too."""
     allowed: int = 0
     """So many of them may have been sent by now."""
 
     def note_time(self, second: int) -> None:
         """Note that a machine sends in a tick second."""
         after_s = second - self.hold.resumed_s + 1
-        number = len(self.offsets)
+        number = len(self.offsets) + self.ended
         if after_s > 0:
             share = number if after_s >= self.hold.over_s else number * after_s // self.hold.over_s
             self.allowed = max(self.allowed, share)
@@ -128,7 +130,7 @@ class HoldChecks:
             has_other_pace = known is not None and known.number != hold.number
             if has_other_pace and hold.target not in was.keys() - now.keys():
                 self._check_ended(machine, hold, before, after)
-                self._releases[machine, hold.target] = Release(hold, self._of_target(machine, hold.target))
+                self._releases[machine, hold.target] = self._release(machine, hold)
                 self.counts["other paces"] += 1
         for target in was.keys() - now.keys():
             pauses = [each for each in after.holds if each.target == target and each.reason == PAUSE]
@@ -136,7 +138,7 @@ class HoldChecks:
             if newest is None:
                 raise Violation(f"the pause of {target} for {machine} is gone, and was not ended")
             self._check_ended(machine, newest, before, after)
-            self._releases[machine, target] = Release(newest, self._of_target(machine, target))
+            self._releases[machine, target] = self._release(machine, newest)
             self.counts["resumes"] += 1
 
     def _check_ended(self, machine: TopicPartition, hold: Hold, before: Progress, after: Progress) -> None:
@@ -166,6 +168,23 @@ class HoldChecks:
         ]
         if left:
             raise Violation(f"{machine} has ended {hold} although {left[0]} is due, which the release would not slow")
+
+    def _release(self, machine: TopicPartition, hold: Hold) -> Release:
+        assert hold.end is not None
+        offsets, begin, end = self._of_target(machine, hold.target), hold.begin, hold.end
+        ended = [
+            offset
+            for offset, request in self._logs[machine].timers()
+            if offset not in offsets
+            and request.row is not None
+            and request.row[1] == hold.target
+            and request.key is not None
+            and (request.key > begin.fired_through or offset >= begin.next_offset)
+            and request.key <= end.fired_through
+            and offset < end.next_offset
+            and not self._outcomes(request)
+        ]
+        return Release(hold, offsets, len(ended))
 
     def _of_target(self, machine: TopicPartition, target: str) -> set[int]:
         rows = ((offset, request.row) for offset, request in self._logs[machine].timers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,8 +22,8 @@ from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.console import history
 from timers.console.history import read_changes
+from timers.console.kafka_cluster import KafkaCluster
 from timers.kafka.aiokafka_internals.open_transactions import OpenTransaction
-from timers.offline import app_state
 from timers.offline.app_state import AppState
 
 pytestmark = pytest.mark.broker
@@ -39,13 +40,23 @@ def test_a_transaction_that_is_open_is_named_until_it_ends(broker_address: str, 
         producer.init_transactions()
         producer.begin_transaction()
         producer.produce(target, b"held back", partition=1)
+        producer.produce(system.settings.dead_letter_topic, b"of no interest to who may use the target only")
         producer.flush()
 
         def look(later_s: float) -> AppState:
-            return app_state.look(system.settings, lambda name: name == target, time.time() + later_s)
+            async def looked() -> AppState:
+                cluster = KafkaCluster(system.settings)
+                try:
+                    return await cluster.state(lambda name: name == target, time.time() + later_s)
+                finally:
+                    await cluster.close()
+
+            return asyncio.run(looked())
 
         def opened(later_s: float) -> list[OpenTransaction]:
-            return [each for each in look(later_s).transactions if each.topic == target]
+            found = look(later_s).transactions
+            assert found is not None and found.unknown == []
+            return found.transactions
 
         assert opened(0) == [], "it is not open for long"
         (found,) = opened(60)
@@ -54,7 +65,7 @@ def test_a_transaction_that_is_open_is_named_until_it_ends(broker_address: str, 
         producer.abort_transaction()
         wait_until(lambda: opened(60) == [], "the transaction has ended")
         state = look(0)
-        assert state.unknown == {}
+        assert state.unknown == {} and state.topics is not None
         assert {each.name for each in state.topics} >= {system.request_topic, system.settings.progress_topic}
         assert all(each.partitions and each.is_read and not each.leaderless for each in state.topics)
         assert state.levels is not None and list(state.levels.workers) == [worker.worker_id]

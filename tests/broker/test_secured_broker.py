@@ -6,6 +6,7 @@ any one of them it says so at its start.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation
 
 from tests.harness import acls
@@ -54,6 +56,7 @@ from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.client import SqlOutbox, TimersClient
 from timers.client.outbox import TABLE, schema
+from timers.console.kafka_cluster import KafkaCluster
 from timers.core import levels
 from timers.core.timer import Rejected
 from timers.errors import AccessError, LeaseLostError, TimersError
@@ -61,6 +64,7 @@ from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
 from timers.kafka.progress_log import allow, allowed_level
 from timers.kafka.rights import rights
+from timers.offline.app_state import AppState
 from timers.outbox import Relaying
 from timers.outbox import relay as relays
 from timers.process.config.settings import Settings
@@ -305,6 +309,43 @@ def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeyp
     assert {letter.text("timer-source") for letter in letters} == {refused.source, rejected.source}
     assert [record.value for record in guarded.reader(results).take(1)] == [b"result"]
     assert guarded.reader(denied).rest() == []
+
+
+def test_the_page_of_the_cluster_needs_no_more_than_the_rights_that_are_printed(guarded: System) -> None:
+    target, settings = guarded.target(), as_worker(guarded)
+
+    async def state() -> AppState:
+        cluster = KafkaCluster(settings)
+        try:
+            return await cluster.state(lambda _: True, time.time() + 60)
+        finally:
+            await cluster.close()
+
+    before = asyncio.run(state())
+    assert before.unknown.keys() == {"feature levels"} and before.topics is not None
+    assert {each.partitions for each in before.topics} == {None}, "it may describe none"
+    assert before.transactions is not None and "may not describe" in before.transactions.unknown[0]
+    for right in rights(settings, ["console"], [target]):
+        given = acl(
+            right.kind,
+            right.name,
+            *right.operations,
+            principal=f"User:{settings.sasl_username}",
+            prefixed=right.prefixed,
+        )
+        acls.add(guarded.admin, given)
+    worker = {"bootstrap.servers": guarded.address, "transactional.id": f"{guarded.app_id}-a-worker"}
+    producer = Producer(worker)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(target, b"held back")
+    producer.flush()
+    found = asyncio.run(state())
+    producer.abort_transaction()
+    assert found.unknown == {} and found.topics is not None and found.transactions is not None
+    assert all(each.partitions and each.is_read for each in found.topics)
+    assert [each.id for each in found.transactions.transactions] == [f"{guarded.app_id}-a-worker"]
+    assert found.transactions.unknown == []
 
 
 def test_a_relay_of_an_outbox_needs_no_more_than_the_documented_acls(

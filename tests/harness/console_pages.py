@@ -76,7 +76,7 @@ def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
 
 async def text_of(client: Any, path: str, status: int = 200, **more: Any) -> str:
     """The HTML of a page."""
-    async with client.get(path, headers=HTML, **more) as response:
+    async with client.get(path, **{"headers": HTML, **more}) as response:
         text: str = await response.text()
         assert response.status == status, text
         assert response.content_type == "text/html"

@@ -22,12 +22,14 @@ from timers.console.kafka_cluster import (
     TopicsFollower,
     WorkerAnswer,
 )
+from timers.console.problems import Problem
 from timers.console.web.server import Server
 from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.core.printable import json_value, utc_text
 from timers.core.progress import Progress
 from timers.errors import QueryError, QueueError, TimersError
+from timers.kafka.aiokafka_internals.open_transactions import Looked
 from timers.offline.app_state import AppState, LevelsInUse
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterPage, QueueTopics
 from timers.offline.fired import CallbackRecord, PastFirings
@@ -125,7 +127,7 @@ class SimCluster(KafkaCluster):
         self.now_s = 1_900_000_000
         self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
-        self.app_state = AppState(LevelsInUse(11, {"w1": 11}, {"t/0": 11}), [], [], {})
+        self.app_state = AppState(LevelsInUse(11, {"w1": 11}, {"t/0": 11}), [], Looked([], []), {})
         self._places: dict[str, int] = {}
         self.headers: dict[str, list[Header]] = {}
         """Id -> headers of the last request."""
@@ -314,9 +316,12 @@ class SimCluster(KafkaCluster):
 
     async def state(self, may_see: Callable[[str], bool], now_s: float) -> AppState:
         if self.failure is not None:
-            raise self.failure
-        seen = [each for each in self.app_state.transactions if may_see(each.topic)]
-        return self.app_state._replace(transactions=seen)
+            raise Problem("busy", str(self.failure))  # no other failure reaches the page
+        state = self.app_state
+        if state.transactions is None:
+            return state
+        seen = [each for each in state.transactions.transactions if may_see(each.topic)]
+        return state._replace(transactions=state.transactions._replace(transactions=seen))
 
     async def changes(self, id: str, user: str) -> Changes:
         entries = [json.dumps(each).encode() for each in reversed(self.recorded)]

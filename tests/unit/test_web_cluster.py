@@ -2,49 +2,151 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections.abc import Callable
 
-from tests.harness.console_pages import HOSTILE, IDS, cluster_with, text_of
+import pytest
+
+from tests.harness.console_pages import HOSTILE, IDS, LAGS, PART, cluster_with, text_of
+from tests.harness.constants import Constants
 from tests.harness.sim_console import answer_of, console
 from timers.console.history import change_of
 from timers.console.web.page import linked, runbooks, section_links
 from timers.console.web.site import WAYS_OUT
-from timers.kafka.aiokafka_internals.open_transactions import OpenTransaction
+from timers.errors import TimersError
+from timers.kafka.aiokafka_internals.open_transactions import Looked, OpenTransaction
+from timers.offline import app_state
 from timers.offline.app_state import AppState, LevelsInUse, TopicState
+from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 
 ONGOING = OpenTransaction("timeouts", 0, 17, 1_900_000_000_000, 4, "billing-1", "Ongoing", 60_000)
-HANGING = OpenTransaction("timeouts", 1, 18, 1_900_000_000_000, 5)
+UNNAMED = OpenTransaction("timeouts", 1, 18, 1_900_000_000_000, 5)
+LEVELS = LevelsInUse(10, {"w1": 11, HOSTILE: 11}, {"t/0": 9, "t/1": 10})
 BEHIND = AppState(
-    LevelsInUse(10, {"w1": 11, HOSTILE: 11}, {"t/0": 9, "t/1": 10}),
+    LEVELS,
     [
         TopicState("requests", "TIMERS_REQUEST_TOPIC", 4, [1, 2], [], ["it has retention.ms=1"], True),
         TopicState("verdicts", "TIMERS_VERDICT_TOPIC", 4, [], [3], [], True),
         TopicState("gone", "TIMERS_ID_TOPIC", 0, [], [], [], False),
+        TopicState("users", "TIMERS_SCHEDULE_TOPICS", 0, [], [], [], False),
+        TopicState("hidden", "TIMERS_MARKER_TOPIC", None, [], [], [], False),
         TopicState("unread", "TIMERS_COLD_TOPIC", 1, [], [], [], False),
     ],
-    [ONGOING, HANGING],
-    {"broker 7": f"{HOSTILE} (docs/operations.md#a-failing-partition)"},
+    Looked([ONGOING, UNNAMED], [f"broker 7 {HOSTILE} (docs/operations.md#a-failing-partition)"]),
+    {},
 )
+WAITING = "/cluster?wait=1"
 
 
 async def test_the_cluster_page_names_what_is_wrong_and_what_to_do() -> None:
     cluster = cluster_with("order-1")
-    async with console(cluster, **IDS) as client:
-        assert "No transaction has been open" in await text_of(client, "/cluster")
+    async with console(cluster, **IDS, TIMERS_SCHEDULE_TOPICS="users") as client:
+        text = await text_of(client, WAITING)
+        assert "No transaction has been open" in text and '<span class="badge green">0</span>' in text
         cluster.app_state = BEHIND
-        text = await text_of(client, "/cluster")
+        text = await text_of(client, WAITING)
     for said in (
         *("timers levels --raise 11", "9 to 10", "billing-1", "producer 5", "no leader", "copies are missing"),
         *("Partitions 1–2", "Partitions 3", "retention.ms=1", "missing", "The brokers abort it"),
-        *("abort --topic timeouts --partition 1 --start-offset 18", "may not read its configuration"),
+        *("may not read its configuration", "may not describe it", "Its users create it", "when it starts, if it may"),
     ):
         assert said in text, said
-    assert "<script>alert" not in text
+    assert "find-hanging --topic timeouts --partition 1" in text and "</script>alert" not in text
+    assert " abort --topic" not in text, "it may lose timers, and whether it hangs is not known"
     linked_to = set(re.findall(r'href="/runbook\?name=([^"]+)"', text))
     assert linked_to >= {"a-hanging-transaction", "feature-levels", "a-deleted-topic", "a-failing-partition"}
     assert linked_to <= runbooks().keys()
+
+
+async def test_what_is_not_known_is_never_a_green_zero() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        cluster.app_state = BEHIND._replace(transactions=Looked([], ["broker 2 did not answer"]))
+        text = await text_of(client, WAITING)
+        assert 'class="badge amber">at least 0<' in text and "broker 2 did not answer" in text
+        assert "No transaction has been open" not in text and 'class="badge green">0<' not in text
+        cluster.app_state = AppState(None, None, None, {"open transactions": "no broker answers"})
+        text = await text_of(client, WAITING)
+        assert "Not known: open transactions." in text
+        assert not any(card in text for card in ("open-h", "levels-h", "topics-h"))
+        cluster.failure = TimersError("others look")
+        text = await text_of(client, WAITING)
+        assert "others look" in text and "Held timers" in text, "the workers' figures are shown all the same"
+
+
+async def test_many_open_transactions_are_cut() -> None:
+    cluster = cluster_with("order-1")
+    cluster.app_state = BEHIND._replace(transactions=Looked([ONGOING] * 300, []))
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, WAITING)
+    assert text.count("billing-1") == 200 and ">300</span>" in text and "the oldest 200" in text
+
+
+@pytest.mark.parametrize(
+    ("levels", "said", "not_said"),
+    [
+        (LEVELS, "All workers support level 11", "All is upgraded"),
+        (LEVELS._replace(workers={}), "not known: none runs.", "timers levels --raise"),
+        (LEVELS._replace(workers={}, taken="others have it"), "not known: others have it.", "timers levels --raise"),
+        (LEVELS._replace(workers={"w1": 9}), "does not support level 10", "All is upgraded"),
+        (LEVELS._replace(workers={"w1": 10}), "Below level 10: t/0.", "All is upgraded"),
+        (LEVELS._replace(workers={"w1": 10}, partitions={"t/0": 10}), "All is upgraded", "Below level"),
+    ],
+)
+async def test_no_level_is_offered_that_the_workers_may_not_support(
+    levels: LevelsInUse, said: str, not_said: str
+) -> None:
+    cluster = cluster_with("order-1")
+    cluster.app_state = BEHIND._replace(levels=levels)
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, WAITING)
+    assert said in text and not_said not in text
+
+
+def test_without_workers_no_level_may_be_allowed() -> None:
+    assert LEVELS.next == 11 and LEVELS._replace(workers={}).next == LEVELS.allowed
+
+
+async def test_figures_that_a_worker_has_not_said_count_as_unknown() -> None:
+    cluster = cluster_with("order-1")
+    cluster.pages["/metrics"] = (200, LAGS + b"timers_held 5\n")
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, WAITING)
+    # The second worker may not be asked.
+    assert re.search(r"Held timers</dt><dd>at least 5", text) and re.search(r"Occurrences</dt><dd>at least –", text)
+    assert 'id="held" data-part class="card old"' in text
+
+
+async def test_a_page_asks_the_brokers_once_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    cluster = cluster_with("order-1")
+
+    async def state(may_see: Callable[[str], bool], now_s: float) -> AppState:
+        asked.append(now_s)
+        return BEHIND
+
+    monkeypatch.setattr(cluster, "state", state)
+    async with console(cluster, **IDS) as client:
+        assert "Asking the brokers" in await text_of(client, "/cluster") and asked == []
+        assert "Asking the brokers" not in await text_of(client, "/cluster", headers=PART) and len(asked) == 1
+
+
+async def test_each_part_of_the_state_has_a_time_of_its_own(constants: Constants) -> None:
+    constants(app_state, PART_S=0.1)
+
+    async def run(call: Callable[..., object], *given: object) -> object:
+        if call is app_state.levels_in_use:
+            raise TimersError("the levels cannot be read")
+        if call is app_state.topics_in_use:
+            await asyncio.sleep(60)
+        return Looked([ONGOING], [])
+
+    found = await app_state.look(Settings.load({}), lambda _: True, 0, run, lambda: None)
+    assert (found.levels, found.topics, found.transactions) == (None, None, Looked([ONGOING], []))
+    assert found.unknown.keys() == {"feature levels", "topics of the app"}
 
 
 async def test_who_may_use_some_topics_only_sees_transactions_on_these(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -58,11 +160,13 @@ async def test_who_may_use_some_topics_only_sees_transactions_on_these(tmp_path)
     cluster.recorded = [entry(user="bob"), entry(user="ann", id="hers")]
     mine = {"Authorization": "Bearer test", "Accept": "text/html"}
     async with console(cluster, **IDS, TIMERS_CONSOLE_USERS_FILE=str(users)) as client:
-        async with client.get("/cluster", headers=mine) as answer:
+        async with client.get(WAITING, headers=mine) as answer:
             assert "billing-1" not in await answer.text()
         async with client.get("/changes?user=bob", headers=mine) as answer:
             text = await answer.text()
     assert "hers" in text and "bob" not in text, "she sees her own changes, whatever she asks for"
+    async with console(cluster, **IDS) as client:
+        assert "billing-1" not in await text_of(client, WAITING + "&topic=mails")
 
 
 def entry(user: str = "local", id: str = "order-1", **more: object) -> dict[str, object]:

@@ -186,8 +186,8 @@ def _lines(found: LevelsInUse) -> list[str]:
         f"supported   {feature_levels.SUPPORTED} by this version of timers",
         *(f"            {level} by worker {worker}" for worker, level in sorted(found.workers.items())),
     ]
-    if found.taken:
-        lines.append(f"what the workers support is not known: {found.taken}")
+    if not found.workers:
+        lines.append(f"what the workers support is not known: {found.taken or 'none runs'}")
     if found.next > found.allowed:
         lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
     return lines

@@ -258,10 +258,13 @@ MIN_ATTEMPT_S = 1.0
 """A question is not repeated when less time is left: a worker that has to ask others needs it."""
 
 MAX_READERS = 4
-"""Readers of dead letters, histories, lags and queues at a time. Each has a consumer and a thread.
+"""Readers of dead letters, histories, firings, paused topics and queues at a time. Each has a consumer and a thread.
 
 If the page or the client that asked does not wait any longer, the reader ends at its next record.
 """
+
+MAX_LOOKS, MAX_LOGS = 6, 2
+"""Calls at a time that look at the cluster, three for each page of it, and readers of the log of changes."""
 
 MAX_FINDERS = 2
 """Requests for the members of the group at a time. Each has a connection and a thread."""
@@ -301,6 +304,7 @@ class KafkaCluster:
         self._log_made_at = -math.inf
         self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
         self._commanding = Threads("targets", 1)
+        self._looking, self._logs = Threads("looking", MAX_LOOKS), Threads("changes", MAX_LOGS)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
         self._letters = LetterBox(settings)
@@ -314,8 +318,8 @@ class KafkaCluster:
         async with AsyncExitStack() as stack:  # all are closed, even if one of them fails
             if self._session is not None:
                 stack.push_async_callback(self._session.close)
-            threads = self._opening, self._finding, self._retrying, self._commanding, self._reading
-            for each in (*threads, self._times, self._requests):
+            threads = self._opening, self._finding, self._retrying, self._commanding, self._looking, self._logs
+            for each in (*threads, self._reading, self._times, self._requests):
                 stack.push_async_callback(each.close)
             if self._log_opening is not None:
                 stack.push_async_callback(self._close_log, self._log_opening)
@@ -544,12 +548,12 @@ class KafkaCluster:
         return await self._reading.run(lambda: callback_topics(self._settings, TopicOffsets(self._settings), may_see))
 
     async def state(self, may_see: Callable[[str], bool], now_s: float) -> AppState:
-        """Levels, topics and open transactions of the app. Raises as :func:`timers.offline.app_state.look`."""
-        return await self._reading.run(app_state.look, self._settings, may_see, now_s, check)
+        """Levels, topics and open transactions of the app, as :func:`timers.offline.app_state.look`."""
+        return await app_state.look(self._settings, may_see, now_s, self._looking.run, check)
 
     async def changes(self, id: str, user: str) -> Changes:
         """The newest entries of the log of changes, as :func:`history.read_changes`."""
-        return await self._reading.run(history.read_changes, self._settings, id, user)
+        return await self._logs.run(history.read_changes, self._settings, id, user)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ CODES = {
     "worker-unreachable": (503, "the worker does not answer, or is starting"),
     "busy": (503, "too many requests of this kind are being answered"),
     "not-recorded": (503, "the change could not be recorded in the log of changes, so it was not made"),
+    "access-refused": (502, "the brokers refuse the console's login, or it lacks a right; nothing was changed"),
     "publish-refused": (502, "the brokers refuse the request; nothing was changed"),
     "ids-off": (501, "timers have no ids: TIMERS_ID_TOPIC is empty"),
     "condition-unsupported": (501, "the condition of the request cannot be judged; nothing was changed"),

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.core.printable import quoted
 from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka import login_tokens
-from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of, limit_of
+from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE, code_of, limit_of
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.process.renewed_tls import RenewedContext
@@ -42,9 +42,11 @@ _RECENT_S = 15.0
 """librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
 
 _HELD_BACK = (
-    "a quota of the brokers holds this client back (producer_byte_rate, request_percentage, or "
+    "a quota of the brokers holds this client back (producer_byte_rate, consumer_byte_rate, request_percentage, or "
     "controller_mutation_rate where topics are created)"
 )
+
+_LACKS_RIGHT = NOT_ALLOWED | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 _T = TypeVar("_T")
 
@@ -269,7 +271,7 @@ class ErrorReports:
                 self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
 
     def _note_throttle(self, event: Any) -> None:
-        """A quota of the brokers lets them read nothing more from the client for a while; 0 s: no longer."""
+        """A quota of the brokers delays what they answer the client; 0 s: no longer."""
         if event.throttle_time:
             self._throttled_until_s = monotonic() + event.throttle_time + _RECENT_S
 
@@ -310,7 +312,7 @@ class ErrorReports:
         Args:
             error: raised by a call of the client.
             failed: what did not work, such as "topic 'orders' cannot be read".
-            kind: class of the error.
+            kind: class of the error. An AccessError instead of a TimersError, if the login lacks a right.
         """
         reason: KafkaError = error.args[0]
         if code_of(error) in UNREACHABLE:
@@ -325,6 +327,8 @@ class ErrorReports:
                 f"{failed}: the clock of this machine is too far from the brokers': correct it, or set "
                 "message.timestamp.type=LogAppendTime on the topic, as workers do on their own topics"
             )
+        if kind is TimersError and code_of(error) in _LACKS_RIGHT:
+            kind = AccessError
         return kind(f"{failed}: {limit_of(code_of(error)) or f'{reason.str()} ({reason.name()})'}")
 
     def reason(self, error: KafkaError) -> object:

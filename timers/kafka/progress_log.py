@@ -338,8 +338,11 @@ def newest_fired_s(settings: Settings, cluster: Cluster) -> int | None:
     return max((second for second in seconds if second is not None), default=None)
 
 
-def read_all(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]:
+def read_all(settings: Settings, cluster: Cluster, timeout_s: float | None = None) -> dict[TopicPartition, Progress]:
     """Return the progress of each partition of the app that has one, at any feature level. Blocks.
+
+    Args:
+        timeout_s: longest time to wait for a leader, or for the next record; None: :data:`TIMEOUT_S`.
 
     Raises:
         KafkaException: the brokers do not answer.
@@ -347,7 +350,7 @@ def read_all(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progr
     """
     formats = enabled_formats(settings)
     tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
-    with closing(ProgressLog(settings, cluster)) as log:
+    with closing(ProgressLog(settings, cluster, timeout_s or TIMEOUT_S)) as log:
         return {
             tp: progress_record.decode(record, ANY_LEVEL, partition_name(*tp))[0]
             for tp, record in log.read(tps, after_fence=False).items()

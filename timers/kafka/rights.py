@@ -92,17 +92,18 @@ def _engine(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
 
 def _console(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     for name in filter(None, (settings.request_topic, settings.id_topic)):
-        yield Right(TOPIC, name, (READ, WRITE))
-    for name in (settings.progress_topic, settings.dead_letter_topic, *callback_topics):
+        yield Right(TOPIC, name, (WRITE,))
+    for topic in own_topics(settings):  # the page of the cluster asks all of them for their producers
+        yield Right(TOPIC, topic.name, (READ, DESCRIBE_CONFIGS))
+    for name in callback_topics:
         yield Right(TOPIC, name, (READ,))
-    if settings.has_ids:
-        yield Right(TOPIC, settings.verdict_topic, (READ,))
     yield Right(TOPIC, settings.console_log_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.retried_topic, (READ, WRITE, CREATE))
-    yield Right(TOPIC, settings.targets_topic, (READ, WRITE))
+    yield Right(TOPIC, settings.targets_topic, (WRITE,))
     yield Right(GROUP, settings.app_id, (DESCRIBE,))  # with Read it could join the workers
     yield Right(GROUP, topics.engine_id(settings.app_id), (DESCRIBE,))
     yield Right(GROUP, WATCH_GROUP, (READ,))
+    yield Right(TRANSACTIONAL_ID, f"{settings.app_id}-", (DESCRIBE,), prefixed=True)
     yield Right(TRANSACTIONAL_ID, topics.retrier_id(settings.app_id), (WRITE,))
     yield Right(TRANSACTIONAL_ID, topics.commander_id(settings.app_id), (WRITE,))
 

@@ -107,12 +107,11 @@ class TopicOffsets:
         return self._partitions[topic]
 
     def by_leader(self, topics: Iterable[str]) -> dict[int, list[tuple[str, int]]]:
-        """Id of a broker -> the partitions of these topics that it leads. Those without a leader are left out."""
+        """Id of a broker -> the partitions of these topics that it leads; -1: those without a leader."""
         found: dict[int, list[tuple[str, int]]] = {}
         for topic in self.existing(topics):
             for number, partition in sorted(self._leaders[topic].items()):
                 found.setdefault(partition.leader, []).append((topic, number))
-        found.pop(-1, None)
         return found
 
     def id_of(self, topic: str) -> bytes:

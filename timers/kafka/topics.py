@@ -212,14 +212,14 @@ def existing_topics(
     return now
 
 
-def existing(settings: Settings, reports: connection.ErrorReports) -> Cluster:
-    """The topics of an app that has run.
+def existing(settings: Settings, reports: connection.ErrorReports, timeout_s: float | None = None) -> Cluster:
+    """The topics of an app that has run; ``timeout_s`` for each request, None: :data:`TIMEOUT_S`.
 
     Raises:
         TimersError: it has no progress topic.
         KafkaException: the brokers do not answer, or refuse.
     """
-    cluster = existing_topics(admin_client(settings, reports), settings)
+    cluster = existing_topics(admin_client(settings, reports), settings, timeout_s=timeout_s or TIMEOUT_S)
     if settings.progress_topic not in cluster.partitions:
         raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
     return cluster

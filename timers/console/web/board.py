@@ -92,16 +92,21 @@ class Figures(NamedTuple):
     @property
     def dead_lettered(self) -> int | None:
         """Dead letters since the starts of the workers, as each said last; None if none has answered."""
-        return self._sum("dead_lettered")
+        return self.total("dead_lettered")
 
     @property
     def pending(self) -> int | None:
         """Timers that wait, as each worker said last; None if none has answered."""
-        return self._sum("pending")
+        return self.total("pending")
 
-    def _sum(self, figure: str) -> int | None:
+    def total(self, figure: str, added: Callable[[Iterable[int]], int] = sum) -> int | None:
+        """A figure of all workers, as each said last; None if none has said it."""
         counts = [int(worker[figure]) for worker in self.workers if worker.get(figure) is not None]
-        return sum(counts) if counts else None
+        return added(counts) if counts else None
+
+    def is_part(self, figure: str) -> bool:
+        """Whether a worker has not said a figure."""
+        return any(worker.get(figure) is None for worker in self.workers)
 
 
 def lag_s(ways: Ways, share: float) -> float | None:

@@ -332,9 +332,14 @@ class Page:
         return self.settings.console_url or f"{request.scheme}://{request.host}{self.call.base_path}"
 
     @property
+    def waits(self) -> bool:
+        """Whether this request waits for what workers and brokers say."""
+        return self.is_fragment or "wait" in self.given
+
+    @property
     def patience_s(self) -> float:
-        """How long this request waits for what workers and brokers say."""
-        return PART_S if self.is_fragment or "wait" in self.given else FIRST_PAINT_S
+        """How long it waits."""
+        return PART_S if self.waits else FIRST_PAINT_S
 
     async def figures(self) -> Figures | None:
         """The newest figures of the workers; None if there are none yet."""
@@ -357,7 +362,7 @@ class Page:
             async with asyncio.timeout(min(self.patience_s, most_s)):
                 return await answer
         except TimeoutError:
-            if self.patience_s == PART_S:
+            if self.waits:
                 raise Problem(silent, f"no answer came within {most_s:.0f} s") from None
             return None
 

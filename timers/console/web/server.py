@@ -36,7 +36,7 @@ from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.web.site import Site
 from timers.core.printable import quoted
-from timers.errors import InvalidTimerError, SettingsError, TimersError
+from timers.errors import AccessError, InvalidTimerError, SettingsError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.hosts import reached_here
 from timers.process.http.open_connections import OpenConnections
@@ -312,6 +312,8 @@ async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse
         await record(call)
     try:
         return await handler(call)
+    except AccessError as error:
+        raise Problem("access-refused", str(error)) from None
     except TimersError as error:  # handlers explain the others
         raise Problem("brokers-unreachable", str(error)) from None
 

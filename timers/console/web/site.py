@@ -108,6 +108,7 @@ class Site:
 WAYS_OUT = {
     "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them. "
     "docs/operations.md#timersnotick",
+    "access-refused": "Give the console's login the rights that timers acls --for console prints (docs/security.md).",
     "worker-unreachable": "Check that a worker runs, and that TIMERS_WORKER_URL names its web port. "
     "docs/operations.md#timersnoworker",
     "queries-off": "Set TIMERS_QUERIES=timers for the workers, and the same TIMERS_QUERY_SECRET_FILE here.",

@@ -16,6 +16,7 @@ from timers.console.problems import Problem
 from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import Page, link, runbooks, screen
 from timers.core.printable import quoted, utc_text
+from timers.offline.app_state import AppState
 from timers.process.counted import span
 
 NEXT_TIMERS = 8
@@ -202,12 +203,25 @@ async def runbook(page: Page) -> Reply:
 
 @screen("/cluster")
 async def cluster(page: Page) -> Reply:
-    asked = page.call.console.cluster.state(page.call.user.may_use_topic, page.now_s)
-    figures, state = await asyncio.gather(page.figures(), page.soon(asked))
+    """What the brokers know of the app. They are asked only for the request that waits: it takes seconds."""
+    topic, user = page.given.get("topic", ""), page.call.user
+
+    def may_see(name: str) -> bool:
+        return topic in ("", name) and user.may_use_topic(name)
+
+    async def asked() -> AppState | Problem | None:
+        try:
+            return await page.soon(page.call.console.cluster.state(may_see, page.now_s)) if page.waits else None
+        except Problem as problem:
+            return problem
+
+    figures, state = await asyncio.gather(page.figures(), asked())
     missed: Counter[str] = Counter()
     for worker in figures.workers if figures else ():
         missed.update(worker.get("occurrences_missed") or {})
-    return page.show("cluster.html", figures=figures, state=state, missed=dict(missed))
+    found = {"problem": state.body, "state": None} if isinstance(state, Problem) else {"problem": None, "state": state}
+    paused = figures.total("paused_targets", max) if figures else None
+    return page.show("cluster.html", figures=figures, **found, paused=paused, missed=dict(missed), topic=topic)
 
 
 @screen("/changes")

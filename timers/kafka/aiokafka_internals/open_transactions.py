@@ -1,15 +1,25 @@
 """Which transactions are open for long on partitions: as leaders and coordinators say (KIP-664). All is flexible.
 
 A leader says which producer has a transaction open on a partition, and since which offset; a coordinator says in which
-state the transaction is, and since when. If no coordinator has it open, no producer can end it: it hangs.
+state the transaction is, and since when. If no coordinator has it open, no producer can end it: it hangs. This cannot
+be seen from here: a coordinator leaves out what a login may not describe, and one that is down says nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    NotLeaderForPartitionError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.types import (
     CompactArray,
     CompactString,
@@ -28,7 +38,31 @@ from timers.wire.topics import partition_name
 AT_ONCE = 200
 """So many partitions are asked in one request: an answer has each producer that wrote there lately."""
 
-OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+REQUEST_S = 3.0
+"""A broker that has not answered a request after this time is not asked again."""
+
+LOOK_S = 8.0
+"""What was not asked after this time is left out."""
+
+NO_LEADER = -1
+
+_MOST_NAMED = 5
+
+_NO_START = (
+    "no coordinator tells since when a transaction is open there (this login may lack Describe on its transactional id)"
+)
+_NO_RIGHT = "this login lacks Read on them"
+_MOVING = "their leaders move, or they were deleted just now"
+_REASONS = {
+    TopicAuthorizationFailedError: _NO_RIGHT,
+    NotLeaderForPartitionError: _MOVING,
+    UnknownTopicOrPartitionError: _MOVING,
+}
+
+_NO_SUCH_ID = 105
+"""The transaction has ended, and its id is forgotten."""
+
+OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States of a coordinator in which a transaction is open on partitions."""
 
 _TAGS = ("tags", TaggedFields)
@@ -118,17 +152,17 @@ class OpenTransaction(NamedTuple):
     id: str = ""
     """Its transactional id; empty if no coordinator names it."""
     state: str = ""
-    """As its coordinator says; empty if no coordinator names it: it hangs, or this login may not describe it."""
+    """As its coordinator says; empty if no coordinator names it: it may hang, or this login may not describe it."""
     timeout_ms: int = 0
     """After this time its coordinator ends it, if its producer does not."""
 
 
 class Looked(NamedTuple):
-    """The transactions that are open, the oldest first, and what could not be asked."""
+    """The transactions that are open, the oldest first, and what is not known."""
 
     transactions: list[OpenTransaction]
-    unasked: dict[str, str]
-    """Partition or broker -> why it was not asked, or did not answer."""
+    unknown: list[str]
+    """What was not asked, or not answered, and why: sentences. Empty: the transactions are all that there are."""
 
 
 async def look(
@@ -141,78 +175,131 @@ async def look(
 
     Args:
         arguments: of the client.
-        leaders: id of a broker -> partitions that it leads.
+        leaders: id of a broker -> partitions that it leads; -1: those without a leader.
         before_ms: epoch milliseconds.
         check: called before each request; may raise to stop.
 
     Raises:
         KafkaError: no broker answers.
     """
-    client = await sessions.bootstrapped(arguments)
+    client = await sessions.bootstrapped({**arguments, "request_timeout_ms": int(1000 * REQUEST_S)})
     looking = _Looking(client, check)
     try:
-        found = [each for each in await looking.ask_leaders(leaders) if each.since_ms < before_ms]
+        found = await looking.ask_leaders(leaders)
         if found:
             named = await looking.ask_coordinators({each.producer_id for each in found})
-            found = [each._replace(**named.get(each.producer_id, {})) for each in found]
+            found = [each._replace(**named.get((each.producer_id, *each[:2]), {})) for each in found]
             # One that has ended between the two questions is named by no coordinator either.
-            places = {each[:2] for each in found}
+            places = {each[:2] for each in found if not each.id}
             again = {leader: [place for place in of if place in places] for leader, of in leaders.items()}
             still = {each[:3] for each in await looking.ask_leaders(again)}
-            found = [each for each in found if each[:3] in still and each.since_ms < before_ms]
+            found = [each for each in found if each.id or each[:3] in still]
     finally:
         await sessions.end_in_time(client.close())
-    return Looked(sorted(found, key=lambda each: each.since_ms), looking.unasked)
+    # Its producer has written just now, and only a coordinator would know since when it is open.
+    looking.leave_out(_NO_START, [each[:2] for each in found if each.since_ms >= before_ms and not each.id])
+    known = [each for each in found if each.since_ms < before_ms]
+    return Looked(sorted(known, key=lambda each: each.since_ms), looking.unknown())
 
 
 class _Looking:
     def __init__(self, client: Any, check: Callable[[], None]) -> None:
-        self.unasked: dict[str, str] = {}
         self._client = client
         self._check = check
+        self._end_s = monotonic() + LOOK_S
+        self._failed: dict[int, str] = {}
+        """Broker that is not asked again -> why."""
+        self._untold: dict[int, str] = {}
+        """Coordinator that does not tell all its transactions -> why."""
+        self._left_out: dict[str, list[TopicPartition]] = {}
+        """Why partitions were left out -> which."""
+
+    def leave_out(self, why: str, places: Collection[TopicPartition]) -> None:
+        if places:
+            self._left_out.setdefault(why, []).extend(places)
+
+    def unknown(self) -> list[str]:
+        """What is not known, a sentence for each reason."""
+        found = [f"broker {broker} {why}" for broker, why in (*self._failed.items(), *self._untold.items())]
+        for why, places in self._left_out.items():
+            names = sorted({partition_name(*place) for place in places})
+            more = f" and {len(names) - _MOST_NAMED:,} others" if len(names) > _MOST_NAMED else ""
+            found.append(f"{', '.join(names[:_MOST_NAMED])}{more}: {why}")
+        return found
 
     async def _send(self, broker: int, request: Any) -> Any:
         """The answer of a broker; None if there is none."""
         self._check()
+        if broker in self._failed:
+            return None
+        if monotonic() > self._end_s:
+            self._failed[broker] = f"was not asked all within {LOOK_S:.0f} s"
+            return None
         try:
             return (await self._client.send(broker, request)).to_object()
         except (IncompatibleBrokerVersion, NotImplementedError):
-            self.unasked.setdefault(f"broker {broker}", "it does not know the request")
+            self._failed[broker] = "does not know such questions, which Kafka 3.0 and later answer"
         except KafkaError as error:
-            self.unasked.setdefault(f"broker {broker}", repr(error))
+            self._failed[broker] = f"did not answer ({type(error).__name__})"
         return None
 
     async def ask_leaders(self, leaders: Mapping[int, Sequence[TopicPartition]]) -> list[OpenTransaction]:
+        """The transactions that are open on partitions, without what a coordinator knows."""
+        self.leave_out("they have no leader", leaders.get(NO_LEADER, ()))
+        asked = (self._ask_leader(leader, of) for leader, of in leaders.items() if leader != NO_LEADER)
+        return [each for found in await asyncio.gather(*asked) for each in found]
+
+    async def _ask_leader(self, leader: int, places: Sequence[TopicPartition]) -> list[OpenTransaction]:
         found = []
-        for leader, places in leaders.items():
-            for first in range(0, len(places), AT_ONCE):
-                some = by_topic(dict.fromkeys(places[first : first + AT_ONCE], ()))
-                asked = DescribeProducers([(topic, numbers, NO_TAGS) for topic, numbers in some], NO_TAGS)
-                answer = await self._send(leader, asked)
-                for topic in () if answer is None else answer["topics"]:
-                    for partition in topic["partitions"]:
-                        found += self._open(topic["topic"], partition)
+        for first in range(0, len(places), AT_ONCE):
+            some = by_topic(dict.fromkeys(places[first : first + AT_ONCE], ()))
+            asked = DescribeProducers([(topic, numbers, NO_TAGS) for topic, numbers in some], NO_TAGS)
+            answer = await self._send(leader, asked)
+            if answer is None:
+                self.leave_out(f"broker {leader} leads them", places[first:])
+                break
+            for topic in answer["topics"]:
+                for partition in topic["partitions"]:
+                    found += self._open(topic["topic"], partition)
         return found
 
     def _open(self, topic: str, said: Mapping[str, Any]) -> list[OpenTransaction]:
         place = topic, said["partition"]
         if said["error_code"]:
-            self.unasked[partition_name(*place)] = for_code(said["error_code"]).__name__
+            kind = for_code(said["error_code"])
+            self.leave_out(_REASONS.get(kind, f"their leaders answer {kind.__name__}"), [place])
         return [
             OpenTransaction(*place, each["start_offset"], each["last_ms"], each["producer_id"])
             for each in said["producers"]
             if each["start_offset"] >= 0
         ]
 
-    async def ask_coordinators(self, producer_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Id of a producer -> the fields that its coordinator knows of its transaction, if that is open."""
-        found: dict[int, dict[str, Any]] = {}
-        for broker in self._client.cluster.brokers():
-            listed = await self._send(broker.nodeId, ListTransactions([*OPEN], [*producer_ids], NO_TAGS))
-            ids = [] if listed is None else [each["id"] for each in listed["transactions"]]
-            answer = await self._send(broker.nodeId, DescribeTransactions(ids, NO_TAGS)) if ids else None
-            for each in () if answer is None else answer["transactions"]:
-                if not each["error_code"] and each["state"] in OPEN:
-                    fields = {"id": each["id"], "state": each["state"], "timeout_ms": each["timeout_ms"]}
-                    found[each["producer_id"]] = {**fields, "since_ms": each["start_ms"]}
-        return found
+    async def ask_coordinators(self, producer_ids: Collection[int]) -> dict[tuple[int, str, int], dict[str, Any]]:
+        """Id of a producer, topic, partition -> what a coordinator knows of the transaction that is open there."""
+        brokers = [each.nodeId for each in self._client.cluster.brokers()]
+        found = await asyncio.gather(*(self._ask_coordinator(broker, producer_ids) for broker in brokers))
+        return {place: fields for of in found for place, fields in of.items()}
+
+    async def _ask_coordinator(
+        self, broker: int, producer_ids: Collection[int]
+    ) -> dict[tuple[int, str, int], dict[str, Any]]:
+        listed = await self._send(broker, ListTransactions([*OPEN], [*producer_ids], NO_TAGS))
+        ids = [] if listed is None else [each["id"] for each in listed["transactions"]]
+        answer = await self._send(broker, DescribeTransactions(ids, NO_TAGS)) if ids else None
+        described = [] if answer is None else answer["transactions"]
+        for said in (*([] if listed is None else [listed]), *described):
+            if said["error_code"] not in (0, _NO_SUCH_ID):
+                kind = for_code(said["error_code"]).__name__
+                self._untold[broker] = f"does not tell all the transactions that it coordinates ({kind})"
+        return {
+            (each["producer_id"], topic["topic"], partition): {
+                "id": each["id"],
+                "state": each["state"],
+                "timeout_ms": each["timeout_ms"],
+                "since_ms": each["start_ms"],
+            }
+            for each in described
+            if not each["error_code"] and each["state"] in OPEN
+            for topic in each["topics"]
+            for partition in topic["partitions"]
+        }

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.harness.constants import Constants
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.console import history
-from timers.console.history import read_changes
+from timers.console.history import Changes, read_changes
 from timers.console.kafka_cluster import KafkaCluster
 from timers.kafka.aiokafka_internals.open_transactions import OpenTransaction
 from timers.offline.app_state import AppState
@@ -109,21 +110,37 @@ def test_the_programs_of_the_page_of_a_new_timer_run_as_they_are_copied(broker_a
 def test_the_newest_changes_are_read_backwards(broker_address: str, tmp_path: Path, constants: Constants) -> None:
     system = System(broker_address, tmp_path)
     topic = system.settings.console_log_topic
+
+    def read(id: str = "", user: str = "", ends: list[int] | None = None) -> Changes:
+        return read_changes(system.settings, id, user, ends)
+
+    def all_of(**selection: str) -> Iterator[list[str]]:
+        """The ids of each page."""
+        ends = None
+        while (found := read(ends=ends, **selection)).older is not None:
+            yield [each.about for each in found.found]
+            ends = found.older
+        yield [each.about for each in found.found]
+
     try:
-        assert read_changes(system.settings, "", "") == ([], ""), "there is no topic yet"
-        system.create_topic(topic, 1)
+        assert read() == ([], 0, None), "there is no topic yet"
+        system.create_topic(topic, 2)
         producer = Producer({"bootstrap.servers": broker_address})
-        for number in range(25):
+        for number in range(26):
             user = ("ann", "bob")[number % 2]
             entry = f'"at_ms": {number}, "user": "{user}", "address": "::1", "operation": "cancelTimer"'
-            producer.produce(topic, f'{{{entry}, "parameters": {{"id": "t{number}"}}, "body": {{}}}}'.encode())
-            producer.produce(topic, b"no entry")
+            value = f'{{{entry}, "parameters": {{"id": "{number}"}}, "body": {{}}}}'.encode()
+            producer.produce(topic, value, partition=number // 2 % 2)
+            producer.produce(topic, b"no entry", partition=number // 2 % 2)
         producer.flush()
+        newest = [f"id={number}" for number in reversed(range(26))]
         constants(history, _CHANGES_AT_ONCE=7, MAX_CHANGES=4)
-        found = read_changes(system.settings, "", "bob")
-        assert [each.about for each in found.found] == ["id=t23", "id=t21", "id=t19", "id=t17"]
-        assert "entries were looked at" in found.more
-        assert [each.user for each in read_changes(system.settings, "t2", "").found] == ["ann"]
-        assert read_changes(system.settings, "t2", "bob") == ([], "")
+        assert list(all_of()) == [newest[at : at + 4] for at in range(0, 26, 4)]
+        of_bob = [about for page in all_of(user="bob") for about in page]
+        assert sorted(of_bob) == sorted(newest[::2]), "each once"
+        assert [each.user for each in read("2").found] == ["ann"]
+        assert read("2", "bob").found == [] and read("2", "bob").older is None
+        constants(history, SEARCHED_CHANGES=10)
+        assert read("2").found == [] and read("2").older is not None, "not all was looked at"
     finally:
         system.close()

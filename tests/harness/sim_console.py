@@ -84,6 +84,7 @@ class SimCluster(KafkaCluster):
         callback_topics: those of the records of ids that no worker knows any more.
         fired: due seconds that have fired.
         recorded: the log of changes.
+        older_changes: where what is not shown of it ends.
         failure: what all writes raise.
         worker_fails: whether no worker answers.
         worker_is_foreign: whether the worker that answers is one of another cluster.
@@ -101,6 +102,7 @@ class SimCluster(KafkaCluster):
         self.timers: dict[str, TimerRequest] = {}
         self.counted_at_once = 100
         self.recorded: list[dict[str, Any]] = []
+        self.older_changes: list[int] | None = None
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
         self.worker_fails = False
@@ -323,9 +325,10 @@ class SimCluster(KafkaCluster):
         seen = [each for each in state.transactions.transactions if may_see(each.topic)]
         return state._replace(transactions=state.transactions._replace(transactions=seen))
 
-    async def changes(self, id: str, user: str) -> Changes:
-        entries = [json.dumps(each).encode() for each in reversed(self.recorded)]
-        return Changes([each for entry in entries if (each := change_of(entry, id, user)) is not None], "")
+    async def changes(self, id: str, user: str, ends: Sequence[int] | None) -> Changes:
+        entries = [json.dumps(each).encode() for each in reversed(self.recorded[: ends[0] if ends else None])]
+        found = [each for entry in entries if (each := change_of(entry, id, user)) is not None]
+        return Changes(found, len(entries), self.older_changes)
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

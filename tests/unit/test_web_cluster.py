@@ -13,6 +13,7 @@ from tests.harness.console_pages import HOSTILE, IDS, LAGS, PART, cluster_with, 
 from tests.harness.constants import Constants
 from tests.harness.sim_console import answer_of, console
 from timers.console.history import change_of
+from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.page import linked, runbooks, section_links
 from timers.console.web.site import WAYS_OUT
 from timers.errors import TimersError
@@ -162,8 +163,10 @@ async def test_who_may_use_some_topics_only_sees_transactions_on_these(tmp_path)
     async with console(cluster, **IDS, TIMERS_CONSOLE_USERS_FILE=str(users)) as client:
         async with client.get(WAITING, headers=mine) as answer:
             assert "billing-1" not in await answer.text()
-        async with client.get("/changes?user=bob", headers=mine) as answer:
+        async with client.get(CHANGES + "&user=bob", headers=mine) as answer:
             text = await answer.text()
+        async with client.get(CHANGES + "&part=1", headers=mine) as answer:
+            assert "You see your own." in await answer.text()
     assert "hers" in text and "bob" not in text, "she sees her own changes, whatever she asks for"
     async with console(cluster, **IDS) as client:
         assert "billing-1" not in await text_of(client, WAITING + "&topic=mails")
@@ -175,22 +178,87 @@ def entry(user: str = "local", id: str = "order-1", **more: object) -> dict[str,
     return {"at": "2030-01-01T00:00:00Z", "at_ms": 1, "user": user, **parts, **more}
 
 
+CHANGES = "/changes?wait=1"
+
+
 async def test_each_change_shows_who_asked_for_it() -> None:
     cluster = cluster_with("order-1", "order-2")
     async with console(cluster, **IDS) as client:
-        assert "No change is in the log" in await text_of(client, "/changes")
+        assert "No change is in the log" in await text_of(client, CHANGES)
         for id in ("order-1", "order-2"):
             assert (await answer_of(client, "DELETE", f"/v1/timer?id={id}"))[0] == 200
-        text = await text_of(client, "/changes")
-        assert text.index("id=order-2") < text.index("id=order-1") and "cancelled a timer" in text and "local" in text
-        text = await text_of(client, "/changes?id=order-2&part=1")
+        assert (await answer_of(client, "DELETE", "/v1/timer?id=order-2"))[0] == 404
+        text = await text_of(client, CHANGES)
+        assert text.index("id=order-2") < text.index("id=order-1") and ">cancel a timer<" in text and "local" in text
+        assert "cancelled" not in text, "one of them was refused, and the log does not say which"
+        text = await text_of(client, CHANGES + "&id=order-2&part=1")
         assert "id=order-2" in text and "id=order-1" not in text and "<html" not in text
-        assert "/changes?id=order-2&amp;part=1" in await text_of(client, "/timer?id=order-2")
+
+
+async def test_what_only_counts_is_no_change() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        found = await answer_of(client, "POST", "/v1/timers/cancel", json={"prefix": "order"})
+        assert "count what this would match: cancel timers" in await text_of(client, CHANGES)
+        sent = {"prefix": "order", "confirm": found[1]["confirm"]}
+        assert (await answer_of(client, "POST", "/v1/timers/cancel", json=sent))[0] == 200
+    made = [change_of(json.dumps(each).encode(), "", "") for each in cluster.recorded]
+    assert [each.only_counts for each in made if each] == [True, False, False]
+    retries = {"names": False, "confirm": False, "codes": True}
+    for name, only_counts in retries.items():
+        (change,) = [change_of(json.dumps(entry(operation="retryDeadLetters", body={name: "x"})).encode(), "", "")]
+        assert change is not None and change.only_counts == only_counts
+    dry = change_of(
+        json.dumps(entry(operation="retryDeadLetters", body={"names": ["x"], "dry_run": True})).encode(), "", ""
+    )
+    assert dry is not None and dry.only_counts
+
+
+async def test_older_changes_have_a_link() -> None:
+    cluster = cluster_with("order-1")
+    cluster.recorded = [entry(id=f"order-{number}") for number in range(3)]
+    cluster.older_changes = [2, 0]
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, CHANGES + "&user=local")
+        assert 'href="/changes?user=local&amp;ends=2-0">Older changes' in text
+        assert "id=order-2" not in await text_of(client, CHANGES + "&ends=2-0")
+        assert "ends is what" in await text_of(client, CHANGES + "&ends=x", 400)
+        cluster.recorded = []
+        assert "No change is among the newest 0 entries" in await text_of(client, CHANGES)
+
+
+async def test_a_timer_page_looks_for_who_asked_when_it_is_told_to() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timer?id=order-1&wait=1")
+        assert 'hx-get="/changes?id=order-1&amp;part=1" hx-target="#who"' in text
+        # The source of a timer finds it too; the log has its id.
+        cluster.answer = WorkerAnswer(200, {"id": "x", "timers": [found_timer(id="order-1")], "missing": []})
+        assert "/changes?id=order-1&amp;part=1" in await text_of(client, "/timer?id=t%2F0%2F7&wait=1")
+        cluster.answer = WorkerAnswer(200, {"id": "x", "timers": [found_timer(id="t/0/7")], "missing": []})
+        text = await text_of(client, "/timer?id=t%2F0%2F7&wait=1")
+        assert "/changes?id" not in text and "set without an id" in text
+
+
+def found_timer(**fields: object) -> dict[str, object]:
+    return {"state": "pending", "due": 2_000_000_000, "source": "t/0/7", "topic": "x", "key": "k", **fields}
+
+
+async def test_the_id_that_an_idempotency_key_makes_is_in_the_log() -> None:
+    cluster = cluster_with()
+    body = {"topic": "t", "value": "v", "delay": "1h"}
+    async with console(cluster, **IDS) as client:
+        answer = await answer_of(client, "POST", "/v1/timers", json=body, headers={"Idempotency-Key": "a"})
+        id = answer[1]["id"]
+        assert "set a timer" in await text_of(client, f"{CHANGES}&id={id}")
+        await answer_of(client, "POST", "/v1/timers", json={**body, "id": "own"}, headers={"Idempotency-Key": "a"})
+    assert "ids" not in cluster.recorded[-1], "a timer with an id of its own"
 
 
 def test_a_record_that_is_no_entry_is_left_out() -> None:
     """Any program with Write on the topic may have written it."""
-    for value in (None, b"", b"{}", b"[1]", b"\xff", b'{"body": 1}', json.dumps(entry(at_ms="x")).encode()):
+    odd = [json.dumps(entry(at_ms=each)) for each in ("x", 10**30, -1, float("inf"), float("nan"))]
+    for value in (None, b"", b"{}", b"[1]", b"\xff", b'{"body": 1}', *map(str.encode, odd)):
         assert change_of(value, "", "") is None
     assert change_of(json.dumps(entry(id="x" * 9000)).encode(), "", "").about == f"id={'x' * 297}"  # type: ignore[union-attr]
     batch = {"timers": {"listed": [{"id": "a"}, {"id": "b"}, {"topic": "t"}], "json_sha256": "0"}}
@@ -210,6 +278,12 @@ async def test_a_problem_and_an_idle_queue_lead_to_what_to_do() -> None:
         cluster.queue_stats["mails"] = QueueStats("mails", "mails", 3, 0, False, 0, 9.0, 0, ())
         for path in ("/queues", "/queue?name=mails"):
             assert 'href="/runbook?name=timersqueueold"' in await text_of(client, path)
+
+
+def test_what_was_asked_is_told_as_json() -> None:
+    body = {"names": ["a"], "topic": None, "repeat": {"every": "1h"}, "value": {"json_bytes": 1, "json_sha256": "0"}}
+    found = change_of(json.dumps(entry(parameters={"wait": 3}, body={**body, "n": 1.5})).encode(), "", "")
+    assert found is not None and found.about == 'names=["a"] repeat={"every": "1h"} n=1.5'
 
 
 async def test_all_runbooks_are_listed_and_an_alert_leads_to_its_own() -> None:

@@ -252,11 +252,18 @@ async def record(call: Call, ids: list[str] | None = None) -> None:
     Raises:
         Problem: it could not be written, so the change must not be made.
     """
+    ids = ids or _made_ids(call)
     fields = entry(call, call.console.now_s()) | ({"ids": ids} if ids else {})
     try:
         await call.console.cluster.record(json.dumps(fields).encode())
     except TimersError as error:
         raise Problem("not-recorded", f"the log of changes cannot be written, so nothing was done: {error}") from None
+
+
+def _made_ids(call: Call) -> list[str]:
+    """The id that an ``Idempotency-Key`` makes."""
+    key = idempotency_key(call.request) if call.route.name == "setTimer" and call.body.get("id") is None else None
+    return [] if key is None else [id_of(call.user, mark_of(call.user, key, call.body))]
 
 
 def entry(call: Call, now_s: float) -> dict[str, Any]:

@@ -551,9 +551,9 @@ class KafkaCluster:
         """Levels, topics and open transactions of the app, as :func:`timers.offline.app_state.look`."""
         return await app_state.look(self._settings, may_see, now_s, self._looking.run, check)
 
-    async def changes(self, id: str, user: str) -> Changes:
+    async def changes(self, id: str, user: str, ends: Sequence[int] | None) -> Changes:
         """The newest entries of the log of changes, as :func:`history.read_changes`."""
-        return await self._logs.run(history.read_changes, self._settings, id, user)
+        return await self._logs.run(history.read_changes, self._settings, id, user, ends)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 

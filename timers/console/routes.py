@@ -155,14 +155,10 @@ _INVALID = (
 _CONDITION = ("exists", "changed", "worker-unreachable")
 _ASK = ("worker-unreachable", "brokers-unreachable", "queries-off", "busy")
 _TARGET = (
-    "unknown",
-    "brokers-unreachable",
-    "publish-refused",
-    "busy",
-    "topic-forbidden",
-    "target-refused",
-    "idempotency-key-reused",
+    *("unknown", "brokers-unreachable", "publish-refused", "busy"),
+    *("topic-forbidden", "target-refused", "idempotency-key-reused"),
 )
+_READ = ("brokers-unreachable", "access-refused", "busy")
 _UNDECIDED = Answer(202, "the request is written, and no worker has answered yet (verdict undecided)", "Verdict")
 
 ROUTES: tuple[Route, ...] = (
@@ -341,7 +337,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("until", s.SECOND, "written before this epoch second"),
             *(_LIMIT, _CURSOR),
         ),
-        problems=("brokers-unreachable", "busy", "not-found", "cursor-invalid", "topic-forbidden"),
+        problems=(*_READ, "not-found", "cursor-invalid", "topic-forbidden"),
     ),
     Route(
         "/v1/dead-letter",
@@ -349,7 +345,7 @@ ROUTES: tuple[Route, ...] = (
         "Show one dead letter.",
         (Answer(200, "the dead letter", "DeadLetter"),),
         (Parameter("name", s.LETTER_NAME, required=True), _VALUE),
-        problems=("brokers-unreachable", "busy", "not-found", "values-hidden"),
+        problems=(*_READ, "not-found", "values-hidden"),
     ),
     Route(
         "/v1/dead-letters/retry",
@@ -361,9 +357,7 @@ ROUTES: tuple[Route, ...] = (
         role=OPERATOR,
         body="Retry",
         example={"codes": ["topic-unknown"], "topic": "orders"},
-        problems=(
-            *("brokers-unreachable", "busy", "not-found", "conflict", "unknown", "topic-forbidden", "cursor-invalid"),
-        ),
+        problems=(*_READ, "not-found", "conflict", "unknown", "topic-forbidden", "cursor-invalid"),
     ),
     Route(
         "/v1/targets",
@@ -371,7 +365,7 @@ ROUTES: tuple[Route, ...] = (
         "List the callback topics that are paused, or still have timers that were held. What is held is counted for at "
         "most two seconds.",
         (Answer(200, "these callback topics", "TargetList"),),
-        problems=("brokers-unreachable", "busy", "target-refused"),
+        problems=(*_READ, "target-refused"),
     ),
     Route(
         "/v1/targets/pause",
@@ -411,21 +405,21 @@ ROUTES: tuple[Route, ...] = (
             Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most this number of firings in a second")),
             Parameter("after", s.string("as Last-Event-ID", maxLength=8000), "the same as the header Last-Event-ID"),
         ),
-        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden", "cursor-invalid"),
+        problems=(*_READ, "not-found", "topic-forbidden", "cursor-invalid"),
     ),
     Route(
         "/v1/workers",
         "workers",
         "The workers of the app: partitions, readiness, pending timers, lags, and figures of their metrics.",
         (Answer(200, "the workers", "Workers"),),
-        problems=("brokers-unreachable", "busy"),
+        problems=_READ,
     ),
     Route(
         "/v1/lateness",
         "lateness",
         "How late timers fired, since the workers started.",
         (Answer(200, "number, p50, p99 and histogram for each way of firing", "Lateness"),),
-        problems=("brokers-unreachable", "busy"),
+        problems=_READ,
     ),
     Route(
         "/v1/figures",
@@ -434,7 +428,7 @@ ROUTES: tuple[Route, ...] = (
         "of several workers may be added up. `missing` names the workers that did not answer.",
         (Answer(200, "the steps of each worker, the oldest first", "Figures"),),
         parameters=(Parameter("since", s.SECOND, "steps that end after this epoch second"),),
-        problems=("brokers-unreachable", "busy"),
+        problems=_READ,
     ),
     Route(
         "/v1/queues",
@@ -442,7 +436,7 @@ ROUTES: tuple[Route, ...] = (
         "List queues (consumer groups `queue.NAME`) with the messages that are not done. `missing` names the queues "
         "that were not read within eight seconds.",
         (Answer(200, "the queues, and those that were not read", "QueueList"),),
-        problems=("brokers-unreachable", "busy"),
+        problems=_READ,
     ),
     Route(
         "/v1/queue",
@@ -453,7 +447,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("name", s.QUEUE, "the name of the queue", required=True),
             Parameter("topic", s.TOPIC, "its topic, if the group has several"),
         ),
-        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
+        problems=(*_READ, "not-found", "topic-forbidden"),
     ),
     Route(
         "/v1/fired",
@@ -466,7 +460,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("since", s.SECOND, "epoch second of the first record; without it: an hour ago"),
             Parameter("limit", s.integer(1, s.MAX_FIRED, "largest number of firings", default=100)),
         ),
-        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
+        problems=(*_READ, "not-found", "topic-forbidden"),
     ),
     Route("/v1/health/live", "live", "Whether the console answers.", (Answer(200, "alive", "Live"),), role=PUBLIC),
     Route(

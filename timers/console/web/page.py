@@ -51,7 +51,7 @@ def environment(base_path: str) -> Environment:
         "linked": lambda text: linked(text, base_path),
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
-    found.globals["unsafe"] = UNSAFE  # the scripts of pages follow the same rule
+    found.globals |= {"unsafe": UNSAFE, "whole": WHOLE}  # the scripts of pages follow the same rules
     return found
 
 

@@ -227,11 +227,14 @@ async def cluster(page: Page) -> Reply:
 @screen("/changes")
 async def changes(page: Page) -> Reply:
     """The newest entries of the log of changes. A user who may not use all topics and ids sees his own."""
-    user = page.call.user
+    user, given = page.call.user, page.given
     is_limited = user.topics is not None or user.ids is not None
-    id, of = page.given.get("id", ""), user.name if is_limited else page.given.get("user", "")
-    found = await page.soon(page.call.console.cluster.changes(id, of))
-    template = "parts/changes.html" if "part" in page.given else "changes.html"
+    id, of, ends = given.get("id", ""), user.name if is_limited else given.get("user", ""), given.get("ends", "")
+    if not re.fullmatch(r"(\d{1,18}(-\d{1,18})*)?", ends, re.ASCII):
+        raise Problem("parameter-invalid", "ends is what the link to older changes has: offsets with - between them")
+    upto = [int(end) for end in ends.split("-")] if ends else None
+    found = await page.soon(page.call.console.cluster.changes(id, of, upto)) if page.waits else None
+    template = "parts/who.html" if "part" in given else "changes.html"
     return page.show(template, changes=found, id=id, of=of, is_limited=is_limited)
 
 

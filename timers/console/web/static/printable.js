@@ -17,7 +17,7 @@
   window.timersName = (text) => {
     const safe = timersPrintable(text);
     const made = document.createElement("span");
-    if (safe.length <= 24) made.className = "whole";
+    if (safe.length <= Number(document.documentElement.dataset.whole)) made.className = "whole";
     made.append(...(made.className ? [safe] : safe.split(/(?<=[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]))));
     return made;
   };

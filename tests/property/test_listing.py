@@ -165,6 +165,7 @@ PARTS = ("q/1", "/1/1", "1", "/", "b", "-", "ü", "\ufffd", "t", "\ud800", "none
     st.sampled_from(["", "", *PARTS]),
     st.sampled_from([None, None, "", "a", "ü", "none"]),
     st.sampled_from([1, 2, 100]),
+    st.booleans(),
 )
 def test_a_filtered_list_is_the_list_without_the_others(
     given_rows: list[tuple[int, str, bytes | None, Key]],
@@ -173,11 +174,12 @@ def test_a_filtered_list_is_the_list_without_the_others(
     part: str,
     key: str | None,
     limit: int,
+    has_ids: bool,
 ) -> None:
     """A store on disk leaves out entries that cannot match without decoding them."""
     rows: RowsByDue = {}
     for offset, (due_s, target, id, its_key) in enumerate(given_rows):
-        origin = None if id is None else Origin(id_text(id), due_s, 0)
+        origin = None if id is None and not has_ids else Origin(id_text(id or b"1"), due_s, 0)
         row: Row = (offset, target, its_key, b"", None, origin)
         rows.setdefault(due_s, []).append(row)
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
@@ -190,7 +192,8 @@ def test_a_filtered_list_is_the_list_without_the_others(
             machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, PLACE._replace(hidden_topic=""), wire.Query(), 100)
-            found = _ids(machine, PLACE, wire.Query(topic, prefix=prefix, key=key, contains=part), limit)
+            place = PLACE._replace(has_ids=has_ids)
+            found = _ids(machine, place, wire.Query(topic, prefix=prefix, key=key, contains=part), limit)
         finally:
             store.close()
     assert found == [

@@ -580,14 +580,21 @@ class Queries:
         sources: list[PartitionSource] = [
             LocalSource(
                 runner,
-                Place(*tp, tp[0] == self._settings.retry_topic, self._settings.canary_topic, self._pace.slices),
-                self._pool.formats[tp[0]],
+                Place(
+                    *tp,
+                    tp[0] == self._settings.retry_topic,
+                    self._settings.canary_topic,
+                    self._pace.slices,
+                    request_format.has_ids,
+                ),
+                request_format,
                 self._request_reader,
                 self._turns,
                 self._pace,
             )
             for tp, runner in self._pool.runners.items()
             if tp in wanted
+            for request_format in (self._pool.formats[tp[0]],)
         ]
         missing = {tp: why for tp, why in self._pool.closed.items() if tp in wanted}
         remote = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}

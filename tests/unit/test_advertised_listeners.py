@@ -91,6 +91,7 @@ def test_a_client_that_is_held_back_is_told_so_and_not_that_no_broker_runs() -> 
     failure = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     said = str(reports.user_error(failure, "topic 'orders' cannot be created"))
     assert said.startswith("topic 'orders' cannot be created: a quota of the brokers holds this client back")
+    assert "consumer_byte_rate" in said, "a reader may be what is held back"
 
 
 def test_an_old_report_is_not_the_cause_of_a_later_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from timers.console.web import server
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, group_access
 from timers.kafka.aiokafka_internals import sessions
+from timers.offline import app_state
 from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER
@@ -72,6 +73,30 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert found.count(FoundGroup([])) == kafka_cluster.MAX_FINDERS
+        await cluster.close()
+
+
+async def test_looks_at_the_cluster_and_at_changes_keep_no_other_reader_waiting(
+    constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers answer some questions and not others."""
+    constants(app_state, PART_S=0.05)
+    constants(history, MAX_WAIT_S=0.05)
+    monkeypatch.setattr(history, "read_queues", lambda _: history.FoundQueues([], {}))
+    cluster, go_on = KafkaCluster(SETTINGS), threading.Event()
+    for module, name in (
+        *((app_state, name) for name in ("levels_in_use", "topics_in_use", "open_transactions")),
+        (history, "read_changes"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: go_on.wait(DEADLINE_S))
+    changes = [asyncio.create_task(cluster.changes("", "", None)) for _ in range(2)]
+    try:
+        for _ in range(2):
+            assert len((await cluster.state(lambda _: True, 0)).unknown) == 3
+        assert await cluster.queues() == ([], {})
+    finally:
+        go_on.set()
+        await asyncio.gather(*changes)
         await cluster.close()
 
 

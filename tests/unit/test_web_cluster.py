@@ -8,16 +8,19 @@ import re
 from collections.abc import Callable
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.console_pages import HOSTILE, IDS, LAGS, PART, cluster_with, text_of
 from tests.harness.constants import Constants
 from tests.harness.sim_console import answer_of, console
 from timers.console.history import change_of
 from timers.console.kafka_cluster import WorkerAnswer
-from timers.console.web.page import linked, runbooks, section_links
+from timers.console.web.page import iso, linked, runbooks, section_links
 from timers.console.web.site import WAYS_OUT
-from timers.errors import TimersError
+from timers.errors import AccessError, TimersError
 from timers.kafka.aiokafka_internals.open_transactions import Looked, OpenTransaction
+from timers.kafka.connection import ErrorReports
 from timers.offline import app_state
 from timers.offline.app_state import AppState, LevelsInUse, TopicState
 from timers.process.config.settings import Settings
@@ -286,12 +289,40 @@ def test_what_was_asked_is_told_as_json() -> None:
     assert found is not None and found.about == 'names=["a"] repeat={"every": "1h"} n=1.5'
 
 
+async def test_a_right_that_is_missing_has_a_problem_of_its_own() -> None:
+    cluster = cluster_with()
+    error = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    found = ErrorReports(Settings.load({})).user_error(error, "topic 'x' cannot be read")
+    assert isinstance(found, AccessError)
+    cluster.failure = found
+    async with console(cluster, **IDS) as client:
+        status, answer = await answer_of(client, "GET", "/v1/fired")
+        assert (status, answer["code"]) == (502, "access-refused")
+        assert "timers acls --for console" in await text_of(client, "/fired?wait=1", 502)
+
+
+def test_what_failed_is_said_of_each_error_of_kafka() -> None:
+    with (
+        pytest.raises(TimersError, match=r"^transactions cannot be looked for: .*KafkaConnectionError"),
+        app_state.explained(Settings.load({}), "transactions cannot be looked for"),
+    ):
+        raise KafkaConnectionError("gone")
+
+
+def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
+    assert [iso(each) for each in (10**30, -(10**30), 253_402_300_800)] == ["after 9999", "before 1", "after 9999"]
+
+
 async def test_all_runbooks_are_listed_and_an_alert_leads_to_its_own() -> None:
     async with console(cluster_with(), **IDS) as client:
         text = await text_of(client, "/runbook")
         assert set(re.findall(r'href="/runbook\?name=([^"]+)"', text)) == runbooks().keys()
         assert "<h1>TimersNoTick</h1>" in await text_of(client, "/runbook?name=TimersNoTick")
-    assert all("](" not in section_links(text, "") for _, text in runbooks().values())
+
+    for name, (_, text) in runbooks().items():
+        shown = re.sub(r"<(pre|code)[ >].*?</\1>", "", section_links(text, ""), flags=re.DOTALL)
+        assert not re.search(r"\]\(|\|--|##|`", shown), name
+        assert set(re.findall(r'href="([^"]+)"', shown)) <= {f"/runbook?name={each}" for each in runbooks()}, name
 
 
 def test_a_reference_in_a_sentence_becomes_a_link_and_nothing_else_does() -> None:
@@ -301,7 +332,10 @@ def test_a_reference_in_a_sentence_becomes_a_link_and_nothing_else_does() -> Non
     assert linked("docs/operations.md#nowhere \x1b", "") == "docs/operations.md#nowhere \\x1b"
 
 
-def test_lines_of_a_paragraph_are_joined_and_code_is_kept() -> None:
-    text = "A line\ngoes on, `timers\n  --raise`.\n\n* one\n  item\n* two\n\n```sh\na <b\n  c\n```\n"
-    joined = "A line goes on, <code>timers --raise</code>.\n\n* one item\n* two"
-    assert section_links(text, "") == f"{joined}<pre>a &lt;b\n  c\n</pre>"
+def test_a_section_is_shown_as_html_and_html_in_it_as_text() -> None:
+    text = "A [link](#clocks), [another page](a.md#b) `--raise` <b>\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n### More\n"
+    shown = section_links(text, "/ops")
+    assert shown.startswith(
+        '<p>A <a href="/ops/runbook?name=clocks">link</a>, another page <code>--raise</code> &lt;b&gt;</p>\n<table>'
+    )
+    assert "<td>2</td>" in shown and "<h3>More</h3>" in shown

@@ -18,6 +18,7 @@ from tests.harness.sim_console import TOPIC, SimCluster, console
 from tests.harness.unsafe_text import HOSTILE, SHOWN, WHOLE, assert_safe
 from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.console.web import page
 from timers.core.fired import Command
 from timers.core.printable import UNSAFE
 from timers.core.timer import Rejected
@@ -143,6 +144,8 @@ async def test_scripts_follow_the_same_rule() -> None:
     rule = re.search(r'<html lang="en" data-unsafe="([^"]+)"', text)
     assert rule is not None and unescape(rule[1]) == UNSAFE and UNSAFE.isascii()
     assert text.index("printable.js") < text.index("live.js")
+    script = page._files()["printable.js"].decode()
+    assert f'data-whole="{page.WHOLE}"' in text and f"<= {page.WHOLE}" not in script and "dataset.whole" in script
 
 
 def test_only_fields_of_forms_hold_exact_text_and_only_charts_are_markup() -> None:

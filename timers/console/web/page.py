@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment
+from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from timers.client.times import parse_ahead
@@ -90,19 +91,10 @@ def meanings() -> dict[str, Meaning]:
 
 
 def section_links(text: str, base_path: str) -> Markup:
-    """A section as HTML: its paragraphs, its code, and links to the pages of other sections."""
-    target = rf'<a href="{base_path}/runbook?name=\2">\1</a>'
-    found = ""
-    for number, part in enumerate(re.split(r"```\w*\n(.*?)```", text, flags=re.DOTALL)):
-        if number % 2:
-            found += f"<pre>{escape(part)}</pre>"
-            continue
-        # A line that begins no item, row or heading goes on with the line before it.
-        prose = re.sub(r"(?<!\n)\n(?!\n| *(?:[*-] |\||#|\d+\. ))\s*", " ", part.strip("\n"))
-        prose = re.sub(r"\[([^\]]+)\]\([^#)][^)]*\)", r"\1", prose)
-        prose = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(prose)))
-        found += re.sub(r"\[([^\]]+)\]\(#([\w-]+)\)", target, prose)
-    return Markup(found)
+    """A section as HTML, with links to the pages of other sections. A link to another page is only its text."""
+    text = re.sub(r"\[([^\]]+)\]\([^#)][^)]*\)", r"\1", text)
+    text = re.sub(r"\]\(#([\w-]+)\)", rf"]({base_path}/runbook?name=\1)", text)
+    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
 
 
 WHOLE = 24

@@ -31,7 +31,7 @@ from timers.spark.engine.query_port import answering
 from timers.spark.engine.retries import Retries
 from timers.spark.monitoring import EngineCounts, Monitor
 
-READY_S = 120.0
+READY_S = 400.0
 
 MAX_REQUESTS = 100_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from timers.client import Repeat
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
+from timers.console.schemas import SCHEMAS
 from timers.console.web import server as server_module
 from timers.errors import (
     AccessError,
@@ -61,6 +63,29 @@ async def test_a_timer_has_the_trace_context_of_its_http_request() -> None:
     routes = {name for name, headers in named.items() if headers & asked.keys()}
     assert routes == {"setTimer", "setTimers", "putTimer", "moveTimer"}
     assert all(asked.keys() <= named[name] for name in routes)
+
+
+def objects_of(schema: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All schemas of objects in a part of the document, with where they are."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield where, schema
+        for name, each in schema.items():
+            yield from objects_of(each, f"{where}/{name}")
+    elif isinstance(schema, list):
+        for number, each in enumerate(schema):
+            yield from objects_of(each, f"{where}/{number}")
+
+
+ANY_JSON = {"NewTimer/properties/value/anyOf/2", "TimerVersion/properties/value/anyOf/2"}
+"""The value of a callback may be any JSON."""
+
+
+def test_the_document_says_what_each_object_has() -> None:
+    found = dict(pair for name, schema in SCHEMAS.items() for pair in objects_of(schema, name))
+    untold = {where for where, schema in found.items() if not schema.get("properties")}
+    maps = {where for where in untold if isinstance(found[where].get("additionalProperties"), dict)}
+    assert untold - maps == ANY_JSON and len(found) > 50
 
 
 async def test_a_timer_is_set_found_moved_and_cancelled() -> None:

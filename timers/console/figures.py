@@ -149,6 +149,9 @@ _FIGURES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
 }
 """Field of the API -> metric, and how its samples become one number."""
 
+METRICS = {name: metric for name, (metric, _) in _FIGURES.items()}
+"""Field of the API -> metric."""
+
 
 _BY_LABEL = {
     "dead_letters": ("timers_dead_lettered_total", "code"),

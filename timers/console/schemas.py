@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN
+from timers.console.figures import DO_NOT_FIRE, FIRE, METRICS, NOT_KNOWN
 from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
@@ -27,8 +27,8 @@ def _of(kind: str) -> Callable[..., dict[str, Any]]:
     return make
 
 
-string, number, boolean, anything, _array = map(_of, ("string", "integer", "boolean", "object", "array"))
-"""A text, a whole number without limits, a truth value, an object with any members."""
+string, number, real, boolean, _array = map(_of, ("string", "integer", "number", "boolean", "array"))
+"""A text, a whole number without limits, a number, a truth value."""
 
 
 def integer(low: int, high: int, description: str, **more: Any) -> dict[str, Any]:
@@ -40,6 +40,11 @@ def object_of(properties: dict[str, Any], required: Iterable[str] | None = None)
     """The schema of an object without other members; without ``required`` it has all of them."""
     needed = list(properties if required is None else required)
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+
+
+def open_object(properties: dict[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
+    """The schema of an object that may have other members: a later version, or a worker of another one, adds some."""
+    return {"type": "object", "properties": properties, "required": list(required)}
 
 
 def list_of(items: dict[str, Any], description: str = "", **more: Any) -> dict[str, Any]:
@@ -62,12 +67,11 @@ def nullable(schema: dict[str, Any], description: str = "") -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}], **({"description": description} if description else {})}
 
 
-PAIR = {"type": "array", "minItems": 2, "maxItems": 2}
 TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$", minLength=1, maxLength=249)
 DURATION = string("a duration such as 90s, 15m, 2h or 1h30m", minLength=1, maxLength=40)
 ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
 SECOND = integer(0, MAX_DUE_S, "epoch second")
-TIME = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+TIME = {"anyOf": [real(), {"type": "string"}]}
 MAX_CONFIRM = 8000
 """Characters of a confirmation: it names offsets of each partition."""
 
@@ -78,6 +82,10 @@ DATA = {
     ],
     "description": 'text, or {"base64": "..."} for bytes that are not text',
 }
+HEADER_PAIRS = list_of(
+    {"type": "array", "prefixItems": [string("name"), nullable(DATA)], "minItems": 2, "maxItems": 2},
+    "names and values of headers",
+)
 QUEUE = string("the name of a queue", pattern=r"^[a-zA-Z0-9._-]{1,235}$", minLength=1, maxLength=235)
 CODE = string("code of dead letters", enum=[*dead_letter.CODES, *sorted(dead_letter.RECEIVER_CODES)])
 LETTER_NAME = string(
@@ -101,7 +109,7 @@ _TIMER_FIELDS = {
     "topic": {**TOPIC, "description": f"callback topic, {topics.LEGAL_FORM}"},
     "key": nullable(DATA, "key of the callback; missing or null: none"),
     "value": {
-        "anyOf": [*DATA["anyOf"], {"type": "object"}, {"type": "array"}],
+        "anyOf": [*DATA["anyOf"], {"type": "object"}, list_of({})],
         "description": 'value of the callback: text, `{"base64": "..."}` for bytes, or another object or a list, '
         "which is sent as JSON",
     },
@@ -120,10 +128,34 @@ _TIMER_FIELDS = {
         "description": 'headers of the callback: {"name": "value"}, or a list of pairs',
         "anyOf": [
             {"type": "object", "additionalProperties": nullable(DATA)},
-            list_of(PAIR),
+            HEADER_PAIRS,
         ],
     },
 }
+HOLD = open_object(
+    {
+        "reason": string("pause: its callback topic is; noisy: see `TargetList`"),
+        "number": number("of the command"),
+        "since": SECOND,
+        "since_at": string("RFC 3339"),
+    },
+    ("reason", "number", "since"),
+)
+
+_PAUSE = {
+    "state": string(
+        "paused; going-on: what was held is being sent; noisy: it has so many due timers that those of others would "
+        "wait, so it is sent when no others are due",
+        enum=["paused", "going-on", "noisy"],
+    ),
+    "number": nullable(number(), "of the newest command; null: only progress has it"),
+    "since_s": nullable(SECOND, "since when"),
+    "until_s": nullable(SECOND, "when it ends by itself"),
+    "released_by_s": nullable(SECOND, "when all that was held is to be sent"),
+    "by": string("who gave the command"),
+    "why": string("why"),
+}
+
 _MISSING = list_of(
     object_of({"partition": string("<topic>/<partition>"), "reason": string("why it did not answer")}, ()),
     "the partitions that the answer does not cover; empty: it covers all",
@@ -140,7 +172,7 @@ _POINT = object_of(
         "s": number("its length in seconds"),
         "counts": {
             "type": "object",
-            "additionalProperties": {"type": "number"},
+            "additionalProperties": real(),
             "description": "`fired`, `transactions`, `dead-lettered/CODE`, and `lag/WAY/N`: callbacks whose lag is at "
             "most bound N, and above the one before; names that are 0 are left out",
         },
@@ -153,14 +185,51 @@ _POINT = object_of(
 _WAY = object_of(
     {
         "timers": number(),
-        "p50_s": nullable({"type": "number"}),
-        "p99_s": nullable({"type": "number"}),
+        "p50_s": nullable(real()),
+        "p99_s": nullable(real()),
         "buckets": list_of(
-            {"type": "array", "prefixItems": [nullable({"type": "number"}), number()], "items": False},
+            {"type": "array", "prefixItems": [nullable(real()), number()], "minItems": 2, "maxItems": 2},
             "upper bound in seconds, null for the last one, and timers up to it",
         ),
     }
 )
+
+_SENTENCES = list_of(string())
+_WORKER = {
+    "id": string(),
+    "url": string("its address, if the group tells it"),
+    "partitions": map_of(number(), "topic -> partitions of it that the group has dealt to this worker"),
+    "assigned": map_of(list_of(number()), "topic -> these partitions"),
+    "ready": nullable(boolean(), "null: it was not asked, or its answer cannot be read"),
+    "why": nullable(string(), "why `ready` is null"),
+    "reasons": {**_SENTENCES, "description": "why it is not ready"},
+    "stopped": map_of(string(), "partition -> why it is stopped"),
+    "pending": number("timers that wait"),
+    "tick_age_s": real("age of its last tick"),
+    "red": map_of(string(), "partition -> what is wrong"),
+    "machines": map_of(
+        open_object(
+            {
+                "age_s": real("for how long this worker has had it"),
+                "from": string("what its machine began with"),
+                "transaction_version": nullable(number()),
+            }
+        ),
+        "partition -> its machine",
+    ),
+    "request_partitions": map_of(number(), "request topic -> its number of partitions"),
+    "firing": {**_SENTENCES, "description": "partitions that it fires"},
+    "lossy": {**_SENTENCES, "description": "red partitions that fire"},
+    "targets": {**_SENTENCES, "description": "those of them that are red because of a callback topic"},
+    "warnings": {**_SENTENCES, "description": "about the configuration of topics"},
+    "notes": {**_SENTENCES, "description": "the same, of less weight"},
+    **{name: nullable(real(), f"from the metric `{metric}`") for name, metric in METRICS.items()},
+    "version": nullable(string()),
+    "dead_letters": map_of(number(), "code -> dead letters since its start"),
+    "occurrences_missed": map_of(number(), "reason -> occurrences that were not sent since its start"),
+    "waiting": map_of(number(), "reason -> partitions that wait"),
+    "lags": map_of(_WAY, "way of firing -> its lags since its start"),
+}
 
 _PROBLEM = {
     "type": string("address of what the code means", format="uri-reference"),
@@ -172,15 +241,14 @@ _PROBLEM = {
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "ProblemKind": object_of(_PROBLEM),
-    "Problem": {
-        "type": "object",
-        "properties": {
+    "Problem": open_object(
+        {
             **_PROBLEM,
             "detail": string("one sentence for a person"),
             "request_id": string("of the header `Request-Id` of the request, or a new one; the answer has it, too"),
         },
-        "required": [*_PROBLEM, "detail", "request_id"],
-    },
+        (*_PROBLEM, "detail", "request_id"),
+    ),
     "NewTimer": _OWN_CHECKS
     | object_of(
         {**_TIMER_FIELDS, "id": {**ID, "description": "the id that the timer gets; it may be missing"}},
@@ -191,9 +259,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "AcceptedTimers": object_of(
         {
             "timers": list_of(
-                anything(),
-                "in the order of the request: `id`, `due` and `due_at` of each, or `code` and `detail` of one that was "
-                "not written",
+                {"anyOf": [reference("Accepted"), object_of({"code": string("for programs"), "detail": string()})]},
+                "in the order of the request; `code` and `detail`: the timer was not written, or may not have been",
             ),
             "failed": number("how many were not written, or may not have been"),
         }
@@ -201,20 +268,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, ("topic", "value")),
     "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}, ()),
     "Accepted": object_of(_ACCEPTED),
-    "Timer": {
-        "type": "object",
-        "properties": {
+    "Timer": open_object(
+        {
             **_ACCEPTED,
             "state": {"type": "string", "enum": [PENDING, FIRED, COLD, REPLACED, REJECTED]},
             "topic": string("callback topic"),
             "key": nullable(DATA),
             "value_bytes": number(),
             "value": string("base64, if asked for with value=1"),
-            "headers": list_of(PAIR, "names and values of the callback's headers, if asked for with value=1"),
+            "headers": {**HEADER_PAIRS, "description": "of the callback, if asked for with value=1"},
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("the record that fires, if it is another one"),
-            "retry": anything(),
-            "held": anything(),
+            "retry": open_object({"attempt": number("the next one"), "first_due": SECOND}),
+            "held": HOLD,
             "repeat": string("the rule of a timer that repeats"),
             "version": string("the request that has set it: a condition names it"),
             "nominal": SECOND,
@@ -222,8 +288,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "next_at": string("of one whose next occurrence is far: `due` is when it is asked again"),
             "error": string("why the request was rejected"),
         },
-        "required": ["id", "source"],
-    },
+        ("id", "source"),
+    ),
     "TimerList": object_of(
         {
             "timers": list_of(reference("Timer")),
@@ -261,7 +327,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             ),
             "due": nullable(SECOND, "due second of the version before"),
             "version": nullable(string("source"), "source of the latest version: its ETag"),
-            "held": anything("what held the version before: `reason` (pause, noisy), `number`, `since`"),
+            "held": {**HOLD, "description": "what held the version before"},
         },
         ("id", "verdict", "due"),
     ),
@@ -271,9 +337,32 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 reference("Timer"), "null: no worker knows it any more, as after a cancel; `events` say what happened"
             ),
             "events": list_of(
-                anything(), "set, cancel, rejected, a verdict, held, missed, dead-letter, fired; with `at_ms`"
+                open_object(
+                    {
+                        "at_ms": number("epoch milliseconds"),
+                        "what": string(
+                            "set, cancel, rejected, the name of a verdict, held, missed, dead-letter, fired"
+                        ),
+                        "source": string("<topic>/<partition>/<offset> of the request"),
+                        "due": nullable(SECOND),
+                        "repeat": string("the rule of a timer that repeats"),
+                        "verdict": boolean("whether a worker has answered this"),
+                        "held": HOLD,
+                        "code": string("of a dead letter"),
+                        "retried_as": string("source of the new request of a dead letter"),
+                        "callback": string("<topic>/<partition>/<offset> of the callback"),
+                        "missed": number("occurrences that are not sent"),
+                        "first": SECOND,
+                        "last": SECOND,
+                        "reason": string("why they are not sent"),
+                    },
+                    ("at_ms", "what"),
+                ),
+                "in the order of time",
             ),
-            "unread": list_of(anything(), "topics that were not read wholly, and why"),
+            "unread": list_of(
+                object_of({"topic": string(), "reason": string()}), "topics that were not read wholly, and why"
+            ),
         }
     ),
     "CancelFilter": object_of(
@@ -301,9 +390,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         (),
     ),
-    "DeadLetter": {
-        "type": "object",
-        "properties": {
+    "DeadLetter": open_object(
+        {
             "code": string("why the request became a dead letter"),
             "message": string("the same as a sentence"),
             "source": string("<topic>/<partition>/<offset> of the request"),
@@ -321,10 +409,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 "false: it may have been retried. The console has not read all marks of retries yet, or no longer "
                 "keeps those of this time"
             ),
-            "request": anything("key, value and headers, if asked for with value=1"),
+            "request": {
+                **object_of({"key": nullable(DATA), "value": nullable(DATA), "headers": HEADER_PAIRS}),
+                "description": "if asked for with value=1",
+            },
         },
-        "required": ["code", "message", "source", "position"],
-    },
+        ("code", "message", "source", "position"),
+    ),
     "DeadLetterList": object_of(
         {
             "dead_letters": list_of(reference("DeadLetter")),
@@ -352,7 +443,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "left_out": map_of(number(), "reason -> dead letters that are not retried"),
             "published": number("requests that were published"),
             "more": boolean("it ended early: there may be more than it says. To go on, send `confirm`"),
-            "retried": list_of(anything(), "the first hundred"),
+            "retried": list_of(
+                object_of(
+                    {"position": string("of the dead letter"), "retried_as": string("source of the new request")}
+                ),
+                "the first hundred",
+            ),
             "missing": _MISSING,
             "confirm": nullable(string("send it with the same request to publish them, or to go on")),
         }
@@ -381,9 +477,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "until_s": nullable(SECOND, "when the pause ends by itself"),
             "over_s": number("seconds over which what is held is sent; 0: at once"),
             "replaced": nullable(
-                anything(),
-                "what was valid until then: `state`, `number`, `since_s`, `until_s`, `released_by_s`, `by` and `why`, "
-                "as in the list; null: the topic was not paused, and nothing was held",
+                object_of(_PAUSE),
+                "what was valid until then, as in the list; null: the topic was not paused, and nothing was held",
             ),
             "changed_since": boolean(
                 "an earlier request with this Idempotency-Key gave a command, and others were given since: nothing was "
@@ -397,19 +492,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 object_of(
                     {
                         "topic": TOPIC,
-                        "state": string(
-                            "paused; going-on: what was held is being sent; noisy: it has so many due timers that "
-                            "those of others would wait, so it is sent when no others are due",
-                            enum=["paused", "going-on", "noisy"],
-                        ),
+                        **_PAUSE,
                         "held": nullable(number(), "timers that are due and wait; null: not known now"),
                         "held_at_least": boolean("whether there may be more than `held`"),
-                        "number": nullable(number(), "of the newest command; null: only progress has it"),
-                        "since_s": nullable(SECOND, "since when"),
-                        "until_s": nullable(SECOND, "when it ends by itself"),
-                        "released_by_s": nullable(SECOND, "when all that was held is to be sent"),
-                        "by": string("who gave the command"),
-                        "why": string("why"),
                         "waits_for": list_of(string(), "partitions that have not taken the newest command"),
                         "machines": map_of(number(), "partition -> number of the newest command that it has taken"),
                     }
@@ -432,10 +517,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 "worker that answered within 2 s and had a tick in this time",
             },
             "workers": list_of(
-                anything(),
-                "`assigned` partitions, readiness, red partitions with reasons, those of them that fire (`lossy`), "
-                "`warnings` and `notes` about the configuration of topics, figures of its metrics; `ready` is null and "
-                "`why` says why if it was not asked; partitions that it is `firing`",
+                open_object(_WORKER, ("id", "url", "partitions", "assigned", "ready", "why")),
+                "without the other fields, if `ready` is null",
             ),
         }
     ),
@@ -451,7 +534,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 object_of(
                     {
                         "id": string(),
-                        "bounds_s": list_of({"type": "number"}, "upper bounds of lags; the last counts have none"),
+                        "bounds_s": list_of(real(), "upper bounds of lags; the last counts have none"),
                         "points": list_of(_POINT),
                     }
                 )
@@ -461,21 +544,33 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             ),
         }
     ),
-    "Queue": {
-        "type": "object",
-        "properties": {
+    "Queue": open_object(
+        {
             "name": string(),
             "topic": string(),
             "depth": number("messages that are not done"),
             "delayed": nullable(number(), "timers that will bring a message; null: unknown"),
             "delayed_at_least": boolean("whether there may be more than `delayed`"),
-            "oldest_age_s": nullable({"type": "number"}, "age of the oldest message that is not done"),
+            "oldest_age_s": nullable(real(), "age of the oldest message that is not done"),
             "processes": number("members of its group"),
-            "partitions": list_of(anything(), "depth, commits, and what may be running of each"),
+            "partitions": list_of(
+                open_object(
+                    {
+                        "topic": string(),
+                        "partition": number(),
+                        "committed": nullable(number(), "all messages below this offset are done; null: none is"),
+                        "end": number("offset after its last message"),
+                        "depth": number("messages that are not done"),
+                        "ledger_bytes": number("length of the list of what is done above `committed`"),
+                        "may_run": number("messages that a process may have now, at most"),
+                    },
+                    ("topic", "partition", "committed", "end", "depth"),
+                )
+            ),
             "unread": list_of(string(), "<topic>/<partition> whose leader does not answer: figures are without it"),
         },
-        "required": ["name", "topic", "depth", "oldest_age_s", "processes"],
-    },
+        ("name", "topic", "depth", "oldest_age_s", "processes"),
+    ),
     "QueueList": object_of(
         {
             "queues": list_of(reference("Queue")),
@@ -487,8 +582,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "since": SECOND,
             "found": number("firings since then, at most 10,000"),
             "fired": list_of(
-                anything(),
-                "`topic`, `timer_id`, `source`, `key`, `due_s`, `lag_ms`, `timestamp_ms` and the place",
+                open_object(
+                    {
+                        "topic": string("callback topic"),
+                        "partition": number(),
+                        "offset": number(),
+                        "key": nullable(DATA),
+                        "timer_id": nullable(DATA),
+                        "source": nullable(DATA, "<topic>/<partition>/<offset> of the request"),
+                        "due_s": nullable(SECOND),
+                        "lag_ms": nullable(number()),
+                        "timestamp_ms": number("epoch milliseconds"),
+                    },
+                    ("topic", "partition", "offset", "timestamp_ms"),
+                ),
+                "the newest first",
             ),
             "left_out": list_of(
                 object_of({"topic": string(), "reason": string()}), "topics of which there may be more, and why"
@@ -505,5 +613,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "Live": object_of({"live": boolean()}),
     "Ready": object_of({"ready": boolean(), "reasons": list_of(string())}),
-    "Document": anything(),
+    "Document": open_object(
+        {
+            "openapi": string("version of OpenAPI"),
+            "info": open_object({"title": string(), "version": string()}, ("title", "version")),
+            "paths": map_of({}, "path -> its operations"),
+        },
+        ("openapi", "info", "paths"),
+    ),
 }

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 
@@ -48,8 +48,8 @@ READERS = 4
 """So many clients read at a time: each waits for 8 s behind the last record."""
 
 
-class Found(NamedTuple):
-    """What a client does."""
+class Sent(NamedTuple):
+    """What a client does as a sender."""
 
     default: int
     configured: int
@@ -59,14 +59,6 @@ class Found(NamedTuple):
     verdicts: dict[str, int]
     """Of cancels, with its defaults."""
     configured_verdicts: dict[str, int]
-    committed: int
-    aborted: int
-    other: int
-    """Records that are neither: markers."""
-    kept: dict[str, str]
-    """What is in the log -> what the client shows of it."""
-    error: str
-    """With which it ends before the log does, or nothing."""
 
 
 SPECIAL: list[tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]] = [
@@ -106,11 +98,21 @@ def _shown(record: Any) -> str:
     return " and ".join(names.get(data, bytes.fromhex(data or "").decode()) for _, data in record["headers"]) or "none"
 
 
-Reading: TypeAlias = tuple[Counter[str], dict[str, str], str]
+class Read(NamedTuple):
+    """What a client does as a receiver."""
+
+    committed: int
+    aborted: int
+    other: int
+    """Records that are neither: markers."""
+    kept: dict[str, str]
+    """What is in the log -> what the client shows of it."""
+    error: str
+    """With which it ends before the log does, or nothing."""
 
 
-def read(client: Client, address: str, topic: str) -> Reading:
-    """How many records of each kind a client gets from the log, what it shows of the special ones, and its error."""
+def read(client: Client, address: str, topic: str) -> Read:
+    """What a client gets from the log."""
     count: Counter[str] = Counter()
     error = ""
     kept = {key.decode(): "missing" for key, _, _ in SPECIAL}
@@ -125,7 +127,7 @@ def read(client: Client, address: str, topic: str) -> Reading:
         else:
             value = bytes.fromhex(record["value"] or "")
             count[value.decode() if value in (COMMITTED, ABORTED) else "other"] += 1
-    return count, kept, error
+    return Read(count[COMMITTED.decode()], count[ABORTED.decode()], count["other"], kept, error)
 
 
 def sent_right(client: Client, system: System, mode: str) -> int:
@@ -162,20 +164,14 @@ def cancelled(client: Client, system: System, mode: str, verdicts: Reader) -> di
     return dict(Counter(found))
 
 
-def tried(client: Client, system: System, reading: Reading, verdicts: Reader) -> Found:
-    """What a client does."""
-    count, kept, error = reading
-    return Found(
+def sent(client: Client, system: System, verdicts: Reader) -> Sent:
+    """What a client does as a sender."""
+    return Sent(
         sent_right(client, system, "default"),
         sent_right(client, system, "configured"),
         sent_nulls(client, system),
         cancelled(client, system, "default", verdicts),
         cancelled(client, system, "configured", verdicts),
-        count[COMMITTED.decode()],
-        count[ABORTED.decode()],
-        count["other"],
-        kept,
-        error,
     )
 
 
@@ -188,7 +184,7 @@ def _verdicts(found: dict[str, int]) -> str:
     return ", ".join(f"{count} `{name}`" for name, count in sorted(found.items()))
 
 
-def _receives(found: Found) -> str:
+def _receives(found: Read) -> str:
     if found.error:
         return f"**cannot**: {found.error}"
     committed = 2 * TRANSACTIONS // 3 * EACH
@@ -200,7 +196,7 @@ def _receives(found: Found) -> str:
     return f"**wrong**: {lost}{some} of the aborted ones{', and each marker as a record' if found.other else ''}"
 
 
-def tables(found: dict[str, Found]) -> dict[str, str]:
+def tables(sent: dict[str, Sent], received: dict[str, Read]) -> dict[str, str]:
     """The tables of the page."""
     version, named = versions(), {each.name: each for each in CLIENTS}
     head = ["client", "options for ids", "ids at the right place: by default, with the options"]
@@ -214,7 +210,7 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             f"{each.nulls['null value']}, {each.nulls['empty value']}",
             f"{each.nulls['null header']}, {each.nulls['empty header']}",
         ]
-        for name, each in found.items()
+        for name, each in sent.items()
     ]
     receives = [
         "client",
@@ -231,7 +227,7 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             f"{each.kept['null header']}, {each.kept['empty header']}",
             each.kept["two headers"],
         ]
-        for name, each in found.items()
+        for name, each in received.items()
     ]
     return {"senders": table(head, senders), "receivers": table(receives, receivers)}
 
@@ -245,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
     clients = [each for each in CLIENTS if not chosen or each.name in chosen.split(",")]
     for language in sorted({each.language for each in clients}):
         build(language)
-    found = {}
+    senders: dict[str, Sent] = {}
     with tempfile.TemporaryDirectory() as directory:
         broker = EmbeddedBroker(Path(directory) / "broker", 0)
         with ended(broker):
@@ -257,11 +253,13 @@ def main(arguments: Sequence[str]) -> int:
                 write_log(address, log)
                 with ThreadPoolExecutor(READERS) as pool:
                     readings = list(pool.map(partial(read, address=address, topic=log), clients))
+                receivers = {client.name: reading for client, reading in zip(clients, readings, strict=True)}
+                print(receivers, flush=True)
                 with closing(Reader(address, system.settings.verdict_topic)) as verdicts:
-                    for client, reading in zip(clients, readings, strict=True):
-                        found[client.name] = tried(client, system, reading, verdicts)
-                        print(client.name, found[client.name], flush=True)
-    written = tables(found)
+                    for client in (each for each in clients if each.is_sender):
+                        senders[client.name] = sent(client, system, verdicts)
+                        print(client.name, senders[client.name], flush=True)
+    written = tables(senders, receivers)
     if chosen:
         print(*written.values(), sep="\n")
         return 0

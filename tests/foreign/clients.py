@@ -33,6 +33,8 @@ class Client(NamedTuple):
     """With which its places are those of our clients; empty: none are needed."""
     committed: str
     """With which it reads committed records only, as far as it can."""
+    is_sender: bool = True
+    """Whether it is tried as a sender, too: a framework sends by one of the other clients."""
 
 
 CLIENTS = (
@@ -40,6 +42,8 @@ CLIENTS = (
     Client("confluent-kafka", "python", "`partitioner=murmur2_random`", "its default"),
     Client("aiokafka", "python", "", '`isolation_level="read_committed"`'),
     Client("kafka-python", "python", "", '`isolation_level="read_committed"`'),
+    Client("faust-streaming", "python", "", '`processing_guarantee="exactly_once"`, in its worker', is_sender=False),
+    Client("faststream", "python", "", '`isolation_level="read_committed"`', is_sender=False),
     Client("franz-go", "go", "", "`FetchIsolationLevel(ReadCommitted())`"),
     Client("sarama", "go", "`NewMurmur2Partitioner`", "`Consumer.IsolationLevel = ReadCommitted`"),
     Client("kafka-go", "go", "`Balancer: Murmur2Balancer{}`", "`IsolationLevel: ReadCommitted`"),
@@ -57,7 +61,7 @@ def versions() -> dict[str, str]:
     found = dict(re.findall(r"^\s*(\S+) v(\S+)$", (HERE / "go" / "go.mod").read_text(), re.MULTILINE))
     go = {name.rpartition("/")[2]: version for name, version in found.items()}
     node = json.loads((HERE / "node" / "package.json").read_text())["dependencies"]
-    python = dict(re.findall(r"^(\S+)==(\S+)", (HERE / "python" / "requirements.txt").read_text(), re.MULTILINE))
+    python = dict(re.findall(r"^([\w-]+)\S*==(\S+)", (HERE / "python" / "requirements.txt").read_text(), re.MULTILINE))
     rust = dict(re.findall(r'^(r?s?k\S+) = .*"=([\d.]+)"', (HERE / "rust" / "Cargo.toml").read_text(), re.MULTILINE))
     java = next(jar.version for jar in jars.KAFKA.locked() if jar.artifact == "kafka-clients")
     return {**go, **node, **python, **rust, "kafka-clients": java}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +17,9 @@ IDLE_S = 8.0
 
 NAME, COMMAND, BROKERS, TOPIC, *REST = sys.argv[1:]
 
+OUTPUT = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what a framework prints is no record
+
 Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -24,7 +29,7 @@ def text(data: bytes | None) -> str | None:
 
 def show(key: bytes | None, value: bytes | None, headers: Any) -> None:
     pairs = [[name, text(data)] for name, data in headers or []]
-    print(json.dumps({"key": text(key), "value": text(value), "headers": pairs}))
+    print(json.dumps({"key": text(key), "value": text(value), "headers": pairs}), file=OUTPUT, flush=True)
 
 
 class LibrdkafkaClient:
@@ -117,10 +122,77 @@ class AiokafkaClient:
         self._loop.run_until_complete(self._producer.send_and_wait(TOPIC, value, key, headers=headers))
 
 
+class Idle:
+    """Waits until no record came for a while, and ends the process: a program that serves ends by itself only if it is
+    told to."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + 4 * IDLE_S  # joining takes time, too
+
+    def note(self) -> None:
+        self._until_s = time.monotonic() + IDLE_S
+
+    async def wait(self) -> None:
+        while (left_s := self._until_s - time.monotonic()) > 0:
+            await asyncio.sleep(left_s)
+        os._exit(0)
+
+
+class FaustApp:
+    """Faust as a worker: an app that its program starts by ``app.start()`` reads uncommitted records."""
+
+    def read(self) -> None:
+        import faust  # type: ignore[import-untyped,unused-ignore]
+
+        app = faust.App(
+            f"foreign-{uuid.uuid4()}",
+            broker=f"kafka://{BROKERS}",
+            processing_guarantee="exactly_once",
+            topic_disable_leader=True,
+            web_enabled=False,
+            datadir=tempfile.mkdtemp(prefix="foreign-faust-"),
+        )
+        idle = Idle()
+
+        @app.agent(app.topic(TOPIC, key_serializer="raw", value_serializer="raw"))  # type: ignore[untyped-decorator,unused-ignore]
+        async def reader(stream: Any) -> None:
+            async for event in stream.events():
+                idle.note()
+                show(event.key, event.value, event.headers.items())
+
+        app.task(idle.wait)
+        faust.Worker(app, quiet=True, loglevel="error", redirect_stdouts=False).execute_from_commandline()
+
+
+class FastStreamApp:
+    """FastStream."""
+
+    def read(self) -> None:
+        asyncio.run(self._read())
+
+    async def _read(self) -> None:
+        from faststream.kafka import KafkaBroker  # type: ignore[import-not-found,unused-ignore]
+        from faststream.kafka.annotations import KafkaMessage  # type: ignore[import-not-found,unused-ignore]
+
+        broker, idle = KafkaBroker(BROKERS, logger=None), Idle()
+
+        @broker.subscriber(  # type: ignore[untyped-decorator,unused-ignore]
+            TOPIC, auto_offset_reset="earliest", isolation_level="read_committed", group_id=f"foreign-{uuid.uuid4()}"
+        )
+        async def reader(body: Any, message: KafkaMessage) -> None:
+            idle.note()
+            show(message.raw_message.key, body, [(name, text.encode()) for name, text in message.headers.items()])
+
+        await broker.start()
+        await idle.wait()
+
+
 CLIENTS: dict[str, Any] = {
     "confluent-kafka": LibrdkafkaClient,
     "kafka-python": KafkaPythonClient,
     "aiokafka": AiokafkaClient,
+    "faust-streaming": FaustApp,
+    "faststream": FastStreamApp,
 }
 
 RECORDS: list[tuple[bytes, bytes | None, Headers]] = [
@@ -149,7 +221,7 @@ def main() -> None:
             try:
                 client.send(key, value, headers)
             except Exception as error:
-                print(f"{key.decode()}: error {type(error).__name__}")
+                print(f"{key.decode()}: error {type(error).__name__}", file=OUTPUT, flush=True)
     elif COMMAND == "timers":
         _, target, due, count = REST
         for id in ids(count, target):

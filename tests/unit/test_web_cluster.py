@@ -58,7 +58,7 @@ async def test_the_cluster_page_names_what_is_wrong_and_what_to_do() -> None:
         *("may not read its configuration", "may not describe it", "Its users create it", "when it starts, if it may"),
     ):
         assert said in text, said
-    assert "find-hanging --topic timeouts --partition 1" in text and "</script>alert" not in text
+    assert "find-hanging --max-transaction-timeout 1 --topic timeouts --partition 1" in text and "</script>alert" not in text
     assert " abort --topic" not in text, "it may lose timers, and whether it hangs is not known"
     linked_to = set(re.findall(r'href="/runbook\?name=([^"]+)"', text))
     assert linked_to >= {"a-hanging-transaction", "feature-levels", "a-deleted-topic", "a-failing-partition"}

@@ -58,7 +58,10 @@ async def test_the_cluster_page_names_what_is_wrong_and_what_to_do() -> None:
         *("may not read its configuration", "may not describe it", "Its users create it", "when it starts, if it may"),
     ):
         assert said in text, said
-    assert "find-hanging --max-transaction-timeout 1 --topic timeouts --partition 1" in text and "</script>alert" not in text
+    assert (
+        "find-hanging --max-transaction-timeout 1 --topic timeouts --partition 1" in text
+        and "</script>alert" not in text
+    )
     assert " abort --topic" not in text, "it may lose timers, and whether it hangs is not known"
     linked_to = set(re.findall(r'href="/runbook\?name=([^"]+)"', text))
     assert linked_to >= {"a-hanging-transaction", "feature-levels", "a-deleted-topic", "a-failing-partition"}
@@ -333,9 +336,11 @@ def test_a_reference_in_a_sentence_becomes_a_link_and_nothing_else_does() -> Non
 
 
 def test_a_section_is_shown_as_html_and_html_in_it_as_text() -> None:
-    text = "A [link](#clocks), [another page](a.md#b) `--raise` <b>\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n### More\n"
+    text = "A [link](#clocks), [another page](a.md#b) `--raise` <b>\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    text += "\n### More\n\n#### Still more\n\n```sh\n# a comment\n```\n"
     shown = section_links(text, "/ops")
     assert shown.startswith(
         '<p>A <a href="/ops/runbook?name=clocks">link</a>, another page <code>--raise</code> &lt;b&gt;</p>\n<table>'
     )
-    assert "<td>2</td>" in shown and "<h3>More</h3>" in shown
+    assert "<td>2</td>" in shown and "# a comment" in shown
+    assert "<h2>More</h2>" in shown and "<h3>Still more</h3>" in shown, "no heading level is left out"

@@ -94,7 +94,13 @@ def section_links(text: str, base_path: str) -> Markup:
     """A section as HTML, with links to the pages of other sections. A link to another page is only its text."""
     text = re.sub(r"\[([^\]]+)\]\([^#)][^)]*\)", r"\1", text)
     text = re.sub(r"\]\(#([\w-]+)\)", rf"]({base_path}/runbook?name=\1)", text)
-    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    headings = [token for token in tokens if token.type in ("heading_open", "heading_close")]
+    first = min((int(token.tag[1:]) for token in headings), default=2)
+    for token in headings:  # below the heading of the page, which is h1, comes h2
+        token.tag = f"h{int(token.tag[1:]) - first + 2}"
+    return Markup(markdown.renderer.render(tokens, markdown.options, {}))
 
 
 WHOLE = 24

@@ -49,7 +49,8 @@ ACCEPT_ROUND = 60
 """After so many rounds an operator accepts the doubts that are left: random owners have found each whole store."""
 
 STILL_S = 100
-"""Without faults, a machine that has work reads or fires within this time; the longest pause of a retry is shorter."""
+"""Without faults, a machine that has work reads, fires or gives a timer up within this time: the longest pause of a
+retry is shorter."""
 
 
 class SimulationFailed(AssertionError):
@@ -592,10 +593,11 @@ class Simulator(SimCluster):
             if round_number >= ACCEPT_ROUND:
                 self._accept_doubts()
             self.clock.advance_ms(1000)
+            counts = self.checkers.counts
             read = sum(self.checkers.logs[name].progress.next_offset for name in self.machines)
-            seen.append(read + self.checkers.counts["fired"])
+            seen.append(read + counts["fired"] + counts["dead-lettered"])
             if seen[-STILL_S:] == [seen[-1]] * STILL_S:
-                raise Violation(f"nothing was read or fired for {STILL_S} s, though requests or due timers are left")
+                raise Violation(f"nothing was read or ended for {STILL_S} s, though requests or due timers are left")
         for runner in (self._owner[name].runners[name] for name in self.machines):
             self.checkers.stores.check_recovery(runner, self.limits, self._random)
         self.checkers.check_end(until_s)

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -123,6 +124,30 @@ def test_payloads_of_an_idle_app_leave_the_disk_of_the_broker(broker: EmbeddedBr
         assert holders(broker, b"still to come") and len(pending) == 50
     finally:
         system.close()
+
+
+@pytest.mark.long
+def test_what_a_killed_broker_brings_back_is_deleted_again(tmp_path: Path) -> None:
+    """Brokers write down where a log begins once in a minute; this one later."""
+    count = 3 * RECORDS
+    broker = EmbeddedBroker(tmp_path / "broker", 0, {"log.flush.start.offset.checkpoint.interval.ms": "86400000"})
+    settings = {"TIMERS_PARTITIONS": "1", "TIMERS_SNAPSHOT_RECORDS": str(RECORDS), "TIMERS_LOG_KEEP_S": "0"}
+    with ended(broker), closing(System(broker.start(), tmp_path, **settings)) as system:
+        worker = system.worker()
+        worker.app = QUICK
+        worker.start().ready()
+
+        def fire() -> None:
+            sent = system.send(*timers(system.target(), count, due_in(3), 3))
+            assert len(system.fired(sent, deadline_s=60)) == count
+
+        fire()
+        wait_until(lambda: starts(system)[0] >= count - RECORDS, "what has fired is deleted", 60)
+        broker.kill()
+        broker.start()
+        assert starts(system) == {0: 0}, "it is back"
+        fire()
+        wait_until(lambda: starts(system)[0] >= 2 * count - RECORDS, "it is deleted again", 60)
 
 
 def test_a_trimmer_sees_who_else_reads_a_log_and_deletes_from_it(broker_address: str, tmp_path: Path) -> None:

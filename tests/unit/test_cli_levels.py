@@ -83,3 +83,9 @@ def test_no_level_is_allowed_while_another_program_has_the_group(app: Any, capsy
     assert f"what the workers support is not known: {app.taken}" in shown and "levels --raise" not in shown
     with pytest.raises(TimersError, match="was not allowed, because what the workers support is not known: another"):
         said(capsys, "--raise", str(TRIMMING))
+
+
+def test_without_workers_no_level_is_offered(app: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    app.workers = {}
+    shown = said(capsys)
+    assert "what the workers support is not known: none runs" in shown and "levels --raise" not in shown

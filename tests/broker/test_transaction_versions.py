@@ -46,6 +46,9 @@ MACHINES = 16
 SHARE = 0.15
 """Of the requests, those that are held back."""
 LONGEST_S = 900.0
+OF_TWO_IDS = 70_000
+"""Transactions, which use up all epochs of two producer ids."""
+KILLED_EACH_S = 20.0
 
 
 def batch(value: int, at_ms: int | None = None) -> RecordBatch:
@@ -67,16 +70,17 @@ class Machine:
 
     Args:
         version: of the setting.
+        partitions: of the topic.
     """
 
-    def __init__(self, system: System, loop: ProducerLoop, version: str) -> None:
-        self.topic = system.target(partitions=PARTITIONS)
+    def __init__(self, system: System, loop: ProducerLoop, version: str, partitions: int = PARTITIONS) -> None:
+        self.topic, self.partitions = system.target(partitions=partitions), range(partitions)
         self.refusing = system.target(message_timestamp_type="CreateTime", message_timestamp_before_max_ms="3600000")
         self._system = system
         self._settings = system.settings.__class__.load({**system.environment, "TIMERS_TRANSACTION_VERSION": version})
         self._loop = loop
         self.metrics, self._known = PartitionMetrics(), list[int]()
-        self.opened = self.fenced = self.rolled_back = 0
+        self.opened = self.fenced = self.rolled_back = self.next_offset = 0
         self.take_over()
 
     def take_over(self) -> None:
@@ -103,10 +107,14 @@ class Machine:
 
     def next_value(self) -> int:
         """The value after the last committed one. Right after an opening."""
-        found, self._read_to = self._read(0, getattr(self, "_read_to", 0))
+        found, self.next_offset = self._read(0, self.next_offset)
         self._known += found
         assert self._known == list(range(len(self._known)))
         return len(self._known)
+
+    def has_no_open_transaction(self) -> bool:
+        """Whether receivers can read all records."""
+        return self._system.end(self.topic, committed=True) == self._system.end(self.topic)
 
     def _read(self, partition: int, offset: int) -> tuple[list[int], int]:
         """The values of a partition from an offset on, and the offset after them."""
@@ -124,12 +132,12 @@ class Machine:
 
     def commit(self, value: int, offsets: Any = None) -> None:
         """Commit one value."""
-        batches = [(self.topic, partition, batch(value)) for partition in range(PARTITIONS)]
+        batches = [(self.topic, partition, batch(value)) for partition in self.partitions]
         self.producer.transact(batches, offsets or {})
 
     def roll_back(self, value: int) -> None:
         """Try to commit a value together with a record that brokers refuse, so that it is rolled back."""
-        batches = [(self.topic, partition, batch(value)) for partition in range(PARTITIONS)]
+        batches = [(self.topic, partition, batch(value)) for partition in self.partitions]
         self.producer.transact([*batches, (self.refusing, 0, batch(value, at_ms=0))], {})
 
     def commit_all(self, is_enough: Callable[[int], bool], draw: random.Random | None = None) -> int:
@@ -211,6 +219,7 @@ def test_late_requests_do_no_harm(
         for partition in range(PARTITIONS):
             assert machine.committed(partition) == list(range(count)), f"partition {partition}"
         machine.producer.close()
+        wait_until(machine.has_no_open_transaction, "no transaction hangs longer than its time-out")
     if version == "auto":
         taken = {code for kind, code in network.codes if kind == "produce"} & TAKEN_CODES
         assert not taken, f"a produce of the past was taken: {network.codes}"
@@ -246,20 +255,29 @@ def test_a_produce_of_the_past_is_refused(system: System, loop: ProducerLoop) ->
 
 
 @pytest.mark.long
-def test_a_machine_goes_on_when_an_id_has_no_more_epochs(system: System, loop: ProducerLoop) -> None:
-    """An id ends with epoch 32,766; the answer to the end of that transaction names a new one."""
-    machine = Machine(system, loop, "auto")
-    first, _ = machine.producer.opening
-    value = 0
-    while machine.producer.opening[0] == first:
-        machine.producer.transact([(machine.topic, 0, batch(value))], {})
-        value += 1
-        assert value < 33_000
-    for each in range(value, value + 10):
-        machine.producer.transact([(machine.topic, 0, batch(each))], {})
-    machine.producer.open()
-    assert machine.committed() == list(range(value + 10)), "nothing is lost, and nothing is there twice"
+def test_a_machine_goes_on_when_two_ids_have_no_more_epochs(
+    own_broker: EmbeddedBroker, tmp_path: Path, loop: ProducerLoop
+) -> None:
+    """An id ends with epoch 32,766; the answer to the end of that transaction names a new one. Its broker is killed."""
+    system = System(own_broker.start(), tmp_path / "app")
+    machine, ids, kills = Machine(system, loop, "auto", partitions=1), set[int](), 0
+    with ThreadPoolExecutor(1) as threads:
+        committing = threads.submit(machine.commit_all, partial(le, OF_TWO_IDS))
+        while not committing.done():
+            with suppress(TimeoutError):
+                committing.result(KILLED_EACH_S)
+                break
+            own_broker.kill()
+            own_broker.start()
+            kills += 1
+            with suppress(AssertionError):  # it is being opened
+                ids.add(machine.producer.opening[0])
+            print(f"{kills} kills, ids {sorted(ids)}, {machine.next_offset} records and markers")
+    count = committing.result()
+    assert kills > 1 and len(ids) > 2
+    assert machine.committed() == list(range(count)), "nothing is lost, and nothing is there twice"
     machine.producer.close()
+    system.close()
 
 
 def set_version(broker: EmbeddedBroker, address: str, version: int, former: int = 2) -> None:

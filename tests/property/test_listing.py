@@ -192,7 +192,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
             machine: Any = SimpleNamespace(_store=store, _index=None, recovering=False, progress=Progress())
             machine.waiting = partial(Machine.waiting, machine)
             every = _ids(machine, PLACE._replace(hidden_topic=""), wire.Query(), 100)
-            place = PLACE._replace(has_ids=has_ids)
+            place = PLACE._replace(all_have_ids=has_ids)
             found = _ids(machine, place, wire.Query(topic, prefix=prefix, key=key, contains=part), limit)
         finally:
             store.close()

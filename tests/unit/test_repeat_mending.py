@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET
 from timers.core.mending import LOOK_S, MOST_ROWS, StandingStill
 from timers.core.operation import Entry, defined, repeated
-from timers.core.ports import TooMuch
+from timers.core.ports import Lost, TooMuch
 from timers.core.progress import History, Progress
 from timers.testing.sim_timers import SimBatch, SimKafka, SimRecord
 from timers.wire import dead_letter
@@ -190,6 +190,32 @@ def test_what_is_rolled_back_is_appended_again_in_the_next_second(monkeypatch: p
         sim.wait(1)
     assert len(sim.log) == 1
     sim.wait(1)
+    assert len(sim.log) == 2
+
+
+@pytest.mark.parametrize("silence", ["raises", "leaves it out"])
+def test_what_cannot_be_read_now_is_looked_at_again_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch, silence: str
+) -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    read_again, asked = SimKafka.read_again, list[int]()
+
+    def silent(kafka: SimKafka, sources: Iterable[str], keep_waiting: Any) -> Any:
+        asked.append(1)
+        if len(asked) > 1:
+            return read_again(kafka, sources, keep_waiting)
+        monkeypatch.setattr(StandingStill, "_note", lambda *_: False)  # among a million timers, no look finds it soon
+        if silence == "raises":
+            raise Lost("its leader does not answer")
+        return {}
+
+    monkeypatch.setattr(SimKafka, "read_again", silent)
+    while not asked:
+        sim.wait(1)
+    sim.wait(LOOK_S + 1)
     assert len(sim.log) == 2
 
 

@@ -62,3 +62,11 @@ def test_formats_shows_enabled_formats(capsys: pytest.CaptureFixture[str], monke
     assert main(["formats"]) == 0
     out = capsys.readouterr().out
     assert "topic delay" in out and "TIMERS_VERDICT_RETENTION_S=60" in out and "none on" not in out
+
+
+def test_a_countdown_may_have_no_id_and_a_late_copy_keeps_none() -> None:
+    """So lists must decode the timers of these topics before they look for a text that a source may have."""
+    assert {each.request_format.name for each in REQUEST_FORMATS if each.request_format.all_have_ids} == {
+        "schedule",
+        "marker",
+    }

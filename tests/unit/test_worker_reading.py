@@ -343,6 +343,6 @@ def test_a_request_is_looked_for_in_slices(constants: Constants) -> None:
 @pytest.mark.parametrize(("has_ids", "sought"), [(True, [b"t", b"4711"]), (False, [b"t"])])
 def test_digits_are_sought_before_timers_are_decoded_where_each_has_an_id(has_ids: bool, sought: list[bytes]) -> None:
     """Else they may be those of an offset, which stands in no row."""
-    place = Place("requests", 0, moved=False, has_ids=has_ids)
+    place = Place("requests", 0, moved=False, all_have_ids=has_ids)
     assert reading._sought(Query("t", contains="4711"), place) == sought
     assert reading._sought(Query("t", prefix="requests/0/4711"), place) == [b"t", *[b"requests/0/4711"] * has_ids]

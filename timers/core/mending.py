@@ -7,7 +7,7 @@ appends what follows. If the occurrence is in the log all the same, it comes fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from timers.core.fired import MOVED_S
@@ -110,10 +110,12 @@ class StandingStill:
             return NOTHING
         try:
             records = outbox.read_again([offset_of(chain) for _, chain in found])
-        except Lost:  # no transaction was begun; they are noted again
+        except Lost:  # no transaction was begun
+            self._put_off({id for id, _ in found}, released_s)
             return NOTHING
         followers: list[Follower] = []
         broken = []
+        self._put_off({id for id, chain in found if offset_of(chain) not in records}, released_s)
         for id, chain in found:
             offset = offset_of(chain)
             record = records.get(offset)
@@ -126,6 +128,13 @@ class StandingStill:
             elif offset in records and record is None:
                 broken.append((id, request_of(chain)))
         return Output(mended=followers, broken=broken) if followers or broken else NOTHING
+
+    def _put_off(self, ids: Collection[bytes], released_s: int) -> None:
+        """Look again later, behind the others, at what :meth:`_found` has found, and whose records cannot be read now."""
+        later = tuple((id, offset, released_s + LOOK_S) for id, offset, _ in self._taken if id in ids)
+        self._taken = tuple(each for each in self._taken if each[0] not in ids)
+        swept = self._sweeper.swept
+        self._sweeper.swept = swept._replace(suspects=(*swept.suspects, *later))
 
     def note_again(self) -> None:
         """Note again what :meth:`mended` has taken last: its transaction was rolled back."""

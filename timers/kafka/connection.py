@@ -26,6 +26,7 @@ from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE,
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.process.renewed_tls import RenewedContext
+from timers.process.threads import check_threads
 
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
@@ -52,7 +53,12 @@ _T = TypeVar("_T")
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
-    """Properties of a librdkafka client: addresses, TLS and login. They contain secrets: never log them."""
+    """Properties of a librdkafka client: addresses, TLS and login. They contain secrets: never log them.
+
+    Raises:
+        SettingsError: a file of TLS cannot be read, or this process has no threads that the client could use.
+    """
+    check_threads()
     config: dict[str, Any] = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):
         ssl_context(settings)  # reads the same files, so that all libraries report a bad file in the same words

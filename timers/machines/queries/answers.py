@@ -585,7 +585,7 @@ class Queries:
                     tp[0] == self._settings.retry_topic,
                     self._settings.canary_topic,
                     self._pace.slices,
-                    request_format.has_ids,
+                    request_format.all_have_ids,
                 ),
                 request_format,
                 self._request_reader,

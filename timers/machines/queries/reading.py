@@ -56,8 +56,8 @@ class Place(NamedTuple):
     """Callback topic whose timers are listed only if a query names it."""
     slices: int = 1
     """Slices of its store that are read at once."""
-    has_ids: bool = False
-    """Whether each of its timers has an id of its sender. The source of a request stands in no row."""
+    all_have_ids: bool = False
+    """As :attr:`RequestFormat.all_have_ids`. The source of a request stands in no row."""
 
 
 def want_snapshot(machine: Machine, want: Callable[[], None]) -> None:
@@ -121,9 +121,9 @@ def _sought(query: Query, place: Place) -> list[bytes]:
         sought.append(query.set.encode())
     prefix, part = query.prefix.partition(REPLACEMENT)[0], max(query.contains.split(REPLACEMENT), key=len)
     own = topics.source(place.topic, place.partition, 0)[:-1]
-    if prefix and (place.has_ids or not (own.startswith(prefix) or prefix.startswith(own))):
+    if prefix and (place.all_have_ids or not (own.startswith(prefix) or prefix.startswith(own))):
         sought.append(prefix.encode(errors="surrogatepass"))
-    if part and (place.has_ids or (part not in own and not own.endswith(part.rstrip("0123456789")))):
+    if part and (place.all_have_ids or (part not in own and not own.endswith(part.rstrip("0123456789")))):
         sought.append(part.encode(errors="surrogatepass"))
     return sought
 

@@ -49,6 +49,12 @@ class RequestFormat(NamedTuple):
     decode_from_level: Mapping[int, Decoder] = MappingProxyType({})
     """Feature level -> the decoder that replaces ``decode`` from that level on (:mod:`timers.core.levels`)."""
 
+    @property
+    def all_have_ids(self) -> bool:
+        """Whether each pending timer has the id of its sender. A countdown may have none, and of a timer with an id that
+        is published again too late, the id is not kept."""
+        return self.has_ids and not self.copy_needs_timer_again
+
     def decoder(self, level: int, rejects_overdue: bool) -> Decoder:
         """Return the decoder of a feature level."""
         if rejects_overdue and self.decode_rejecting_overdue is not None:

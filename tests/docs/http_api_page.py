@@ -89,9 +89,9 @@ def _form(schema: dict[str, Any]) -> str:
     if schema["type"] == "object":
         return '`{"base64": "..."}`' if "base64" in schema.get("properties", {}) else "object"
     if schema["type"] == "array":
-        if "items" not in schema:
-            return "pair" if "minItems" in schema else "list"
-        return f"list of {_form(schema['items'])}s"
+        if "prefixItems" in schema:
+            return "pair"
+        return "list" if not schema["items"] else f"list of {_form(schema['items'])}s"
     default = f", by default {schema['default']}" if "default" in schema else ""
     if "enum" in schema and len(schema["enum"]) <= 5:
         return ", ".join(f"`{each}`" for each in schema["enum"]) + default

@@ -130,7 +130,7 @@ class StandingStill:
         return Output(mended=followers, broken=broken) if followers or broken else NOTHING
 
     def _put_off(self, ids: Collection[bytes], released_s: int) -> None:
-        """Look again later, behind the others, at what :meth:`_found` has found, and whose records cannot be read now."""
+        """Look again later, behind the others, at what :meth:`_found` has found and cannot be read now."""
         later = tuple((id, offset, released_s + LOOK_S) for id, offset, _ in self._taken if id in ids)
         self._taken = tuple(each for each in self._taken if each[0] not in ids)
         swept = self._sweeper.swept

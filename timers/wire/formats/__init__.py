@@ -51,8 +51,8 @@ class RequestFormat(NamedTuple):
 
     @property
     def all_have_ids(self) -> bool:
-        """Whether each pending timer has the id of its sender. A countdown may have none, and of a timer with an id that
-        is published again too late, the id is not kept."""
+        """Whether each pending timer has the id of its sender. A countdown may have none, and a timer with an id that
+        is published again too late does not keep it."""
         return self.has_ids and not self.copy_needs_timer_again
 
     def decoder(self, level: int, rejects_overdue: bool) -> Decoder:

@@ -365,7 +365,7 @@ def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
         "resource": "topic",
         "name": "timer-request",
         "prefixed": False,
-        "operations": ["Read", "Write"],
+        "operations": ["Read", "Write", "DescribeConfigs"],
     }
 
 

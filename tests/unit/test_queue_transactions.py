@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from tests.harness.waiting import wait_until
+from timers.kafka.connection import ErrorReports
 from timers.process.config.settings import Settings
 from timers.queue import transactions as module
 from timers.queue.ledger import Entry, Ledger
@@ -61,6 +62,8 @@ class SimProducer:
 
 KAFKA: Any = SimpleNamespace(settings=Settings(brokers="b:1", id_topic="ids"), request_topic="requests")
 
+REPORTS = ErrorReports(KAFKA.settings)
+
 CONNECTED: Future[None] = Future()
 CONNECTED.set_result(None)
 
@@ -77,7 +80,7 @@ class Opened(Transactions):
     """
 
     def __init__(self, producer: SimProducer | None) -> None:
-        super().__init__(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+        super().__init__(KAFKA, REPORTS, "queue.jobs", "a", "queue.jobs-ledger")
         self.places = PLACES
         if producer is not None:
             self._opened = cast(Any, producer), CONNECTED
@@ -278,7 +281,7 @@ def test_a_producer_that_is_fenced_while_it_writes_is_replaced() -> None:
 
 def opened_with(producer: SimProducer) -> Transactions:
     """Transactions that write records."""
-    transactions = Transactions(KAFKA, cast(Any, None), "queue.jobs", "a", "queue.jobs-ledger")
+    transactions = Transactions(KAFKA, REPORTS, "queue.jobs", "a", "queue.jobs-ledger")
     transactions.places = PLACES
     transactions._opened = cast(Any, producer), CONNECTED
     return transactions

@@ -29,9 +29,7 @@ from timers.spark import jvm
 from timers.spark.audit import chains, outcomes
 from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
 from timers.spark.audit.outcomes import Moment
-from timers.spark.cold import day_of
 from timers.spark.columns import schema
-from timers.spark.requests import COPY as _COPY
 from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
 from timers.spark.requests import REQUEST as _REQUEST
 from timers.spark.session import having
@@ -63,8 +61,8 @@ EVENT = schema(
 ``position``   where the job has read to, as ``kind``, ``request`` or ``output``: ``offset`` is the next one, ``end``
                where the topic ended at ``timestamp_ms``, with the records of open transactions. ``run`` is the process
 ``gap``        records from ``offset`` to ``end`` that the job could not read, and that have a time before
-               ``timestamp_ms``; ``code`` says why
-``accepted``   the same columns, of a gap that an operator has accepted; without ``batch``
+               ``timestamp_ms``; ``code`` says why; ``kind`` as in ``position``, null from an earlier version
+``accepted``   the same columns, of a gap that an operator has accepted; without ``batch`` and ``kind``
 ``made``       ``timers`` was made of all batches up to ``offset``; ``end`` is 1 if this batch has records. All records
                of before ``timestamp_ms`` are read, but those that positions show to be missing
 =============  ========================================================================================================
@@ -290,10 +288,12 @@ class History:
         return [Gap(*row[1:])._replace(is_accepted=row[1:] in accepted) for row in rows if row.event == GAP]
 
     def anew(self, topics: Collection[str]) -> dict[str, list[int]]:
-        """When some topics were made anew."""
-        rows = self.read(GAP).where((F.col("code") == ANEW) & F.col("topic").isin(*topics))
+        """When some topics of requests were made anew, each time. After those times that an earlier version found, the
+        requests have the names that they had before: these do not count."""
+        is_that = (F.col("code") == ANEW) & (F.col("kind") == REQUEST) & F.col("topic").isin(*topics)
+        rows = self.read(GAP).where(is_that).select("topic", "batch", "timestamp_ms")
         found = defaultdict[str, list[int]](list)
-        for topic, at_ms in sorted(rows.select("topic", "timestamp_ms").distinct().collect()):
+        for topic, _, at_ms in sorted(rows.distinct().collect()):
             found[topic].append(at_ms)
         return dict(found)
 
@@ -565,7 +565,7 @@ class History:
         day name; and their own requests (:data:`EVENT`), for the others are only there to explain these.
 
         Args:
-            rest: requests that are not in the table (:func:`request_rows`).
+            rest: requests that are not in the table (:func:`timers.spark.audit.event_rows.request_rows`).
         """
         asked = self._asked(topics).unionByName(rest.where(F.col("topic") != topics.retry), allowMissingColumns=True)
         is_that = F.col("due_day") == F.lit(day)
@@ -640,31 +640,6 @@ def _named(topics: RequestTopics) -> list[str]:
     return [*topics.with_ids, *topics.schedules]
 
 
-def request_rows(requests: DataFrame, *, keys: bool) -> DataFrame:
-    """Decoded requests (:data:`timers.spark.requests.REQUEST`) as rows of :data:`EVENT`.
-
-    Args:
-        keys: keep the keys.
-    """
-    accepted_s = F.floor(F.col("timestamp_ms") / 1000)
-    if not keys:
-        requests = requests.drop("record_key", "callback_key")
-    return requests.withColumns(
-        {
-            "event": F.when(F.col("kind") == _COPY, COPY).otherwise(REQUEST),
-            # Of a copy, its version is the cold request.
-            "request": F.when(F.col("kind") == _COPY, F.col("version")).otherwise(F.col("request")),
-            "due_day": day_of(F.coalesce("due_s", accepted_s).cast("long")),
-        }
-    )
-
-
-def rows(event: str, records: DataFrame) -> DataFrame:
-    """Records of an output as rows of :data:`EVENT`."""
-    found = records.withColumn("event", F.lit(event))
-    return found.withColumn("due_day", day_of(F.col("due_s"))) if "due_s" in records.columns else found
-
-
 def position_row(place: Place, position: Position) -> dict[str, Any]:
     """A position as a row of :data:`EVENT`."""
     kind, topic, partition = place
@@ -673,10 +648,14 @@ def position_row(place: Place, position: Position) -> dict[str, Any]:
     return {"event": POSITION, **said, **told}
 
 
-def gap_row(gap: Gap) -> dict[str, Any]:
-    """A gap as a row of :data:`EVENT`."""
+def gap_row(gap: Gap, role: str | None = None) -> dict[str, Any]:
+    """A gap as a row of :data:`EVENT`.
+
+    Args:
+        role: what its topic was read as, :data:`REQUEST` or :data:`OUTPUT`.
+    """
     place = {"topic": gap.topic, "partition": gap.partition, "offset": gap.start, "end": gap.end}
-    return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code}
+    return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code, "kind": role}
 
 
 def _create(

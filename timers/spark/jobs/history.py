@@ -35,7 +35,7 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import jvm, kafka, requests
-from timers.spark.audit import anew, chains, history, outcomes
+from timers.spark.audit import anew, chains, event_rows, history, outcomes
 from timers.spark.audit.anew import Anew, told_apart
 from timers.spark.audit.evidence import RequestTopics
 from timers.spark.audit.gaps import MARGIN_MS
@@ -299,13 +299,15 @@ class _Job:
         asked = topics.existing(self._formats)
         outputs = topics.existing({settings.dead_letter_topic, settings.verdict_topic, *self._named})
         requests = self._plan(topics, history.REQUEST, asked, topics.high_watermarks(asked), as_of_ms, progress)
-        self._note_anew(requests)
+        _name_anew(requests)
         self._open(requests)
         plans = requests, self._plan(topics, history.OUTPUT, outputs, highs, as_of_ms, {})
         for gap in (gap for plan in plans for gap in plan.gaps):
             self._say(described_gap(gap))
         size = sum(each.size for each in plans)
-        if not size and not is_last and monotonic() - self._noted_at < IDLE_S:
+        # A gap is committed in its round: the next one would find it again.
+        is_idle = not size and not any(plan.gaps for plan in plans)
+        if is_idle and not is_last and monotonic() - self._noted_at < IDLE_S:
             return 0
         most = self._params.max_records
         parts = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
@@ -396,15 +398,11 @@ class _Job:
                 plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
         return plan
 
-    def _note_anew(self, plan: _Plan) -> None:
-        """Note which topics were made anew, from their first records on. All partitions of a topic were."""
-        found: dict[str, int] = {}
-        for gap in plan.gaps:
-            if gap.code == ANEW and gap.topic in self._told_apart:
-                found[gap.topic] = min(gap.until_ms, found.get(gap.topic, gap.until_ms))
-        plan.gaps = [gap._replace(until_ms=found.get(gap.topic, gap.until_ms)) for gap in plan.gaps]
-        for topic, since_ms in found.items():
-            self._anew.setdefault(topic, []).append(since_ms)
+    def _with_new(self, plans: Collection[_Plan]) -> dict[str, list[int]]:
+        """When topics were made anew, with what some plans have found, which counts for all once it is committed."""
+        gaps = [gap for plan in plans if plan.role == history.REQUEST for gap in plan.gaps]
+        found = {gap.topic: gap.until_ms for gap in gaps if gap.code == ANEW and gap.topic in self._told_apart}
+        return self._anew | {topic: [*self._anew.get(topic, ()), since_ms] for topic, since_ms in found.items()}
 
     def _open(self, plan: _Plan) -> None:
         """Add what was pending in a snapshot of logs that are read for the first time and do not begin at 0."""
@@ -420,7 +418,7 @@ class _Job:
             name = partition_name(begin.topic, begin.partition)
             self._say(f"{name} begins at {begin.start:,}: with what was pending at {begin.offset:,}, {begin.timers:,}")
         decoded = requests.decode(found.records, self._formats, NO_LIMIT, self._settings.request_topic, self._progress)
-        plan.opening = history.request_rows(decoded, keys=self._params.keys)
+        plan.opening = event_rows.request_rows(decoded, keys=self._params.keys)
 
     def _begins(self, topics: TopicOffsets, role: str, topic: str) -> dict[int, int]:
         """Where reading of a callback topic begins: a minute before the first request that names it."""
@@ -442,21 +440,22 @@ class _Job:
             as_of_ms: everything of before this time is read then; None: it is not.
         """
         begun, known = monotonic(), self._known
-        rows, positions = [], dict(known.positions)
+        rows, positions, times = [], dict(known.positions), self._with_new(plans)
         for plan in plans:
             rows_of = self._requests if plan.role == history.REQUEST else self._outputs
             if plan.opening is not None:
                 rows.append(plan.opening.withColumn("log", F.lit(0)))
             if plan.size:
-                rows.append(rows_of(plan, progress).withColumn("log", self._log_of(plan)))
+                rows.append(rows_of(plan, progress, times).withColumn("log", self._log_of(plan)))
             positions |= plan.after()
         # A task writes a file for each kind of row.
         found = [_union(rows).coalesce(self._spark.sparkContext.defaultParallelism)] if rows else [None]
         said = [history.position_row(place, each) for place, each in positions.items()]
-        said += [history.gap_row(gap) for plan in plans for gap in plan.gaps]
+        said += [history.gap_row(gap, plan.role) for plan in plans for gap in plan.gaps]
         made = {"event": history.MADE, "offset": known.through, "end": int(bool(rows))}
         said.append({**made, "timestamp_ms": as_of_ms})
         batch, named = self._table.commit(self._known.batch + 1, self._run, found[0], said)
+        self._anew = times
         for topic, since_ms in named.items():
             self._named[topic] = min(since_ms, self._named.get(topic, since_ms))
         self._known = known._replace(batch=batch, positions=positions)
@@ -487,30 +486,30 @@ class _Job:
         low, high = ({topic: offsets[topic] for topic in names} for offsets in (plan.starts, plan.ends))
         return kafka.read(self._spark, self._settings, low, high, tasks, passed_over)
 
-    def _requests(self, plan: _Plan, progress: Mapping[TopicPartition, Progress]) -> DataFrame:
+    def _requests(self, plan: _Plan, progress: Mapping[TopicPartition, Progress], times: Anew) -> DataFrame:
         records = self._records(plan, plan.starts, progress)
         more = [header_text(CALLER).alias("caller")]
         topic = self._settings.request_topic
         decoded = requests.decode(records, self._formats, NO_LIMIT, topic, progress, more)
-        rows = history.request_rows(decoded, keys=self._params.keys)
-        return told_apart(rows, self._anew, is_asked=True)
+        rows = event_rows.request_rows(decoded, keys=self._params.keys)
+        return told_apart(rows, times, is_asked=True)
 
-    def _outputs(self, plan: _Plan, progress: Mapping[TopicPartition, Progress]) -> DataFrame:
+    def _outputs(self, plan: _Plan, progress: Mapping[TopicPartition, Progress], times: Anew) -> DataFrame:
         settings = self._settings
         letter, verdict = settings.dead_letter_topic, settings.verdict_topic
         new = [topic for topic, of in plan.starts.items() if of != plan.ends[topic]]
         others = [topic for topic in new if topic not in (letter, verdict)]
         # Each part reads its topics only: Spark would read all of them for each part.
         records = self._records(plan, others, progress)
-        parts = [history.rows(history.CALLBACK, outcomes.firing_records(records, settings.request_topic))]
+        parts = [event_rows.rows(history.CALLBACK, outcomes.firing_records(records, settings.request_topic))]
         if letter in new:
             letters = outcomes.letter_records(self._records(plan, [letter], progress))
-            parts.append(history.rows(history.LETTER, letters))
+            parts.append(event_rows.rows(history.LETTER, letters))
         if verdict in new:
             told = self._records(plan, [verdict], progress)
-            parts.append(history.rows(history.VERDICT, outcomes.verdict_records(told)))
-            parts.append(history.rows(history.MISSED, chains.missed_records(told)))
-        return told_apart(_union(parts), self._anew, is_asked=False)
+            parts.append(event_rows.rows(history.VERDICT, outcomes.verdict_records(told)))
+            parts.append(event_rows.rows(history.MISSED, chains.missed_records(told)))
+        return told_apart(_union(parts), times, is_asked=False)
 
     # ---- a row for each timer ---------------------------------------------------------------------------------------
 
@@ -524,6 +523,15 @@ class _Job:
         if count:
             rate = per_second(count / (monotonic() - begun))
             self._say(f"history: {counted(count, 'timer')} over or changed, {rate}")
+
+
+def _name_anew(plan: _Plan) -> None:
+    """Give the gaps of a topic that was made anew one time, that of its first record: all its partitions were."""
+    found: dict[str, int] = {}
+    for gap in plan.gaps:
+        if gap.code == ANEW:
+            found[gap.topic] = min(gap.until_ms, found.get(gap.topic, gap.until_ms))
+    plan.gaps = [gap._replace(until_ms=found.get(gap.topic, gap.until_ms)) for gap in plan.gaps]
 
 
 def progress_of(settings: Settings) -> dict[TopicPartition, Progress]:
@@ -557,7 +565,7 @@ def not_accepted(
     progress: Mapping[TopicPartition, Progress],
     times: Anew,
 ) -> DataFrame:
-    """The requests that no machine had accepted at the last round, as :func:`timers.spark.history.request_rows`."""
+    """The requests that no machine had accepted at the last round, as rows of the history."""
     starts: Offsets = {}
     for (role, topic, partition), each in known.positions.items():
         if role == history.REQUEST and each.offset < each.end:
@@ -566,7 +574,7 @@ def not_accepted(
     records = kafka.read(spark, settings, left.starts, left.ends)
     formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
     decoded = requests.decode(records, formats, NO_LIMIT, settings.request_topic, progress)
-    return told_apart(history.request_rows(decoded, keys=True), times, is_asked=True)
+    return told_apart(event_rows.request_rows(decoded, keys=True), times, is_asked=True)
 
 
 def _union(parts: Iterable[DataFrame]) -> DataFrame:

@@ -21,6 +21,7 @@ from tests.harness.waiting import due_in
 from tests.spark.audit_world import AuditedSystem, world
 from timers.errors import SettingsError, SparkError
 from timers.spark.audit import history
+from timers.spark.audit.anew import told_apart
 from timers.spark.audit.history import History
 from timers.spark.jobs import history as job
 from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
@@ -164,6 +165,30 @@ def test_a_topic_is_as_often_made_anew_as_this_version_has_found_it_as_a_topic_o
     assert tables.anew(["requests", "other"]) == {"requests": [1000, 1000]}
     assert len(tables.accept_gaps()) == 6
     assert all(each.is_accepted for each in tables.gaps())
+
+
+def test_a_record_names_the_log_that_has_it_whatever_time_its_producer_has_set(spark: SparkSession) -> None:
+    """Of its own topic; of another one, and in callbacks, that of its time."""
+    times = {"requests": [1000, 2000], "cold": [1500]}
+    said = [
+        ("requests", 999, "requests/0/5", "requests/0/4"),
+        ("requests", 1600, "cold/0/5", "cold/0/5"),
+        ("requests", 1499, "cold/0/5", "cold/0/5"),
+        ("other", 999, "other/0/5", None),
+    ]
+    events = spark.createDataFrame(said, "topic string, timestamp_ms bigint, request string, version string")
+    assert [tuple(row) for row in told_apart(events, times, is_asked=True).collect()] == [
+        ("requests@2", 999, "requests@2/0/5", "requests@2/0/4"),
+        ("requests@2", 1600, "cold@1/0/5", "cold@1/0/5"),
+        ("requests@2", 1499, "cold/0/5", "cold/0/5"),
+        ("other", 999, "other/0/5", None),
+    ]
+    fired = told_apart(events.where("topic = 'requests'"), times, is_asked=False).select("topic", "request")
+    assert [tuple(row) for row in fired.collect()] == [
+        ("requests", "requests/0/5"),
+        ("requests", "cold@1/0/5"),
+        ("requests", "cold/0/5"),
+    ]
 
 
 class Killed(Exception):

@@ -283,15 +283,21 @@ class TopicOffsets:
                     since[topic][partition] = max(since[topic][partition], as_of_ms if first_ms is None else first_ms)
         return since
 
-    def first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
-        """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""
+    def first_ms(
+        self, topic: str, partition: int, start: int, end: int, clocks_ms: int = PRODUCERS_CLOCKS_MS
+    ) -> int | None:
+        """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one.
+
+        Args:
+            clocks_ms: added if producers set the time.
+        """
         failed = f"topic {topic!r} cannot be read"
         with closing(span_reader(self._settings, self._reports)) as consumer, self._reports.explained(failed):
             first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
         if first is None:
             return None
         kind, time_ms = first.timestamp()
-        return int(time_ms) + (PRODUCERS_CLOCKS_MS if kind == TIMESTAMP_CREATE_TIME else 0)
+        return int(time_ms) + (clocks_ms if kind == TIMESTAMP_CREATE_TIME else 0)
 
     def _user_error(self, error: KafkaException, topic: str) -> TimersError:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")

@@ -25,12 +25,15 @@ def named(topic: str, times: int) -> str:
 
 def told_apart(rows: DataFrame, anew: Anew, *, is_asked: bool) -> DataFrame:
     """Rows of :data:`timers.spark.audit.history.EVENT` with these names in ``request`` and ``version``. A record names
-    the log that there was when it was appended.
+    the log that there was when it was appended. Of its own topic this is the log that has the record, whatever its time
+    is, which producers may set.
 
     Args:
         is_asked: they are records of topics of requests, which are named in ``topic``.
     """
-    changed: dict[str, Column] = {name: _text(name, anew) for name in ("request", "version") if name in rows.columns}
+    changed: dict[str, Column] = {
+        name: _text(name, anew, is_asked) for name in ("request", "version") if name in rows.columns
+    }
     if is_asked:
         changed["topic"] = reduce(
             lambda text, each: F.when(F.col("topic") == each, named(each, len(anew[each]))).otherwise(text),
@@ -40,11 +43,13 @@ def told_apart(rows: DataFrame, anew: Anew, *, is_asked: bool) -> DataFrame:
     return rows.withColumns(changed) if anew else rows
 
 
-def _text(column: str, anew: Anew) -> Column:
+def _text(column: str, anew: Anew, is_asked: bool) -> Column:
     text = F.col(column)
     place = F.expr(f"substring({column}, locate('/', {column}))")
     for topic, since_ms in anew.items():
         times = reduce(add, [(F.col("timestamp_ms") >= each).cast("int") for each in since_ms])
+        if is_asked:
+            times = F.when(F.col("topic") == topic, len(since_ms)).otherwise(times)
         is_later = (F.substring_index(column, "/", 1) == topic) & (times > 0)
         text = F.when(is_later, F.concat(F.lit(f"{topic}@"), times.cast("string"), place)).otherwise(text)
     return text

@@ -307,7 +307,7 @@ def test_reports_are_kept_by_day_with_a_trend(tmp_path: Path) -> None:
     found.lag = Lag("all", 90, 10, 20, 30, 4000)
     for day, fired_ms in ((1, 5), (2, 7), (2, 9)):
         found.lag = found.lag._replace(p50_ms=fired_ms)
-        path = _write_reports(tmp_path, date(2030, 1, day), found, SETTINGS)
+        path = _write_reports(tmp_path, date(2030, 1, day), found, SETTINGS, "day", is_whole=True)
         (tmp_path / "2029-12-31.json").write_text('{"requests": 1}')
         (tmp_path / "2029-12-30.json").write_bytes(b"\xff")
         (tmp_path / "2029-99-99.json").write_text(json.dumps(report.as_json(found)))
@@ -321,7 +321,40 @@ def test_reports_are_kept_by_day_with_a_trend(tmp_path: Path) -> None:
     ]
     assert 'aria-label="trend"' in html and json.loads((tmp_path / "report.json").read_text())["lag"]["p50_ms"] == 9
     kept = {each.name: each.read_text(errors="replace") for each in tmp_path.glob("????-*.json")}
-    assert [(each.day.day, each.p50_ms, each.requests) for each in report.days(kept)] == [(1, 5, 97), (2, 9, 97)]
+    assert [(each.day.day, each.p50_ms, each.requests) for each in report.days(kept, "day")] == [
+        (1, 5, 97),
+        (2, 9, 97),
+    ]
+
+
+def test_a_day_is_replaced_by_a_whole_audit_only_and_a_trend_is_of_one_kind(tmp_path: Path) -> None:
+    """A report of an earlier version may be of any kind."""
+    found = findings()
+    older = json.dumps(report.as_json(found))
+    (tmp_path / "2029-12-31.json").write_text(older)
+    for day, kind in ((1, "day"), (2, "topics"), (3, "day")):
+        _write_reports(tmp_path, date(2030, 1, day), found, SETTINGS, kind, is_whole=True)
+    before = {each.name: each.read_text() for each in tmp_path.iterdir() if each.name.startswith("20")}
+    assert not list(tmp_path.glob("*.new"))
+    found.lag = None
+    path = _write_reports(tmp_path, date(2030, 1, 3), found, SETTINGS, "topics", is_whole=False)
+    assert {name: (tmp_path / name).read_text() for name in before} == before
+    assert re.findall(r'<a href="([^"]+)">', path.read_text()) == ["2030-01-02.html", "2029-12-31.html"]
+    assert json.loads((tmp_path / "report.json").read_text())["lag"] is None
+    kept = {name: text for name, text in before.items() if name.endswith(".json")}
+    assert [each.file for each in report.days(kept, "day")] == ["2029-12-31.html", "2030-01-01.html", "2030-01-03.html"]
+
+
+def test_of_more_reports_than_a_trend_shows_only_the_newest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MAX_DAYS", 2)
+    for day in (1, 2, 3):
+        (tmp_path / f"2030-01-0{day}.json").write_text(json.dumps(report.as_json(findings())))
+    (tmp_path / "2030-01-01.json").unlink()
+    (tmp_path / "2030-01-01.json").mkdir()  # to read it is an error
+    path = _write_reports(tmp_path, date(2030, 1, 4), findings(), SETTINGS, "day", is_whole=True)
+    assert re.findall(r'<a href="([^"]+)">', path.read_text()) == ["2030-01-04.html", "2030-01-03.html"]
 
 
 @pytest.mark.parametrize("text", ["99.9", "99.9%", "101%:5ms", "99.9%:1s", "%:5ms", "99.9 %:5ms"])

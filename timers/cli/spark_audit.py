@@ -68,17 +68,34 @@ def _moment(settings: Settings, grace_s: int, max_lag_s: int) -> Moment:
     return Moment(as_of_ms, grace_s, max_lag_s, doubt=doubt)
 
 
-def _write_reports(directory: Path, day: date, findings: Findings, settings: Settings) -> Path:
-    """Write the page and the JSON of a day, beside those of other days, and return the page's path."""
+def _write_reports(
+    directory: Path, day: date, findings: Findings, settings: Settings, kind: str, *, is_whole: bool
+) -> Path:
+    """Write the page and the JSON, and return the page's path.
+
+    Args:
+        kind: what was audited, ``day`` or ``topics``: a trend is of one kind.
+        is_whole: no option has left timers out, so that they are those of the day, too, beside those of other days.
+    """
     from timers.spark.audit import report
 
-    name, said = day.isoformat(), json.dumps(report.as_json(findings), indent=2)
-    kept = {each.name: each.read_text("utf-8", "replace") for each in directory.glob("????-??-??.json")}
-    html = report.page(findings, settings, report.days({**kept, f"{name}.json": said}))
-    for stem in (name, "report"):
-        (directory / f"{stem}.json").write_text(said, encoding="utf-8")
-        (directory / f"{stem}.html").write_text(html, encoding="utf-8")
+    name, said = day.isoformat(), json.dumps({"kind": kind, **report.as_json(findings)}, indent=2)
+    dated = sorted(directory.glob("????-??-??.json"))[-report.MAX_DAYS :]
+    kept = {each.name: each.read_text("utf-8", "replace") for each in dated}
+    if is_whole:
+        kept[f"{name}.json"] = said
+    html = report.page(findings, settings, report.days(kept, kind))
+    for stem in (name, "report") if is_whole else ("report",):
+        _replace(directory / f"{stem}.json", said)
+        _replace(directory / f"{stem}.html", html)
     return directory / "report.html"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, of which a reader sees the whole text, or that of before."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _check_history(table: str | None, day: datetime | None, has_scope: bool) -> None:
@@ -227,7 +244,9 @@ def audit(
             audited = audited - timedelta(days=1) if day is None else day.date()
             findings = day_audit.run(spark, arguments, history_table, audited, say)
     with written("--output", directory):
-        path = _write_reports(directory, audited, findings, settings)
+        kind = "topics" if history_table is None else "day"
+        is_whole = not (from_ or to or ranges or callback_topics)
+        path = _write_reports(directory, audited, findings, settings, kind, is_whole=is_whole)
     output.show(report.as_json(findings), *report.lines(findings))
     say(f"report: {path}")
     return report.EXIT_CODES[findings.verdict]

@@ -108,16 +108,19 @@ class Day(NamedTuple):
     """Name of its page, beside the page of today."""
 
 
-def days(reports: Mapping[str, str]) -> list[Day]:
+def days(reports: Mapping[str, str], kind: str) -> list[Day]:
     """What earlier reports have said, oldest first. One that cannot be read is left out.
 
     Args:
         reports: name of a file such as ``2030-01-31.json`` -> its text.
+        kind: that of the reports that count. Those of an earlier version do not tell theirs, and count.
     """
     found = []
     for name, text in reports.items():
         try:
             said, day = json.loads(text), date.fromisoformat(name.removesuffix(".json"))
+            if said.get("kind", kind) != kind:
+                continue
             lag = said["lag"] or {}
             numbers = said["requests"], sum(said["faults"].values()), lag.get("p50_ms"), lag.get("p99_ms")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -191,6 +191,33 @@ def test_a_record_names_the_log_that_has_it_whatever_time_its_producer_has_set(s
     ]
 
 
+def test_timers_that_are_lost_are_made_of_all_batches_whoever_opens_the_tables_first(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: Any = None
+    monkeypatch.setattr(job, "_owner", lambda _: "app@cluster")
+
+    def opened() -> History:
+        tables = History(spark, str(tmp_path))
+        tables.open("app@cluster", keys=False)
+        return tables
+
+    tables = opened()
+    tables.commit(1, "run", None, [{"event": history.MADE, "offset": 0, "end": 1}])
+    tables.create_timers()
+    tables.commit(2, "run", None, [{"event": history.MADE, "offset": 1, "end": 0, "timestamp_ms": 5}])
+    assert opened().known().through == 2
+    shutil.rmtree(tmp_path / "timers")
+    assert list(job.accept_gaps(spark, settings, job.Params(str(tmp_path)))) == []
+    assert job.is_fresh(spark, settings, str(tmp_path), 5)
+    assert not (tmp_path / "timers").exists()
+    tables = opened()
+    assert tables.known().through == 0
+    tables.commit(3, "run", None, [{"event": history.MADE, "offset": 0, "end": 0}])
+    tables.create_timers()
+    assert opened().known().through == 0
+
+
 class Killed(Exception):
     """Ends a job, as SIGKILL would: at once."""
 

@@ -181,11 +181,12 @@ class History:
         self._spark = spark
         self.root = root
         self.events, self.timers = (table_at(root, name) for name in ("events", "timers"))
-        self._is_made_anew = False
+        self._is_made_anew, self._owner = False, ""
         self._loaded: DataFrame | None = None
 
     def open(self, owner: str, *, keys: bool) -> bool:
-        """Create the tables if they do not exist, and return whether they keep keys.
+        """Create ``events`` if it does not exist, and return whether the tables keep keys. A caller that needs
+        ``timers`` calls :meth:`create_timers`.
 
         Args:
             owner: the app, and the id of its cluster.
@@ -206,12 +207,17 @@ class History:
         found = properties.get(_OWNER)
         if found != owner:
             raise SettingsError(f"the history in {self.root!r} is of {found}, and not of {owner}: name another --table")
-        self._is_made_anew = not has_timers
+        self._is_made_anew, self._owner = not has_timers, owner
         if has_timers:
             properties_of(self._spark, self.timers)
-        else:
-            _create(self._spark, self.timers, TIMERS, owner, by_event=False)
         return properties.get(_KEYS) == "true"
+
+    def create_timers(self) -> None:
+        """Create ``timers`` if it did not exist when the tables were opened. The last commit must say that it is made
+        of no batch: a process that is killed before the table is whole leaves nothing else that says so."""
+        if self._is_made_anew:
+            _create(self._spark, self.timers, TIMERS, self._owner, by_event=False)
+            self._is_made_anew = False
 
     def exists(self) -> bool:
         """Whether there are tables."""

@@ -240,6 +240,7 @@ def erase(spark: SparkSession, settings: Settings, params: Params, id: str | Non
     said = [history.position_row(place, each) for place, each in known.positions.items()]
     said.append({"event": history.MADE, "offset": known.through, "end": 0})
     batch, _ = table.commit(known.batch + 1, uuid.uuid4().hex, None, said)
+    table.create_timers()
     return table.erase(batch, id, key)
 
 
@@ -281,6 +282,7 @@ class _Job:
         # Of a process before this one that still runs, no row is added from here on.
         before = self._known.batch
         self._add((), {}, self._known.as_of_ms or None)
+        table.create_timers()
         table.fence(before)
 
     def round(self, *, is_last: bool) -> int:

@@ -229,7 +229,7 @@ async def test_pages_of_a_list_have_the_same_filter() -> None:
 
 async def test_the_overview_has_figures_of_all_workers() -> None:
     async with console(cluster_with("order-1"), **IDS) as client:
-        text = await text_of(client, "/")
+        text = await text_of(client, "/?wait=1")
         assert re.search(r'Pending</h2><p class="figure">7<', text)
         assert "98 ms" in text, "the p99 of the histogram"
         assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.edits import changed
 
 SETTLED = "rows, entries = self.replay(decoded, progress)"
-FOLDED = "entries = self._fold(decoded)"
+REPLAYED = "return rows, entries"
 
 
 MUTATIONS = {
@@ -17,7 +17,7 @@ MUTATIONS = {
     ),
     "a replay takes the last marker": changed(  # of each message, and so forgets the message itself
         (SETTLED, f"self._settles = True; {SETTLED}; del self._settles"),
-        (FOLDED, f"if not hasattr(self, '_settles'): return Index.replay(self, decoded, progress)\n{FOLDED}"),
+        (REPLAYED, f"if not hasattr(self, '_settles'): return Index.replay(self, decoded, progress)\n{REPLAYED}"),
     ),
     "an End has no effect": changed(("known[id] = entries[id] = None", "pass")),
     "no End for a message that is delivered again": changed(

@@ -346,7 +346,9 @@ def test_the_page_of_the_cluster_needs_no_more_than_the_rights_that_are_printed(
     assert found.unknown == {} and found.topics is not None and found.transactions is not None
     assert all(each.partitions and each.is_read for each in found.topics)
     assert [each.id for each in found.transactions.transactions] == [f"{guarded.app_id}-a-worker"]
-    assert found.transactions.unknown == []
+    own = {target, *(each.name for each in found.topics)}
+    # This login may describe topics of other tests, too.
+    assert not [why for why in found.transactions.unknown if any(name in why for name in own)]
 
 
 def test_a_relay_of_an_outbox_needs_no_more_than_the_documented_acls(

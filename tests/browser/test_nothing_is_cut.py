@@ -44,6 +44,7 @@ def crowded(served: tuple[System, ConsoleProcess]) -> ConsoleProcess:
     return console
 
 
+@pytest.mark.long
 def test_the_search_finds_what_is_cut_and_what_is_broken(crowded: ConsoleProcess, open_page: Any) -> None:
     watched = open_page(crowded.url, viewport={"width": 390, "height": 844}, bypass_csp=True)
     page = watched.page
@@ -64,6 +65,7 @@ def test_the_search_finds_what_is_cut_and_what_is_broken(crowded: ConsoleProcess
         assert any(each.startswith(kind) for each in page.evaluate(FIND)), style
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_is_cut_or_broken(width: int, crowded: ConsoleProcess, open_page: Any) -> None:
     watched = open_page(crowded.url, viewport={"width": width, "height": 844}, timezone_id=ZONE)
@@ -77,6 +79,7 @@ def test_no_text_is_cut_or_broken(width: int, crowded: ConsoleProcess, open_page
         assert page.evaluate("document.documentElement.scrollWidth") <= width, screen
 
 
+@pytest.mark.long
 def test_a_phone_shows_the_first_row_of_each_list(crowded: ConsoleProcess, open_page: Any) -> None:
     page = open_page(crowded.url, viewport={"width": 390, "height": 844}, timezone_id=ZONE).page
     for screen in LISTS:

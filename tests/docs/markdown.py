@@ -12,7 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PAGES = sorted(
     path
-    for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("examples", "*.md"), ("bench", "*.md"))
+    for folder, pattern in (
+        (".", "*.md"),
+        ("docs", "**/*.md"),
+        ("examples", "*.md"),
+        ("bench", "*.md"),
+        ("findings", "*.md"),
+    )
     for path in (ROOT / folder).glob(pattern)
 )
 

@@ -224,6 +224,14 @@ def test_contributing_says_what_each_package_and_shared_file_is_for() -> None:
     assert sorted([*named, "app"]) == sorted({*modules, "v1"})
 
 
+def test_each_finding_compares_what_is_seen_and_is_in_the_table() -> None:
+    scripts = [name for name in FILES if name.startswith("findings/") and name.endswith(".sh")]
+    compares = 'if [ "$seen" != "$expected" ]; then'
+    assert [name for name in scripts if compares not in (ROOT / name).read_text()] == []
+    table = re.findall(r"^\| \[([\w-]+)\]\(\1\.sh\) \|", (ROOT / "findings" / "README.md").read_text(), re.MULTILINE)
+    assert table == sorted(Path(name).stem for name in scripts)
+
+
 def test_only_one_file_knows_the_kinds_of_entries_by_their_lengths() -> None:
     """Of the index of ids: :mod:`timers.core.operation` has a function for each field."""
     asks = re.compile(r"len\((entry|each|operation|former)\) [=!<>]=|\b(entry|operation|former)\[")

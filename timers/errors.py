@@ -41,6 +41,7 @@ Each message names the variable or object, its value, what is expected, and what
 
 import json
 import shlex
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -70,9 +71,14 @@ class SettingsError(TimersError):
 
 
 class InvalidTimerError(TimersError):
-    """A timer cannot be requested as given: due time, topic or size is wrong. The message says what is expected."""
+    """A timer cannot be requested as given: due time, topic or size is wrong. The message says what is expected.
+
+    Attributes:
+        ids: of many timers or messages: the ids of those before the wrong one, which are all scheduled or sent.
+    """
 
     exit_code = 2
+    ids: Sequence[str] = ()
 
 
 class TimerTooLargeError(InvalidTimerError):
@@ -92,15 +98,21 @@ class UnacknowledgedError(PublishError):
 
 
 class PartlyPublishedError(PublishError):
-    """The brokers took only some of many timers or messages.
+    """The brokers took only some of many timers or messages. If one of them is wrong, this is the cause of the error.
 
     Attributes:
-        ids: the timer id of each request in order, None for those not taken; empty with ``ids=False``.
+        ids: the id of each request that was read, in order; None for those that the brokers have not acknowledged.
+            Empty with ``ids=False``.
+        unknown: numbers of requests with None in ``ids`` that the brokers may have taken, or may still take. The others
+            with None were surely not taken. Empty with ``ids=False``.
+        read: how many requests were read from the caller's iterable. Those after them were not sent.
     """
 
-    def __init__(self, message: str, ids: list[str | None]) -> None:
+    def __init__(self, message: str, ids: list[str | None], unknown: Collection[int], read: int) -> None:
         super().__init__(message)
         self.ids = ids
+        self.unknown = frozenset(unknown)
+        self.read = read
 
 
 class NoVerdictError(TimersError):
@@ -141,6 +153,10 @@ class AccessError(TimersError):
 
 class QueryError(TimersError):
     """No worker answers a query, or the answer is incomplete. The message names what is missing."""
+
+
+OUTCOME_UNKNOWN = UnacknowledgedError, AccessError
+"""After these errors the brokers may have taken a request that was sent."""
 
 
 class BrokerError(TimersError):

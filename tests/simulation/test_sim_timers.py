@@ -168,8 +168,9 @@ def test_many_timers_are_scheduled_and_a_wrong_one_is_named_by_its_place() -> No
     assert [fired.timer_id for fired in timers.advance(3)] == ids
     with pytest.raises(
         InvalidTimerError, match=r"^request 1: callback topic 'a b' is not .*the 1 before it are scheduled"
-    ):
+    ) as error:
         timers.schedule_many([TimerRequest("t", None, b"", delay=1), TimerRequest("a b", None, b"", delay=1)])
+    assert len(error.value.ids) == 1
     assert timers.schedule_many([TimerRequest("t", None, b"", delay=1)], ids=False) == 1
     assert timers.pending == 2
 

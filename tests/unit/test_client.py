@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from timers.client import AsyncTimersClient, TimerRequest, TimersClient
-from timers.errors import InvalidTimerError, PublishError, SettingsError
+from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, SettingsError
 from timers.v1.future_pb2 import Future
 from timers.wire.topics import REQUEST
 
@@ -108,7 +108,7 @@ def test_schedule_many_without_requests_returns_no_ids(client: TimersClient) -> 
     assert client.schedule_many([], ids=False) == 0
 
 
-def test_schedule_many_names_a_wrong_request_and_schedules_those_before_it(client: TimersClient) -> None:
+def test_schedule_many_names_a_wrong_request_and_schedules_those_before_it(brokers: str, client: TimersClient) -> None:
     taken: list[int] = []
 
     def requests() -> Iterator[TimerRequest]:
@@ -116,9 +116,24 @@ def test_schedule_many_names_a_wrong_request_and_schedules_those_before_it(clien
             taken.append(number)
             yield TimerRequest("orders", "k", b"", at=DUE_S if number < 3 else -1)
 
-    with pytest.raises(InvalidTimerError, match=r"request 3: at=-1 is before 1970.*\(the 3 before it are scheduled\)"):
+    with pytest.raises(
+        InvalidTimerError, match=r"request 3: at=-1 is before 1970.*\(the 3 before it are scheduled\)"
+    ) as error:
         client.schedule_many(requests())
     assert taken == [0, 1, 2, 3]
+    assert len(read(brokers, error.value.ids)) == 3
+
+
+def test_schedule_many_that_cannot_go_on_says_which_are_scheduled(brokers: str, client: TimersClient) -> None:
+    requests = [TimerRequest("orders", "k", b"", at=DUE_S, id=id) for id in (None, None, "one", None)]
+    with pytest.raises(PartlyPublishedError, match=r"^1 of 3 timers .*broker: topic .* does not exist") as error:
+        client.schedule_many(requests)
+    *ids, last = error.value.ids
+    assert len(read(brokers, [id for id in ids if id is not None])) == 2
+    assert (last, error.value.unknown, error.value.read) == (None, set(), 3)
+    with pytest.raises(PublishError, match="does not exist") as first:
+        client.schedule_many(requests[2:])
+    assert type(first.value) is PublishError, "nothing was sent"
 
 
 def test_threads_may_share_a_client(client: TimersClient) -> None:

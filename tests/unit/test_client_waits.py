@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from timers.client import AsyncTimersClient, PartlyPublishedError, PublishError, TimerRequest, TimersClient
-from timers.errors import NoVerdictError, TimersError
+from timers.errors import InvalidTimerError, NoVerdictError, TimersError
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
@@ -219,6 +220,40 @@ def test_a_bulk_that_is_read_slowly_is_not_given_up(brokers: str) -> None:
         assert len(client.schedule_many(slow())) == 2
 
 
+@contextmanager
+def stopped(cluster: subprocess.Popen[str], brokers: str, *, ids: bool) -> Iterator[TimersClient]:
+    """A client that has scheduled many, and whose brokers take nothing from then on."""
+    with TimersClient(brokers, timeout_s=ANSWERED_S) as client:
+        client.schedule_many(REQUESTS, ids=ids)
+        cluster.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, cluster.pid, os.WSTOPPED | os.WNOWAIT)
+        yield client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_wrong_request_does_not_hide_that_those_before_it_were_not_taken(
+    cluster: subprocess.Popen[str], brokers: str, ids: bool
+) -> None:
+    said = r"^3 of 3 timers .* \(2 of them may have been taken\)"
+    with stopped(cluster, brokers, ids=ids) as client, pytest.raises(PartlyPublishedError, match=said) as error:
+        client.schedule_many([*REQUESTS * 2, REQUESTS[0]._replace(at=-1)], ids=ids)
+    assert isinstance(error.value.__cause__, InvalidTimerError)
+    told = (error.value.ids, error.value.unknown, error.value.read)
+    assert told == (([None] * 3, {0, 1}, 3) if ids else ([], set(), 3))
+
+
+@pytest.mark.slow
+def test_an_exception_of_the_caller_does_not_hide_it_either(cluster: subprocess.Popen[str], brokers: str) -> None:
+    def rows() -> Iterator[TimerRequest]:
+        yield from REQUESTS * 2
+        raise KeyError("a column")
+
+    with stopped(cluster, brokers, ids=False) as client, pytest.raises(KeyError) as error:
+        client.schedule_many(rows(), ids=False)
+    assert error.value.__notes__ == ["2 of the 2 timers before it were not acknowledged by the broker"]
+
+
 def held(is_begun: threading.Event, is_free: threading.Event) -> Iterator[TimerRequest]:
     """1,500 requests, of which the second half is there when ``is_free`` is set."""
     yield from REQUESTS * 1_000
@@ -262,6 +297,7 @@ def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, id
     with pytest.raises(PartlyPublishedError, match=r"^1 of 1001 timers .* this client was closed meanwhile") as error:
         bulk.result(STUCK_S)
     assert [id is None for id in error.value.ids] == ([False] * 1_000 + [True] if ids else [])
+    assert (error.value.unknown, error.value.read) == (set(), 1_001), "the last one was read, and not sent"
     assert not client._publisher._bulk
     ends(lambda: client.schedule_many(REQUESTS))
 

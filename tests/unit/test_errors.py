@@ -22,7 +22,7 @@ from timers.errors import DoubtfulLog, LevelTooHigh, MissingExtraError, PartlyPu
 from timers.queue.running import RemoteError
 
 OWN: dict[type[Exception], Callable[[], Exception]] = {
-    PartlyPublishedError: lambda: PartlyPublishedError("3 of 5", ["a/0/1", None]),
+    PartlyPublishedError: lambda: PartlyPublishedError("3 of 5", ["a/0/1", None], {1}, 2),
     MissingExtraError: lambda: MissingExtraError("pyspark", "spark"),
     DoubtfulLog: lambda: DoubtfulLog("a hole", Progress(7)),
     LevelTooHigh: lambda: LevelTooHigh(12, 10, "requests/3"),

@@ -14,7 +14,7 @@ import pytest
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
 from timers.client import PartlyPublishedError
-from timers.errors import InvalidTimerError, PublishError
+from timers.errors import InvalidTimerError, PublishError, UnacknowledgedError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
 from timers.queue import Message, records
@@ -227,9 +227,9 @@ class Published:
 
     timeout_s = 1.0
 
-    def __init__(self, *refused: bytes) -> None:
+    def __init__(self, *refused: bytes, failure: PublishError | None = None) -> None:
         self.records: list[tuple[bytes | None, bytes | None, Headers]] = []
-        self._refused = refused
+        self._refused, self._failure = refused, failure or PublishError("refused")
 
     def open(self, deadline: float) -> None:
         """Do nothing: there is no broker."""
@@ -244,7 +244,7 @@ class Published:
         timestamp_ms: int,
     ) -> None:
         self.records.append((key, value, headers))
-        on_result(PublishError("refused") if value in self._refused else f"{topic}/0/{len(self.records) - 1}")
+        on_result(self._failure if value in self._refused else f"{topic}/0/{len(self.records) - 1}")
 
 
 def sender_of(published: Published) -> Sender:
@@ -268,8 +268,23 @@ def test_messages_are_values_or_pairs_or_have_headers() -> None:
 def test_a_generator_of_many_messages_is_sent_and_a_wrong_one_is_named_by_its_place() -> None:
     published = Published()
     assert len(sender_of(published).send(b"%d" % number for number in range(20_000))) == 20_000
-    with pytest.raises(InvalidTimerError, match=r"^message 1: .* is of type int.*the 1 before it are sent"):
+    with pytest.raises(InvalidTimerError, match=r"^message 1: .* is of type int.*the 1 before it are sent") as error:
         sender_of(published).send(cast(Any, [b"a", 5]))
+    assert error.value.ids == ["jobs/0/20000"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "unknown"), [(PublishError("refused"), set()), (UnacknowledgedError("no answer"), {0})]
+)
+def test_a_wrong_message_does_not_hide_that_those_before_it_were_not_taken(
+    failure: PublishError, unknown: set[int]
+) -> None:
+    published = Published(b"b", failure=failure)
+    with pytest.raises(PartlyPublishedError, match=rf"^2 of 3 messages .*: {failure}$") as error:
+        sender_of(published).send(cast(Any, [b"b", b"a", 5]))
+    assert (error.value.ids, error.value.unknown) == ([None, "jobs/0/1", None], unknown)
+    assert error.value.read == 3
+    assert "is of type int" in str(error.value.__cause__)
 
 
 def test_messages_that_the_brokers_refuse_are_told_apart() -> None:

@@ -238,10 +238,14 @@ class TimersClient(Client[TimerId, VerdictMessage, str | None]):
             What :meth:`schedule` returns, in the order of the requests; or with ``ids=False`` their number.
 
         Raises:
-            InvalidTimerError: a request is wrong; it is named by its number, and those before it are scheduled.
-            PartlyPublishedError: the broker did not take all of them; its ``ids`` say which.
-            PublishError: no broker answers, or the request topic does not exist.
-            SettingsError: a request has an id, and ``TIMERS_ID_TOPIC`` is empty.
+            InvalidTimerError: a request is wrong; it is named by its number. Those before it are scheduled: its ``ids``
+                has what this call would have returned for them.
+            PartlyPublishedError: the broker did not take all of them, or one cannot be sent; its ``ids`` say which
+                were taken, its ``unknown`` which may have been, and its ``read`` how many were read.
+            PublishError: no broker answers, or the request topic does not exist; nothing was sent.
+            SettingsError: the first request has an id, and ``TIMERS_ID_TOPIC`` is empty.
+            Exception: what ``requests`` raises itself, once the brokers have answered. A note of it says how many
+                requests before it they have not taken, if so.
         """
         return self._publisher.publish_many(requests, ids=ids)
 

@@ -31,7 +31,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import BytesLike, Encoder, TimerRequest, condition_headers, wrong_request
-from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, TimersError, UnreachableError
+from timers.errors import (
+    OUTCOME_UNKNOWN,
+    InvalidTimerError,
+    PartlyPublishedError,
+    PublishError,
+    TimersError,
+    UnreachableError,
+)
 from timers.kafka.connection import partitions_of
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
@@ -53,9 +60,6 @@ _GRACE_S = 0.3
 
 OnResult: TypeAlias = Callable[[str | TimersError], None]
 """Called once for each request: with its source when the brokers have it, or with an error. It must not block."""
-
-_Failure: TypeAlias = tuple[KafkaError, str | None]
-"""Why a record was not taken, and its topic."""
 
 _T = TypeVar("_T")
 
@@ -106,7 +110,8 @@ class Publisher:
         self._why_closed = _CLOSED
         self._single: Producer | None = None
         self._bulk: dict[tuple[bool, bool], Producer] = {}
-        self._bulk_failures: list[_Failure] = []
+        self._current = _Bulk(connection, ids=False)
+        """The answers to the call of :meth:`publish_many` that runs."""
         self._is_bulk_cut = False
         tell_of_forks(self)
 
@@ -265,25 +270,23 @@ class Publisher:
             )
         try:
             self.refuse_if_closed()
-            sources: list[str | None] = []
-            failures = self._bulk_failures = []
+            bulk = self._current = _Bulk(self._kafka, ids=ids)
             self._bulk_producer(deadline, reports=ids, by_id=condition is not None)
-            stall = _Stall(self._bulk, failures, self.timeout_s)
+            stall = _Stall(self._bulk, bulk, self.timeout_s)
             try:
-                count = self._produce_all(requests, sources if ids else None, failures, stall, condition)
-            finally:  # also if the caller's iterable raised: some requests may have been sent
-                unanswered = self._flush_bulk(stall)
+                stopped = self._produce_all(requests, bulk, stall, condition)
+            except BaseException as error:  # of the caller's iterable
+                if missing := self._flush_bulk(stall) + bulk.failed:
+                    error.add_note(f"{missing} of the {bulk.read} timers before it were not acknowledged by the broker")
+                raise
+            unanswered = self._flush_bulk(stall)
         finally:
             if self._is_bulk_cut:
                 self._bulk.clear()
             self._bulk_lock.release()
-        if failures or unanswered:
-            is_slow = stall.is_over or not failures
-            first = self._kafka.unreachable_error() if is_slow else self._bulk_error(*failures[0])
-            missing = len(failures) + unanswered
-            sentence = f"{missing} of {count} timers were not taken by the broker: {first}"
-            raise PartlyPublishedError(sentence, sources)
-        return [timer_id for timer_id in sources if timer_id is not None] if ids else count
+        if stall.is_over or (unanswered and not bulk.failed):
+            bulk.first = self._kafka.unreachable_error()
+        return bulk.result(unanswered, stopped)
 
     def _flush_bulk(self, stall: _Stall) -> int:
         """Wait for the answers, as long as some come; return how many requests have none."""
@@ -297,44 +300,40 @@ class Publisher:
         return unanswered
 
     def _produce_all(
-        self,
-        requests: Iterable[TimerRequest],
-        sources: list[str | None] | None,
-        failures: list[_Failure],
-        stall: _Stall,
-        condition: str | None,
-    ) -> int:
-        """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2."""
+        self, requests: Iterable[TimerRequest], bulk: _Bulk, stall: _Stall, condition: str | None
+    ) -> TimersError | None:
+        """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2.
+
+        Returns why the last request that was read was not given to the producer; None: all were.
+        """
 
         def note(index: int, id: str | None, error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                failures.append((error, message.topic()))
+                bulk.note_error(index, error, message.topic())
             elif sources is not None:
                 sources[index] = id or _timer_id(message)
 
+        sources = bulk.sources
         encode = Encoder(self._kafka.max_request_bytes, self._kafka.settings.own_topics, tracing.Current())
         by_id, conditions = condition is not None, condition_headers(condition)
         deadline = monotonic() + self.timeout_s
         topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
-        index = -1
         report: Callable[[KafkaError | None, Message], None] | None = None
         for index, request in enumerate(requests):
+            bulk.read = index + 1
             if self._is_bulk_cut:
-                if sources is not None:
-                    sources.append(None)
-                failures.append((KafkaError(KafkaError._DESTROY, "this client was closed meanwhile"), topic))
-                return index + 1
+                return PublishError("this client was closed meanwhile")
             try:
                 key, value, headers = encode(request)
-            except InvalidTimerError as error:
-                raise InvalidTimerError(wrong_request(index, error)) from error
-            id = request[7]  # by its place: a plain tuple serves, too
+                id = request[7]  # by its place: a plain tuple serves, too
+                if (id is not None) != by_id:
+                    by_id = not by_id
+                    deadline = monotonic() + self.timeout_s
+                    topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
+            except TimersError as error:
+                return error
             if conditions:
                 headers = [*(headers or ()), *conditions]
-            if (id is not None) != by_id:
-                by_id = not by_id
-                deadline = monotonic() + self.timeout_s
-                topic, producer = self._bulk_producer(deadline, reports=sources is not None, by_id=by_id)
             if sources is not None:
                 sources.append(None)
                 report = partial(note, index, id)
@@ -347,16 +346,15 @@ class Publisher:
                     producer.poll(_FULL_QUEUE_WAIT_S)
                     stall.produced = index
                     if stall.note_progress():
-                        failures.append((KafkaError(KafkaError._MSG_TIMED_OUT), topic))
-                        return index + 1
+                        return self._kafka.unreachable_error()
                 except KafkaException as error:
-                    raise self._bulk_error(error.args[0], topic) from error
+                    return self._kafka.with_topic(topic).user_error(error.args[0])
                 else:
                     break
             if not index & 1023:
                 producer.poll(0)
-        stall.produced = index + 1
-        return index + 1
+        stall.produced = bulk.read
+        return None
 
     def _bulk_producer(self, deadline: float, *, reports: bool, by_id: bool) -> tuple[str, Producer]:
         """The topic of requests with or without an id, and a producer for it."""
@@ -373,10 +371,7 @@ class Publisher:
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._bulk_failures.append((error, message.topic()))
-
-    def _bulk_error(self, error: KafkaError, topic: str | None) -> TimersError:
-        return self._kafka.with_topic(topic or self._kafka.request_topic).user_error(error)
+            self._current.note_error(None, error, message.topic())
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -405,6 +400,75 @@ class Publisher:
             self._thread.join(left_s(deadline) + _GRACE_S)
 
 
+class _Bulk:
+    """What became of the requests of one :meth:`Publisher.publish_many`.
+
+    Attributes:
+        read: how many were read from the caller's iterable.
+        sources: of each that was given to the producer, its id or source; None while it has no answer, or if it failed.
+            With ``ids=False`` None.
+        failed: how many the brokers have not taken, as far as answers say.
+        first: why the first of them was not taken.
+    """
+
+    def __init__(self, kafka: Connection, *, ids: bool) -> None:
+        self.read = 0
+        self.sources: list[str | None] | None = [] if ids else None
+        self.failed = 0
+        self.first: TimersError | None = None
+        self._kafka = kafka
+        self._refused: set[int] = set()
+        """Numbers of requests that were surely not taken; -1, -2 and so on where numbers are not known."""
+        self._errors: dict[tuple[int, str | None], TimersError] = {}
+
+    def note_error(self, index: int | None, error: KafkaError, topic: str | None) -> None:
+        """Note that a request was not taken. Without a number it is one of a call with ``ids=False``."""
+        kind = error.code(), topic
+        if kind not in self._errors:
+            kafka = self._kafka if topic is None else self._kafka.with_topic(topic)
+            self._errors[kind] = kafka.user_error(error, sent=True)
+        self._fail(-1 - self.failed if index is None else index, self._errors[kind])
+
+    def _fail(self, index: int, error: TimersError, *, is_sent: bool = True) -> None:
+        self.failed += 1
+        self.first = self.first or error
+        if not (is_sent and isinstance(error, OUTCOME_UNKNOWN)):
+            self._refused.add(index)
+
+    def result(self, unanswered: int, stopped: TimersError | None) -> list[str] | int:
+        """The answer to the call.
+
+        Args:
+            unanswered: requests without an answer.
+            stopped: why the last request that was read was not given to the producer; None: it was.
+
+        Raises:
+            InvalidTimerError: the last request is wrong, and the others are scheduled.
+            PartlyPublishedError: the brokers did not take all.
+            TimersError: nothing was given to the producer.
+        """
+        sources = self.sources or []
+        missing, last = self.failed + unanswered, self.read - 1
+        if stopped is not None:
+            is_wrong = isinstance(stopped, InvalidTimerError)
+            if is_wrong and not missing:
+                wrong = InvalidTimerError(wrong_request(last, stopped))
+                wrong.ids = [id for id in sources if id is not None]
+                raise wrong from stopped
+            if not (missing or last):
+                raise stopped
+            sources += [None] * (self.sources is not None and len(sources) < self.read)
+            self._fail(last, TimersError(f"request {last}: {stopped}") if is_wrong else stopped, is_sent=False)
+            missing += 1
+        if missing:
+            maybe = missing - len(self._refused)
+            may_be = f" ({maybe} of them may have been taken)" if maybe else ""
+            sentence = f"{missing} of {self.read} timers were not acknowledged by the broker{may_be}: {self.first}"
+            unknown = {number for number, id in enumerate(sources) if id is None} - self._refused
+            raise PartlyPublishedError(sentence, sources, unknown, self.read) from stopped
+        return self.read if self.sources is None else [id for id in sources if id is not None]
+
+
 class _Stall:
     """Knows whether the brokers have taken no request of a bulk for too long.
 
@@ -413,11 +477,11 @@ class _Stall:
         is_over: they have taken none for too long, and the call gives up.
     """
 
-    def __init__(self, producers: dict[Any, Producer], failures: list[_Failure], timeout_s: float) -> None:
+    def __init__(self, producers: dict[Any, Producer], bulk: _Bulk, timeout_s: float) -> None:
         self.produced = 0
         self.is_over = False
         self._producers = producers
-        self._failures = failures
+        self._answers = bulk
         self._timeout_s = timeout_s
         self._taken = 0
         self._since: float | None = None
@@ -425,7 +489,7 @@ class _Stall:
     def note_progress(self) -> bool:
         """Look whether requests were taken since the last call; return :attr:`is_over`."""
         waiting = sum(len(producer) for producer in self._producers.values())
-        taken = self.produced - waiting - len(self._failures)
+        taken = self.produced - waiting - self._answers.failed
         if self._since is None or taken > self._taken:
             self._taken, self._since = taken, monotonic()
         self.is_over = self.is_over or monotonic() - self._since > self._timeout_s

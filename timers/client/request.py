@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from timers.client.times import FIRST_AT_S, At, due_second
 from timers.core.operation import ABSENT
 from timers.core.printable import is_utf8, quoted
-from timers.errors import InvalidTimerError, TimerTooLargeError
+from timers.errors import InvalidTimerError, TimersError, TimerTooLargeError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
@@ -179,8 +179,8 @@ class Encoder:
         return key, payload, names.with_span_apart(sent, self._context(), MAX_OTHER_BYTES)
 
 
-def wrong_request(index: int, error: InvalidTimerError) -> str:
-    """What ``schedule_many`` says about a wrong request."""
+def wrong_request(index: int, error: TimersError) -> str:
+    """What ``schedule_many`` says about a wrong request, if those before it are scheduled."""
     before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
     return f"request {index}: {error} ({before})"
 

@@ -42,14 +42,13 @@ from timers.core.operation import (
 )
 from timers.core.printable import quoted, utc_text
 from timers.errors import (
-    AccessError,
+    OUTCOME_UNKNOWN,
     InvalidTimerError,
     NoVerdictError,
     QueryError,
     SettingsError,
     TimersError,
     TimerTooLargeError,
-    UnacknowledgedError,
     UnreachableError,
 )
 from timers.wire import checks, topics
@@ -440,7 +439,7 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))
     if isinstance(error, SettingsError):
         return Problem("ids-off", str(error))
-    if isinstance(error, UnacknowledgedError | AccessError):
+    if isinstance(error, OUTCOME_UNKNOWN):
         again = (
             "send it again: with an id it cannot become two timers" if id else "look for it before you send it again"
         )

@@ -170,9 +170,11 @@ class Queue:
                 so it may be a generator of any length.
 
         Raises:
-            PartlyPublishedError: the brokers did not take all of them; its ``ids`` are the sources of the others. The
-                error for one message is a :class:`~timers.client.PublishError` of another kind.
-            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number.
+            PartlyPublishedError: the brokers did not take all of them; its ``ids`` are the sources of the others, and
+                its ``unknown`` the numbers of those that may have been taken. The error for one message is a
+                :class:`~timers.client.PublishError` of another kind.
+            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number. Those
+                before it are sent: its ``ids`` are their sources.
         """
         return self._sender.send(messages)
 

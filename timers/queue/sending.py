@@ -18,7 +18,7 @@ from timers.client.config import Connection
 from timers.client.publish import OnResult, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
-from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError
+from timers.errors import OUTCOME_UNKNOWN, InvalidTimerError, PartlyPublishedError, TimersError
 from timers.kafka.brokers_time import BrokersTime
 from timers.queue.records import Record, as_bytes
 from timers.wire.headers import Header, with_context
@@ -135,6 +135,8 @@ class _Answers:
 
     def __init__(self) -> None:
         self._sources: list[str | None] = []
+        self._refused: set[int] = set()
+        """Numbers of messages that were surely not taken."""
         self._failure: TimersError | None = None
         self._answered = 0
         self._changed = threading.Condition()
@@ -149,16 +151,22 @@ class _Answers:
             self._answered += 1
             if isinstance(result, TimersError):
                 self._failure = self._failure or result
+                if not isinstance(result, OUTCOME_UNKNOWN):
+                    self._refused.add(index)
             else:
                 self._sources[index] = result
             if self._answered == len(self._sources):
                 self._changed.notify_all()
 
-    def wait(self, kafka: Connection, deadline: float) -> list[str]:
+    def wait(self, kafka: Connection, deadline: float, wrong: InvalidTimerError | None = None) -> list[str]:
         """The sources of the messages. After the deadline it waits as long as answers come within ``timeout_s``.
+
+        Args:
+            wrong: why the message after them was not sent.
 
         Raises:
             PublishError: the brokers did not take all of them.
+            InvalidTimerError: ``wrong``.
         """
         with self._changed:
             answered = self._answered
@@ -168,13 +176,19 @@ class _Answers:
                     break
                 answered, deadline = self._answered, monotonic() + kafka.timeout_s
             sources = [source for source in self._sources if source is not None]
-            failed = len(self._sources) - len(sources)
-            if self._failure is None:
+            if self._failure is None and wrong is None:
                 return sources
-            if len(self._sources) == 1:
+            if self._failure is None:
+                raise _wrong_message(sources, wrong) from wrong
+            if len(self._sources) == 1 and wrong is None:
                 raise self._failure
-            sentence = f"{failed} of {len(self._sources)} messages were not taken by the brokers: {self._failure}"
-            raise PartlyPublishedError(sentence, list(self._sources))
+            self._refused |= set() if wrong is None else {len(self._sources)}
+            ids = [*self._sources, *[None] * (wrong is not None)]
+            sentence = (
+                f"{len(ids) - len(sources)} of {len(ids)} messages were not taken by the brokers: {self._failure}"
+            )
+            unknown = {number for number, source in enumerate(ids) if source is None} - self._refused
+            raise PartlyPublishedError(sentence, ids, unknown, len(ids)) from wrong
 
 
 class Sender:
@@ -191,18 +205,18 @@ class Sender:
 
         Raises:
             PublishError: the brokers did not take one of them. After one that cannot be sent, no further one is read.
-            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number.
+            InvalidTimerError: a key, a value or a header cannot be sent; the message is named by its number, and those
+                before it are sent.
         """
         deadline = monotonic() + self._publisher.timeout_s
         self._publisher.open(deadline)
         remaining_s = left_s(deadline)
         answers, wrong, context = _Answers(), None, tracing.Current()
-        for index, message in enumerate(messages):
+        for message in messages:
             try:
                 record = record_of(message, context())
             except InvalidTimerError as error:
-                sentence = wrong_request(index, error).replace("request", "message", 1).replace("scheduled", "sent")
-                wrong = InvalidTimerError(sentence if index else str(error))
+                wrong = error
                 break
             on_result = answers.expect()
             try:
@@ -211,10 +225,7 @@ class Sender:
                 on_result(error)
                 break
         # To read the messages may take longer than a call may wait: the brokers take some of them meanwhile.
-        sources = answers.wait(self._kafka, monotonic() + remaining_s)
-        if wrong is not None:
-            raise wrong
-        return sources
+        return answers.wait(self._kafka, monotonic() + remaining_s, wrong)
 
     def publish(
         self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header], deadline: float
@@ -247,6 +258,14 @@ class Sender:
     def close(self, deadline: float) -> None:
         """Wait for the answers of the brokers until the deadline, and disconnect."""
         self._publisher.close(deadline)
+
+
+def _wrong_message(sources: list[str], error: InvalidTimerError) -> InvalidTimerError:
+    """The error for a message that cannot be sent, after others that were sent."""
+    sentence = wrong_request(len(sources), error).replace("request", "message", 1).replace("scheduled", "sent")
+    wrong = InvalidTimerError(sentence if sources else str(error))
+    wrong.ids = sources
+    return wrong
 
 
 def record_of(message: Sendable, context: Sequence[Header] = ()) -> tuple[bytes | None, bytes, list[Header]]:

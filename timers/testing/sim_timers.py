@@ -356,7 +356,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                     request = TimerRequest(*request)
                 scheduled.append(str(self.schedule_request(request)))
             except InvalidTimerError as error:
-                raise InvalidTimerError(wrong_request(index, error)) from error
+                wrong = InvalidTimerError(wrong_request(index, error))
+                wrong.ids = scheduled
+                raise wrong from error
         return scheduled if ids else len(scheduled)
 
     def _send_again(self, retry: Retry) -> str | None:

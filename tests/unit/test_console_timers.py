@@ -298,6 +298,8 @@ async def test_a_time_out_is_unknown_and_never_failed(failure: TimersError, stat
         ):
             found, answer = await answer_of(client, method, path, **more)
             assert (found, answer["code"]) == (status, code)
+            with_id = code == "unknown" and "?id=" in path
+            assert ("sets it again if it has fired meanwhile" in answer["detail"]) == with_id
             assert (answer.get("outcome") == "unknown") == (status == 504)
         cluster.failure = NoVerdictError("none came")
         for method, more in (("PUT", {"json": TIMER}), ("DELETE", {})):

@@ -441,7 +441,10 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         return Problem("ids-off", str(error))
     if isinstance(error, OUTCOME_UNKNOWN):
         again = (
-            "send it again: with an id it cannot become two timers" if id else "look for it before you send it again"
+            "a POST or PUT that is sent again sets it again if it has fired meanwhile, unless it has an "
+            "Idempotency-Key or If-None-Match: *"
+            if id
+            else "look for it before you send it again"
         )
         return Problem("unknown", f"{error}. It is unknown whether the timer is set; {again}", outcome="unknown")
     return Problem("brokers-unreachable" if isinstance(error, UnreachableError) else "publish-refused", str(error))

@@ -130,7 +130,7 @@ def test_schedule_many_that_cannot_go_on_says_which_are_scheduled(brokers: str, 
         client.schedule_many(requests)
     *ids, last = error.value.ids
     assert len(read(brokers, [id for id in ids if id is not None])) == 2
-    assert (last, error.value.unknown, error.value.read) == (None, set(), 3)
+    assert (last, error.value.unknown, error.value.read) == (None, frozenset(), 3)
     with pytest.raises(PublishError, match="does not exist") as first:
         client.schedule_many(requests[2:])
     assert type(first.value) is PublishError, "nothing was sent"

@@ -176,19 +176,18 @@ class _Answers:
                     break
                 answered, deadline = self._answered, monotonic() + kafka.timeout_s
             sources = [source for source in self._sources if source is not None]
-            if self._failure is None and wrong is None:
-                return sources
             if self._failure is None:
-                raise _wrong_message(sources, wrong) from wrong
+                if wrong is not None:
+                    raise _wrong_message(sources, wrong) from wrong
+                return sources
             if len(self._sources) == 1 and wrong is None:
                 raise self._failure
-            self._refused |= set() if wrong is None else {len(self._sources)}
-            ids = [*self._sources, *[None] * (wrong is not None)]
-            sentence = (
-                f"{len(ids) - len(sources)} of {len(ids)} messages were not taken by the brokers: {self._failure}"
-            )
+            ids = self._sources if wrong is None else [*self._sources, None]
+            self._refused |= {*range(len(self._sources), len(ids))}
+            missing = len(ids) - len(sources)
+            sentence = f"{missing} of {len(ids)} messages were not taken by the brokers: {self._failure}"
             unknown = {number for number, source in enumerate(ids) if source is None} - self._refused
-            raise PartlyPublishedError(sentence, ids, unknown, len(ids)) from wrong
+            raise PartlyPublishedError(sentence, list(ids), unknown, len(ids)) from wrong
 
 
 class Sender:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
 
 from timers.console.problems import Problem
-from timers.core.printable import decode_json
+from timers.core.printable import decode_json, utc_text
 from timers.core.repeating import target_of
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection, records
@@ -543,6 +543,7 @@ _CHANGES_AT_ONCE = 200
 _MAX_TEXT = 300
 _NOT_TOLD = frozenset({"confirm", "wait", "dry_run"})
 """Parameters that say nothing to a reader."""
+_MOMENTS = frozenset({"at", "due", "from", "to", "since", "until"})
 
 _LAST_MS = 253_402_300_800_000
 """The end of the year 9999."""
@@ -657,4 +658,6 @@ def _told(given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         if name in _NOT_TOLD or value is None or (isinstance(value, dict) and "json_sha256" in value):
             continue
+        if name in _MOMENTS and type(value) is int and 0 <= value < _LAST_MS // 1000:
+            value = utc_text(value)
         yield f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

@@ -90,12 +90,19 @@ def meanings() -> dict[str, Meaning]:
     return {code: Meaning(why.replace("`", ""), way_out.replace("`", "")) for code, why, way_out in found}
 
 
+@cache
+def _markdown() -> MarkdownIt:
+    """What makes HTML of our pages. Names in code break behind their signs, as in tables."""
+    made = MarkdownIt("commonmark", {"html": False}).enable("table")
+    made.add_render_rule("code_inline", lambda _, tokens, at, *more: f"<code>{_breaking(tokens[at].content)}</code>")
+    return made
+
+
 def section_links(text: str, base_path: str) -> Markup:
     """A section as HTML, with links to the pages of other sections. A link to another page is only its text."""
     text = re.sub(r"\[([^\]]+)\]\([^#)][^)]*\)", r"\1", text)
     text = re.sub(r"\]\(#([\w-]+)\)", rf"]({base_path}/runbook?name=\1)", text)
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = markdown.parse(text)
+    tokens = (markdown := _markdown()).parse(text)
     headings = [token for token in tokens if token.type in ("heading_open", "heading_close")]
     first = min((int(token.tag[1:]) for token in headings), default=2)
     for token in headings:  # below the heading of the page, which is h1, comes h2
@@ -112,7 +119,11 @@ def name_of(text: str) -> Markup:
     safe = printable(str(text))
     if len(safe) <= WHOLE:
         return Markup('<span class="whole">{}</span>').format(safe)
-    return Markup("<wbr>").join(re.split(r"(?<=[-_./:])(?=\w)", safe))
+    return _breaking(safe)
+
+
+def _breaking(text: str) -> Markup:
+    return Markup("<wbr>").join(re.split(r"(?<=\w[-_./:])(?=\w)", text))
 
 
 def linked(text: str, base_path: str) -> Markup:
@@ -262,11 +273,11 @@ _MOST_FIELDS = 200
 FRAGMENT = "HX-Request"
 """Header of requests for a part of a page. Pages of other sites cannot send it without asking the console first."""
 
+POLICY = "Content-Security-Policy"
+
 HEADERS = {
     "Content-Type": f"{HTML}; charset=utf-8",
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-    ),
+    POLICY: ("default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"),
     "Vary": FRAGMENT,
 }
 

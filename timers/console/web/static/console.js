@@ -42,7 +42,7 @@
       const beside = document.createElement("span");
       beside.className = "rel";
       beside.textContent = local(each.dateTime);
-      each.after(" ", beside);
+      (each.closest("a") ?? each).after(" ", beside);
     }
     for (const each of $$(".rel[data-at]")) {
       const text = ago(Number(each.dataset.at), now_s);

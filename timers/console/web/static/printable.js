@@ -18,7 +18,7 @@
     const safe = timersPrintable(text);
     const made = document.createElement("span");
     if (safe.length <= Number(document.documentElement.dataset.whole)) made.className = "whole";
-    made.append(...(made.className ? [safe] : safe.split(/(?<=[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]))));
+    made.append(...(made.className ? [safe] : safe.split(/(?<=\w[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]))));
     return made;
   };
 })();

@@ -480,17 +480,10 @@ ROUTES: tuple[Route, ...] = (
         role=PUBLIC,
     ),
     Route(
-        "/v1/openapi.json",
-        "openApi",
-        "This API as an OpenAPI 3.1 document.",
-        (Answer(200, "the document", "Document"),),
-        role=PUBLIC,
+        "/v1/openapi.json", "openApi", "This API as OpenAPI 3.1.", (Answer(200, "the API", "Document"),), role=PUBLIC
     ),
     Route(
-        "/metrics",
-        "metrics",
-        "Metrics of the console for Prometheus.",
-        (Answer(200, "the metrics", "Text", content="text/plain"),),
+        "/metrics", "metrics", "Metrics for Prometheus.", (Answer(200, "the metrics", "Text", content="text/plain"),)
     ),
 )
 
@@ -527,10 +520,23 @@ def _paths() -> dict[str, Any]:
     return paths
 
 
+_ABOUT = {
+    "timers": "timers timer next pending",
+    "callback topics": "targets events fired",
+    "dead letters": "dead-letters dead-letter",
+    "queues": "queues queue",
+    "workers": "workers lateness figures",
+    "console": "health problem openapi.json metrics",
+}
+_TAGS = {name: tag for tag, names in _ABOUT.items() for name in names.split()}
+"""What follows ``/v1`` in a path -> its tag in the document."""
+
+
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
+        "tags": [_TAGS[route.path.removeprefix("/v1").split("/")[1]]],
         "security": [{"basic": []}, {"bearer": []}, {"certificate": []}, {}] if route.role else [{}],
         "responses": {str(status): _response(answers) for status, answers in answers_of(route).items()},
     }

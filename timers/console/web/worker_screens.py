@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from timers.console.call import Reply
 from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
-from timers.console.web.page import Page, link, runbooks, screen
+from timers.console.web.page import POLICY, Page, link, runbooks, screen
 from timers.core.printable import quoted, utc_text
 from timers.offline.app_state import AppState
 from timers.process.counted import span
@@ -199,6 +200,13 @@ async def runbook(page: Page) -> Reply:
         raise Problem("not-found", f"docs/operations.md has no section {quoted(name[:100])}")
     heading, text = runbooks()[name]
     return page.show("runbook.html", heading=heading, text=text)
+
+
+@screen("/try")
+async def try_calls(page: Page) -> Reply:
+    """Swagger UI for the API of this console. Its style sheet has pictures in itself, which the policy must allow."""
+    shown = page.show("try.html")
+    return replace(shown, headers={**shown.headers, POLICY: f"{shown.headers[POLICY]}; img-src 'self' data:"})
 
 
 @screen("/cluster")

@@ -25,7 +25,7 @@ timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
 timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
 """
 IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
-SCREENS = (*(path for path, *_ in MENU), "/timers/new", "/try", "/runbook?name=clocks")
+SCREENS = (*(path for path, *_ in MENU), "/timers/new", "/runbook?name=clocks")
 """The screens that need no timer."""
 
 

@@ -73,7 +73,9 @@ async def test_named_ones_are_retried_at_once_and_a_filter_takes_two_requests(cl
         _, first = await retry(client, **selection)
         assert (first["requests"], first["published"]) == (2, 0)
         assert len(cluster.retried) == 1, "the first request only looks"
-        for wrong in ({"codes": ["topic-unknown"]}, {**selection, "since": 0}):
+        assert (await retry(client, **selection, contains="k"))[1]["requests"] == 2
+        assert (await retry(client, contains="no letter has it"))[1]["requests"] == 0
+        for wrong in ({"codes": ["topic-unknown"]}, {**selection, "since": 0}, {**selection, "contains": "k"}):
             assert (await retry(client, **wrong, confirm=first["confirm"]))[1]["code"] == "cursor-invalid"
         _, second = await retry(client, **selection, confirm=first["confirm"])
         assert second["published"] == 2

@@ -209,6 +209,10 @@ def test_other_records_are_no_dead_letters() -> None:
         (LetterFilter(names={"dead/2/5"}), True),
         (LetterFilter(names={"timer-request/0/7", "x/0/0"}), True),
         (LetterFilter(names={"timer-request/0/8"}), False),
+        (LetterFilter(contains="o-1"), True),  # the callback's key
+        (LetterFilter(contains="70000"), True),  # the request's key
+        (LetterFilter(contains="o-2"), False),
+        (LetterFilter(contains="\ud800"), False),
     ],
 )
 def test_a_filter_selects_dead_letters(letter_filter: LetterFilter, selected: bool) -> None:

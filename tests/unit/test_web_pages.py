@@ -36,7 +36,7 @@ from timers.queue.inspection import PartitionStats, QueueStats
 STATIC = Path(timers.console.web.__file__).parent / "static"
 
 
-@pytest.mark.parametrize("path", [*SCREENS, "/timer?id=order-1", "/lag?topic=timeouts"])
+@pytest.mark.parametrize("path", [*SCREENS, "/try", "/timer?id=order-1", "/lag?topic=timeouts"])
 @pytest.mark.parametrize("base", ["", "/ops/timers"])
 async def test_each_screen_loads_only_files_of_the_console(path: str, base: str) -> None:
     settings = {"TIMERS_CONSOLE_URL": f"http://127.0.0.1{base}"} if base else {}
@@ -349,6 +349,9 @@ async def test_dead_letters_are_listed_by_code_with_what_it_means() -> None:
         text = await text_of(client, "/dead-letters?code=rejected&since=-100000d")
         assert len(re.findall(r"/dead-letter\?name=", text)) == 1 and "The receiver called reject" in text
         assert "No dead letter matches" in await text_of(client, "/dead-letters?topic=other")
+        assert "No dead letter matches" in await text_of(client, "/dead-letters?part=other")
+        text = await text_of(client, "/dead-letters?part=a+sentence")
+        assert len(re.findall(r"/dead-letter\?name=", text)) == 3 and 'value="a sentence"' in text
         text = await text_of(client, "/dead-letter?name=0/0")
         assert "does not exist when the timer is due" in text and "Retry this one" in text and "secret" not in text
         assert "secret" in await text_of(client, "/dead-letter/request?name=0/0")

@@ -70,7 +70,12 @@ def _filter_options(command: _Command) -> _Command:
         help="With this code; may be repeated.",
     )
     topic = click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic.")
-    return code(topic(written_options(command)))
+    return code(topic(_contains(written_options(command))))
+
+
+_contains = click.option(
+    "--contains", default="", metavar="TEXT", help="With this text in the key, in the id, or in the reason."
+)
 
 
 def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
@@ -233,7 +238,7 @@ def check_selection(names: Sequence[str], selection: Mapping[str, Any], everythi
     Args:
         ways: the first two ways, for the message.
     """
-    has_options = any(value is not None and value != () for value in selection.values())
+    has_options = any(value not in (None, (), "") for value in selection.values())
     if [bool(names), has_options, everything].count(True) != 1:
         raise click.UsageError(f"say which, in one way: {ways}, or --all")
 
@@ -308,7 +313,7 @@ def selecting(command: _Command) -> _Command:
     code = click.option(
         "--code", "-c", "codes", type=click.Choice(QUEUE_CODES), multiple=True, help="With this code; may be repeated."
     )
-    return code(written_options(command))
+    return code(_contains(written_options(command)))
 
 
 def letters_of(settings: Settings, name: str, topic: str | None, **selection: Any) -> LetterFilter:

@@ -18,7 +18,7 @@ from timers.queue.inspection import QueueStats
 
 _Queue = TypeVar("_Queue", QueueTopics, QueueStats)
 
-_SELECTION = ("codes", "topic", "queue", "since", "until")
+_SELECTION = ("codes", "topic", "queue", "contains", "since", "until")
 
 
 @handles("listDeadLetters")
@@ -115,6 +115,7 @@ async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
         since_s=selection.get("since"),
         until_s=selection.get("until"),
         queue=queue,
+        contains=selection.get("contains") or "",
     )
 
 

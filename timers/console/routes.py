@@ -335,7 +335,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("queue", s.QUEUE, "only messages that this queue gave up"),
             Parameter("since", s.SECOND, "written since this epoch second"),
             Parameter("until", s.SECOND, "written before this epoch second"),
-            *(_LIMIT, _CURSOR),
+            *(Parameter("contains", s.ID, "only with this text in the key, the id or the reason"), _LIMIT, _CURSOR),
         ),
         problems=(*_READ, "not-found", "cursor-invalid", "topic-forbidden"),
     ),

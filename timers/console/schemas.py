@@ -429,6 +429,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "codes": list_of(CODE, "all with one of these codes", minItems=1, maxItems=50),
             "topic": {**TOPIC, "description": "all with callbacks to this topic"},
             "queue": {**QUEUE, "description": "all that this queue gave up"},
+            "contains": {**ID, "description": "all with this text in the key, the id or the reason"},
             "since": {**SECOND, "description": "all written since this epoch second"},
             "until": {**SECOND, "description": "all written before this epoch second"},
             "dry_run": boolean("only say what would be done"),

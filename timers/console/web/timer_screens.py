@@ -419,7 +419,7 @@ async def queue(page: Page) -> Reply:
 
 
 def _selected_letters(page: Page, given: Mapping[str, str]) -> dict[str, Any]:
-    return selected(given, ("code", "topic", "queue"), ("since", "until"), page.now_s, is_past=True)
+    return selected(given, ("code", "topic", "queue", "part"), ("since", "until"), page.now_s, is_past=True)
 
 
 PAGE_LETTERS = 50
@@ -431,7 +431,9 @@ async def letters(page: Page) -> Reply:
     selection = _selected_letters(page, page.given)
     figures, listed = await asyncio.gather(
         page.figures(),
-        page.soon(page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)),
+        page.soon(
+            page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **_asked(selection))
+        ),
     )
     following = link("/dead-letters", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
     counts: Counter[str] = Counter()
@@ -482,7 +484,7 @@ async def retry_all(page: Page) -> Reply:
     """Says how many match, then publishes them in steps."""
     form = await page.form()
     selection = _selected_letters(page, form)
-    body = {("codes" if name == "code" else name): value for name, value in selection.items()}
+    body = {("codes" if name == "code" else name): value for name, value in _asked(selection).items()}
     if "codes" in body:
         body["codes"] = [body["codes"]]
     if form.get("confirm"):

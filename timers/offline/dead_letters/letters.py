@@ -226,6 +226,8 @@ class LetterFilter:
     until_s: int | None = None
     names: Collection[str] = ()
     queue: QueueTopics | None = None
+    contains: str = ""
+    """A text in the callback's key, in the request's key, which is the timer's id, or in the sentence that says why."""
 
     def __contains__(self, letter: Letter) -> bool:
         return (
@@ -235,7 +237,13 @@ class LetterFilter:
             and (self.until_s is None or letter.timestamp_ms < self.until_s * 1000)
             and (not self.names or any(name in self.names for name in letter.mark_key))
             and (self.queue is None or self.queue.owns(letter))
+            and (not self.contains or self._is_in(letter))
         )
+
+    def _is_in(self, letter: Letter) -> bool:
+        part = self.contains.encode(errors="surrogatepass")
+        keys = letter.request.key, letter.summary.key
+        return self.contains in letter.decoded.message or any(part in (key or b"") for key in keys)
 
 
 _NAME_BYTES = 16

@@ -58,6 +58,7 @@ class HoldChecks:
 
     Attributes:
         commands: all commands, ascending by number.
+        targets: machine and callback topic of each hold so far.
         counts: what happened.
     """
 
@@ -77,6 +78,7 @@ class HoldChecks:
         self._full: set[TopicPartition] = set()
         """Machines that had no room for another pause since their last tick: it may be taken at the next one."""
         self.commands: Sequence[Command] = ()
+        self.targets: set[tuple[TopicPartition, str]] = set()
         self.counts: Counter[str] = Counter()
 
     # ---- commits ------------------------------------------------------------------------------------------------
@@ -89,6 +91,7 @@ class HoldChecks:
                 release.note_time(after.fired_through[0])
         if not (before.holds or after.holds):
             return
+        self.targets |= {(machine, hold.target) for hold in after.holds}
         if after.taken < before.taken:
             raise Violation(f"{machine} has taken commands up to {before.taken}, and then up to {after.taken}")
         if sum(hold.reason == PAUSE for hold in after.holds) > fired.MOST_PAUSES:

@@ -69,7 +69,7 @@ class Event(NamedTuple):
     last_s: int
     number: int
     reason: str
-    """Why they were missed; empty: the only one was sent. A dead letter does not say which one it was for."""
+    """Why they were missed; empty: the only one was sent, or has a dead letter."""
     transaction: int = 0
     """Tells apart the transactions in which it was decided."""
     decision: Decision | None = None
@@ -117,7 +117,7 @@ class Version:
             held: whether the target was paused or noisy at some time.
         """
         skipped: Event | None = None
-        for event in sorted(self.new, key=lambda each: (each.first_s, each.reason == "dead letter")):
+        for event in sorted(self.new, key=lambda each: each.first_s):
             if event.reason == "never":
                 if self.rule.next(self.append_s) is not None or self.covered_s != self.append_s:
                     raise Violation(f"{self.record.source} is said to have no occurrence, by {self.rule}")
@@ -126,8 +126,6 @@ class Version:
                 skipped = None
             rule = self.rule.by(event.asked[0] if skipped is None else event.asked[1])
             expected = rule.next(self.covered_s)
-            if event.reason == "dead letter":
-                event = event._replace(first_s=expected or 0, last_s=expected or 0)
             if expected != event.first_s:
                 what = "twice or early" if event.first_s <= self.covered_s else "skipped"
                 raise Violation(f"{self.record.source} has {event}, and {expected} comes next: {what}, by {rule}")
@@ -135,7 +133,7 @@ class Version:
             number = 1 + sum(1 for _ in takewhile(event.last_s.__ge__, later))
             if number != event.number:
                 raise Violation(f"{self.record.source} has {event}, in which there are {number} occurrences")
-            if event.reason not in ("", "dead letter"):
+            if event.reason:
                 self._check_missed(event, newest_s, held)
             self._check_decision(event, event.first_s if skipped is None else skipped.first_s)
             skipped = event if event.reason else None
@@ -148,12 +146,12 @@ class Version:
         Args:
             first_s: nominal second of the occurrence that was decided about.
         """
-        is_missed = event.reason not in ("", "dead letter")
+        is_missed = bool(event.reason)
         if is_missed and event.reason != "held" and (left := [n for n in self.owed if n <= event.last_s]):
             raise Violation(f"{self.record.source} has {event}, and {min(left)} was to be sent")
         was_owed = event.last_s in self.owed
         self.owed = {each for each in self.owed if each > event.last_s}
-        if event.decision is None or event.reason == "dead letter":
+        if event.decision is None:
             self.is_known = False
             return
         if was_owed or (event.decision.is_owed and not self.is_known):
@@ -270,6 +268,8 @@ class RepeatLog(MachineLog):
         return self.id_oracle
 
     def timers(self) -> list[tuple[int, Request]]:
+        if self.is_new:  # some may have ended
+            self.oracle.fold(self.progress)
         known = len(self.records), self.progress.settings
         if self._timers[0] != known:
             found = ((offset, self.read(record)) for offset, record in sorted(self.records.items()))

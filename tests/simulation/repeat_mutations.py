@@ -35,6 +35,9 @@ occurrence = occurrence if occurrence.nominal_s is not None else occurrence._rep
             "NextOccurrence(due_s, nominal_s, 0, None, rule, is_last)",
         ),
     ),
+    "a dead letter is for the occurrence of its record": changed(
+        ("Origin(_id_of(row), plan.due_s, 0)", "Origin(_id_of(row), due_s, 0)"),
+    ),
     "what is late is sent": changed(("through_s - each <= limit_s", "True")),
     "an occurrence goes cold": changed(
         (

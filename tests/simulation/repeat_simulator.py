@@ -88,7 +88,6 @@ class RepeatCheckers(Checkers):
                 found.id_oracle = RepeatOracle(found)
                 self.repeat_logs[machine] = found
         self.logs.update(self.repeat_logs)
-        self._held_targets: set[tuple[TopicPartition, str]] = set()
         self._newest_s = 0
         self.zones: list[tuple[int, Mapping[str, str]]] = []
         """``seq`` of the log at each change of the workers' zone data, and the new one."""
@@ -215,8 +214,9 @@ class RepeatCheckers(Checkers):
         if request is None or request.row is None or not _is_occurrence(request):
             return
         if not self._moved[source, 0] + self._moved[source, 1]:
-            nominal_s = int(_own(request).get(h.TIMER_NOMINAL) or b"0")
-            self._version_of(request).new.append(Event(nominal_s, nominal_s, 1, "dead letter"))
+            version = self._version_of(request)
+            nominal_s = int(h.last(record.headers, h.TIMER_AGAIN) or b"") - version.share_s
+            version.new.append(Event(nominal_s, nominal_s, 1, "", *self._decided(record, request)))
 
     def _verdict(self, record: SimRecord) -> None:
         version = h.last(record.headers, h.TIMER_VERSION)
@@ -256,7 +256,6 @@ class RepeatCheckers(Checkers):
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         super()._check_outcomes(machine, log)
         if isinstance(log, RepeatLog):
-            self._held_targets |= {(machine, hold.target) for hold in log.progress.holds}
             self._check_repeats(machine, log)
 
     def _check_repeats(self, machine: TopicPartition, log: RepeatLog) -> None:
@@ -290,7 +289,7 @@ class RepeatCheckers(Checkers):
         for version in log.oracle.versions:
             if version.new:
                 topic = (h.last(version.record.headers, h.TIMER_TOPIC) or b"").decode()
-                version.take(self._newest_s, (machine, topic) in self._held_targets)
+                version.take(self._newest_s, (machine, topic) in self.holds.targets)
 
     @staticmethod
     def _counts(log: RepeatLog, offset: int) -> bool:

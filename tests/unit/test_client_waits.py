@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from timers.client import AsyncTimersClient, PartlyPublishedError, PublishError, TimerRequest, TimersClient
-from timers.errors import InvalidTimerError, NoVerdictError, TimersError
+from timers.client.publish import POLL_S, Publisher
+from timers.errors import InvalidTimerError, NoVerdictError, TimersError, UnacknowledgedError
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
@@ -253,6 +254,77 @@ def test_an_exception_of_the_caller_does_not_hide_it_either(cluster: subprocess.
     with stopped(cluster, brokers, ids=False) as client, pytest.raises(KeyError) as error:
         client.schedule_many(rows(), ids=False)
     assert error.value.__notes__ == ["2 of the 2 timers before it were not acknowledged by the broker"]
+
+
+def end_producer(part: Publisher, cluster: subprocess.Popen[str], topic: str) -> None:
+    """Provoke a fatal error of the producer: a batch on its way that is given up leaves a gap, which
+    ``enable.gapless.guarantee`` forbids."""
+    producer = part._single
+    assert producer is not None
+    for wait_s in (0.1, 0.5, 2.0):  # until the request was on its way
+        cluster.send_signal(signal.SIGSTOP)
+        answer = part.write(topic, None, b"", None)
+        time.sleep(wait_s)
+        producer.purge()
+        with pytest.raises(UnacknowledgedError):
+            answer.result(STUCK_S)
+        cluster.send_signal(signal.SIGCONT)
+        time.sleep(3 * POLL_S)
+        if part._single is not producer:
+            return
+    raise AssertionError("the producer has no fatal error")
+
+
+@pytest.mark.slow
+def test_a_client_goes_on_after_a_fatal_error_of_its_producer(cluster: subprocess.Popen[str], brokers: str) -> None:
+    gapless = {"enable.gapless.guarantee": True}
+    with TimersClient(brokers, timeout_s=ANSWERED_S, producer_config=gapless) as client:
+        assert client.schedule("t", "k", b"", at=DUE_S)
+        end_producer(client._publisher, cluster, REQUEST)
+        assert client.schedule("t", "k", b"", at=DUE_S).startswith(f"{REQUEST}/")
+        with pytest.raises(NoVerdictError):
+            client.cancel("one", timeout_s=TIMEOUT_S)
+        assert client._ids is not None
+        end_producer(client._ids, cluster, ID_REQUEST)
+        with pytest.raises(NoVerdictError):  # the request was sent
+            client.cancel("one")
+        for ids in (True, False):
+            client.schedule_many(REQUESTS, ids=ids)
+            end_bulk(client, cluster, ids=ids)
+            client.schedule_many(REQUESTS, ids=ids)
+
+
+def end_bulk(client: TimersClient, cluster: subprocess.Popen[str], *, ids: bool) -> None:
+    """As :func:`end_producer`, for the producer of ``schedule_many``."""
+    producer = client._publisher._bulk[ids, False]
+
+    def requests() -> Iterator[TimerRequest]:
+        cluster.send_signal(signal.SIGSTOP)
+        while True:
+            yield REQUESTS[0]
+            producer.flush(0.2)
+            producer.purge()
+            with pytest.raises(KafkaException):
+                producer.poll(1)
+            yield REQUESTS[0]
+
+    try:
+        with pytest.raises(PartlyPublishedError, match=r"^2 of 2 timers "):
+            client.schedule_many(requests(), ids=ids)
+    finally:
+        cluster.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_an_async_client_goes_on_after_a_fatal_error(cluster: subprocess.Popen[str], brokers: str) -> None:
+    async def schedule_twice() -> None:
+        gapless = {"enable.gapless.guarantee": True}
+        async with AsyncTimersClient(brokers, timeout_s=ANSWERED_S, producer_config=gapless) as client:
+            await client.schedule("t", "k", b"", at=DUE_S)
+            end_producer(client._publisher, cluster, REQUEST)
+            await client.schedule("t", "k", b"", at=DUE_S)
+
+    asyncio.run(schedule_twice())
 
 
 def held(is_begun: threading.Event, is_free: threading.Event) -> Iterator[TimerRequest]:

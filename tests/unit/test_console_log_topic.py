@@ -64,6 +64,26 @@ async def test_an_entry_that_finds_no_topic_makes_it_anew(log: tuple[KafkaCluste
     assert sorted(sim.written) == [b"0", b"1", b"2", b"first"] and sim.made == sim.closed == 1
 
 
+async def test_a_log_whose_producer_has_ended_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(SimLog):
+        is_open = False
+
+        def open(self) -> None:
+            self.is_open = True
+
+        def write(self, topic: str, key: bytes, value: bytes, headers: None) -> Future[str]:
+            assert self.is_open
+            return super().write(topic, key, value, headers)
+
+    log = Ended()
+    monkeypatch.setattr(KafkaCluster, "_new_log", lambda _: log)
+    cluster = KafkaCluster(Settings(brokers="b:1"))
+    for entry in (b"first", b"second"):
+        log.is_open = False
+        await cluster.record(entry)
+    assert log.written == [b"first", b"second"]
+
+
 async def test_an_entry_that_brokers_do_not_take_is_an_error(
     log: tuple[KafkaCluster, SimLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

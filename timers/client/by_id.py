@@ -153,7 +153,7 @@ class ById(Publisher):
     @property
     def listening(self) -> bool:
         """Whether verdicts are being read, so that :meth:`listen` would do nothing."""
-        return self._consumer is not None and not self.closed
+        return self._consumer is not None and self.is_open
 
     def listen(self, deadline: float | None = None) -> None:
         """Connect, and read every verdict from now on. The first call blocks, as :meth:`open`."""

@@ -219,8 +219,8 @@ class Connection:
         kind = UnacknowledgedError if sent else PublishError
         code = error.code()
         topic = self.request_topic
-        if error.fatal():
-            return kind(f"the producer cannot go on ({error.str()}): open a new client")
+        if is_fatal(error):
+            return kind(f"the producer cannot go on ({error.str()}): try again, which makes a new one")
         if code in UNREACHABLE:
             return self.unreachable_error(UnacknowledgedError if sent else UnreachableError)
         if code in NO_TOPIC:
@@ -258,6 +258,11 @@ class Connection:
             f"no broker at {self.settings.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has "
             "each partition a leader? What was already sent may still be taken"
         )
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a producer cannot go on after an error. Its later calls have a code of their own."""
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 def id_topic_of(settings: Settings) -> str:

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client import tracing
-from timers.client.config import ID_PARTITIONER, Connection
+from timers.client.config import ID_PARTITIONER, Connection, is_fatal
 from timers.client.request import BytesLike, Encoder, TimerRequest, condition_headers, wrong_request
 from timers.errors import (
     OUTCOME_UNKNOWN,
@@ -54,6 +54,7 @@ _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
 POLL_S = 0.1
 _CLOSED = "this client is closed: open a new one"
+_REOPENED = "the producer of this client has ended after an error: try again, which makes a new one"
 _GRACE_S = 0.3
 """Added to the time of a call for the last answers."""
 
@@ -109,6 +110,8 @@ class Publisher:
         self._closed = threading.Event()
         self._why_closed = _CLOSED
         self._single: Producer | None = None
+        self._lost: list[Producer] = []
+        """Former producers that cannot go on after a fatal error: what was given to them still gets answers."""
         self._bulk: dict[tuple[bool, bool], Producer] = {}
         self._current = _Bulk(connection, ids=False)
         """The answers to the call of :meth:`publish_many` that runs."""
@@ -117,7 +120,7 @@ class Publisher:
 
     def after_fork(self) -> None:
         """Refuse all calls if this publisher was used before the fork."""
-        is_used = self._single or self._bulk or self._lock.locked() or self._bulk_lock.locked()
+        is_used = self._single or self._lost or self._bulk or self._lock.locked() or self._bulk_lock.locked()
         is_closed = self._closed.is_set()
         self._submit_lock, self._lock, self._bulk_lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._closed = threading.Event()
@@ -141,11 +144,12 @@ class Publisher:
             self.refuse_if_closed()
             if self._single is None:
                 self._single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
-                self._thread.start()
+                if self._thread.ident is None:
+                    self._thread.start()
 
     @property
     def is_open(self) -> bool:
-        """Whether :meth:`open` would do nothing."""
+        """Whether :meth:`open` would do nothing. After a fatal error it makes a new producer."""
         return self._single is not None and not self._closed.is_set()
 
     def refuse_if_closed(self) -> None:
@@ -232,12 +236,14 @@ class Publisher:
         report = partial(self._report, on_result)
         with self._submit_lock:  # close() waits for the records that were submitted before it
             producer = self._single
-            if producer is None or self._closed.is_set():
-                raise PublishError(self._why_closed)
+            self.refuse_if_closed()
+            if producer is None:
+                raise PublishError(_REOPENED)
             try:
                 own = None if headers is None else OneContext(headers)
                 producer.produce(topic, value, key, partition, report, None, timestamp_ms, own)
             except KafkaException as error:
+                self._give_up_if_fatal(producer, error)
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 
     def _report(self, on_result: OnResult, error: KafkaError | None, message: Message) -> None:
@@ -245,11 +251,30 @@ class Publisher:
 
     def _poll_until_closed(self) -> None:
         while not self._closed.is_set():
-            if (producer := self._single) is not None:
-                # A fatal error of the producer is raised here, once. The reports say it too, and each later call.
-                with contextlib.suppress(KafkaException, SystemError):
+            producer = self._single
+            if producer is None:
+                self._closed.wait(POLL_S)
+            else:
+                try:
                     producer.poll(POLL_S)
+                except KafkaException as error:  # raised once; each later call of it says it, too
+                    self._give_up_if_fatal(producer, error)
+                except SystemError:  # a fatal error while a report was made: the next request finds it
+                    pass
                 self._count_again(producer)
+            for lost in self._lost[:]:
+                with contextlib.suppress(KafkaException, SystemError):
+                    lost.poll(0)
+                if not len(lost):
+                    self._lost.remove(lost)
+
+    def _give_up_if_fatal(self, producer: Producer, error: KafkaException) -> None:
+        """After a fatal error, let the next :meth:`open` make a new producer. What was given to the former one and not
+        sent yet fails now."""
+        if is_fatal(error.args[0]) and self._single is producer:
+            self._single = None
+            self._lost.append(producer)
+            producer.purge(in_flight=False, blocking=False)
 
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
@@ -280,6 +305,8 @@ class Publisher:
                     error.add_note(f"{missing} of the {bulk.read} timers before it were not acknowledged by the broker")
                 raise
             unanswered = self._flush_bulk(stall)
+            if bulk.failed or isinstance(stopped, PublishError):
+                self._bulk.clear()  # one of them may have ended: the next call makes new ones
         finally:
             if self._is_bulk_cut:
                 self._bulk.clear()
@@ -291,11 +318,11 @@ class Publisher:
     def _flush_bulk(self, stall: _Stall) -> int:
         """Wait for the answers, as long as some come; return how many requests have none."""
         while not stall.note_progress():
-            if not sum(producer.flush(_GRACE_S) for producer in self._bulk.values()):
+            if not sum(_flush(producer, _GRACE_S) for producer in self._bulk.values()):
                 return 0
         for producer in self._bulk.values():
             producer.purge()
-        unanswered = sum(producer.flush(_GRACE_S) for producer in self._bulk.values())
+        unanswered = sum(_flush(producer, _GRACE_S) for producer in self._bulk.values())
         self._bulk.clear()
         return unanswered
 
@@ -343,7 +370,7 @@ class Publisher:
                 try:
                     producer.produce(topic, value, key, partition, report, None, 0, own)
                 except BufferError:
-                    producer.poll(_FULL_QUEUE_WAIT_S)
+                    _poll(producer, _FULL_QUEUE_WAIT_S)
                     stall.produced = index
                     if stall.note_progress():
                         return self._kafka.unreachable_error()
@@ -352,7 +379,7 @@ class Publisher:
                 else:
                     break
             if not index & 1023:
-                producer.poll(0)
+                _poll(producer, 0)
         stall.produced = bulk.read
         return None
 
@@ -388,8 +415,9 @@ class Publisher:
             return
         deadline = monotonic() + self.timeout_s if deadline is None else deadline
         with contextlib.suppress(UnreachableError), self._held(self._lock, deadline):
-            if self._single is not None:
-                self._single.flush(left_s(deadline) + _GRACE_S)
+            for producer in (*self._lost, self._single):
+                if producer is not None:
+                    _flush(producer, left_s(deadline) + _GRACE_S)
             self._single = None
         if self._bulk_lock.acquire(timeout=left_s(deadline)):
             self._bulk.clear()
@@ -494,6 +522,23 @@ class _Stall:
             self._taken, self._since = taken, monotonic()
         self.is_over = self.is_over or monotonic() - self._since > self._timeout_s
         return self.is_over
+
+
+def _poll(producer: Producer, timeout_s: float) -> None:
+    """Poll a producer of a bulk. A fatal error is raised once: each later request finds it, too."""
+    try:
+        producer.poll(timeout_s)
+    except (KafkaException, SystemError):
+        producer.purge(in_flight=False, blocking=False)  # nothing of it will be sent
+
+
+def _flush(producer: Producer, timeout_s: float) -> int:
+    """Wait for the answers to what a producer has; return how many have not come. As :func:`_poll`."""
+    try:
+        return int(producer.flush(timeout_s))
+    except (KafkaException, SystemError):
+        producer.purge(in_flight=False, blocking=False)
+        return len(producer)
 
 
 def _timer_id(message: Message) -> str:

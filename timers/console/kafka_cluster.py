@@ -367,7 +367,10 @@ class KafkaCluster:
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             # All requests that wait share it, and its failure: they do not wait for one attempt after the other.
             opening = self._log_opening = asyncio.create_task(asyncio.to_thread(self._new_log))
-        return await asyncio.shield(opening)
+        log = await asyncio.shield(opening)
+        if not log.is_open:  # its producer has ended after a fatal error
+            await asyncio.to_thread(log.open)
+        return log
 
     def _new_log(self) -> Publisher:
         settings, topic = self._settings, self._settings.console_log_topic

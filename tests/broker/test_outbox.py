@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from tests.harness.waiting import due_in, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import AsyncSqlOutbox, SqlOutbox
 from timers.client.outbox import TABLE, schema
-from timers.errors import SettingsError
+from timers.errors import InvalidTimerError, OutboxError, SettingsError
 from timers.outbox import Relaying
 from timers.outbox import relay as relays
-from timers.outbox.databases import Postgres
+from timers.outbox.databases import Postgres, database
+from timers.outbox.rows import request_of
 from timers.testing import SimTimers
 
 pytestmark = pytest.mark.broker
@@ -40,7 +42,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    server = PostgresServer(need_programs())
+    server = PostgresServer(need_programs(), max_prepared_transactions="5")
     try:
         yield server.start()
     finally:
@@ -183,10 +185,13 @@ def test_a_mark_that_the_log_does_not_reach_is_left_to_an_operator(
         ids.system.cluster.delete_records(ids.topic, ids.system.cluster.ends(ids.topic))
         constants(relays, SETTLED_S=0.0)
         outbox.schedule(connection, ids.target, "k", "v", at=due_in(900))
+        for id in (None, "late"):
+            outbox.schedule(connection, ids.target, "k", "v", at=due_in(900), id=id)
+            connection.execute("UPDATE timer_outbox SET sent_ms = 9223372036854775807 WHERE number > 2")
         connection.commit()
         with relaying(shop, ids) as relay:
-            wait_until(lambda: len(shop.rows()) == 1 and relay.counters.refused, "the other row is sent")
-    assert "does not reach back so far" in shop.rows()[0][3]
+            wait_until(lambda: len(shop.rows()) == 3 and relay.counters.refused == 3, "the other row is sent")
+    assert {"does not reach back so far, or sent_ms is in the future" in row[3] for row in shop.rows()} == {True}
 
 
 def test_a_row_that_the_brokers_refuse_delays_no_other_one(
@@ -252,6 +257,162 @@ def test_a_row_that_another_program_holds_delays_no_other_one(server: PostgresSe
             holder.rollback()
             sent(shop)
     assert len(requests_of(ids)) == 3
+
+
+# ---- databases that do harm -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def table(shop: Shop) -> Iterator[Postgres]:
+    """The table as a relay has it that sends."""
+    rows = Postgres(shop.url, TABLE)
+    rows.connect()
+    assert rows.is_first()
+    yield rows
+    rows.close()
+
+
+def insert(connection: Any, id: str | bytes, **columns: Any) -> None:
+    names = ", ".join(["aggregateid", "timer_topic", "payload", *columns])
+    params = ", ".join(["%s"] * (3 + len(columns)))
+    values = [id, "orders", b"v", *columns.values()]
+    connection.execute(f"INSERT INTO timer_outbox ({names}) VALUES ({params})", values)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252", "LATIN1", "UTF8"])
+def test_a_text_that_its_encoding_does_not_have_makes_one_row_wrong(server: PostgresServer, encoding: str) -> None:
+    shop = Shop(server.new_database(encoding))
+    with closing(shop.connect()) as connection, table(shop) as rows:
+        connection.execute(f"SET client_encoding = '{encoding}'")
+        connection.execute("INSERT INTO timer_outbox (aggregateid) VALUES ('good')")
+        if encoding != "UTF8":  # which refuses it
+            connection.execute(rb"INSERT INTO timer_outbox (aggregateid) VALUES (E'\x81')")
+        connection.commit()
+        first, *others = rows.waiting(0, 10)
+        assert (first.aggregateid, first.type, len(others)) == ("good", "schedule", encoding != "UTF8")
+        rows.refuse(first.number, "中\0")
+        (reason,) = connection.execute("SELECT reason FROM timer_outbox WHERE reason IS NOT NULL").fetchone()
+        assert reason in ("中", r"\u4e2d", rb"\u4e2d")
+
+
+def test_settings_of_a_database_are_not_those_of_a_relay(server: PostgresServer) -> None:
+    shop = Shop(server.new_database())
+    with closing(shop.connect()) as connection:
+        connection.autocommit = True
+        name = connection.info.dbname
+        wrong = dict.fromkeys(("statement_timeout", "lock_timeout", "idle_session_timeout"), "100ms")
+        for setting, value in {**wrong, "default_transaction_isolation": "serializable"}.items():
+            connection.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
+        with table(shop) as rows:
+            rows.wait(0.2)
+            insert(connection, "o-1")
+            marked = rows.waiting(0, 10)
+            connection.execute("BEGIN; LOCK TABLE timer_outbox")
+            with ThreadPoolExecutor(1) as pool:
+                marking = pool.submit(rows.mark, marked, 5)
+                wait_until(lambda: holds_up(connection), "it waits for the table")
+                connection.execute("SELECT pg_sleep(0.2)")
+                connection.execute("COMMIT")
+                assert marking.result() == {1}
+            assert rows._execute("SHOW default_transaction_isolation") == [("read committed",)]
+
+
+def holds_up(connection: Any) -> bool:
+    ((waiting,),) = connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
+    return bool(waiting)
+
+
+def test_a_row_that_is_too_large_is_not_read_and_delays_no_other_one(server: PostgresServer) -> None:
+    shop = Shop(server.new_database())
+    with closing(shop.connect()) as connection, table(shop) as rows:
+        insert(connection, "o-1", headers="x" * 5_000_000, timer_key="k" * 5_000_000)
+        insert(connection, "o-2")
+        connection.commit()
+        (row,) = rows.waiting(0, 10)
+        assert (row.aggregateid, row.payload, row.headers, row.timer_key) == ("o-1", None, None, None)
+        with pytest.raises(InvalidTimerError, match="the row has 10000001 bytes"):
+            request_of(row, 0, 1_000_000)
+        rows.refuse(row.number, "too large")
+        assert [(row.aggregateid, row.payload) for row in rows.waiting(0, 10)] == [("o-2", b"v")]
+        assert rows.waiting(0, 1, 10_000_001)[0].payload == b"v"
+
+
+def test_rows_of_a_table_that_was_emptied_are_not_taken_for_others(shop: Shop) -> None:
+    """Its numbers begin anew. What was sent before does not delete what is there now."""
+    outbox, rows = SqlOutbox(), database(shop.url, TABLE)
+    with closing(shop.connect()) as connection:
+        rows.connect()
+        outbox.cancel(connection, "before")
+        connection.commit()
+        before = rows.waiting(0, 10)
+        if shop.dialect == "sqlite":
+            connection.executescript("DELETE FROM timer_outbox; DELETE FROM sqlite_sequence")
+        else:
+            connection.execute("TRUNCATE timer_outbox RESTART IDENTITY")
+        outbox.cancel(connection, "after")
+        connection.commit()
+        assert rows.mark(before, 5) == set()
+        rows.delete(before)
+        assert [(row.number, row.aggregateid, row.sent_ms) for row in rows.waiting(0, 10)] == [(1, "after", None)]
+        rows.close()
+
+
+def test_a_number_that_a_relay_would_pass_over_is_refused(shop: Shop) -> None:
+    with closing(shop.connect()) as connection:
+        with pytest.raises((sqlite3.IntegrityError, psycopg.errors.CheckViolation)):
+            connection.execute("INSERT INTO timer_outbox (number, aggregateid) VALUES (0, 'x')")
+        connection.rollback()
+        connection.execute("INSERT INTO timer_outbox (number, aggregateid) VALUES (1, 'x')")
+
+
+def test_a_table_that_was_renamed_and_made_anew_is_locked_anew(server: PostgresServer) -> None:
+    shop = Shop(server.new_database())
+    with closing(shop.connect()) as connection, table(shop) as rows:
+        connection.execute("ALTER TABLE timer_outbox RENAME TO old_outbox")
+        connection.execute(schema("postgresql").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
+        connection.commit()
+        with table(shop):  # another relay takes the new one
+            insert(connection, "o-1")
+            connection.commit()
+            with pytest.raises(OutboxError, match="another table has the name"):
+                rows.waiting(0, 10)
+            rows.connect()
+            assert not rows.is_first()
+
+
+def test_a_session_that_other_programs_use_too_is_refused(server: PostgresServer) -> None:
+    """As a pooler gives it in transaction mode: its lock would be theirs, or be left behind."""
+    shop = Shop(server.new_database())
+    with closing(shop.connect()) as connection, table(shop) as rows:
+        insert(connection, "o-1")
+        connection.commit()
+        pooled = Postgres(shop.url, TABLE)
+        pooled._connection = rows._connection
+        with pytest.raises(OutboxError, match="pooler in session mode"):
+            pooled.is_first()
+        pooled.connect()
+        own, rows._connection = rows._connection, pooled._connection
+        with pytest.raises(OutboxError, match="pooler in session mode"):
+            rows.waiting(0, 10)
+        rows._connection = own
+
+
+def test_a_transaction_that_is_prepared_sends_its_rows_when_it_is_committed(server: PostgresServer) -> None:
+    shop = Shop(server.new_database())
+    with closing(shop.connect()) as connection, table(shop) as rows:
+        insert(connection, "o-1")
+        with pytest.raises(psycopg.errors.FeatureNotSupported):  # as the page says: the trigger sends a notice
+            connection.execute("PREPARE TRANSACTION 'shop'")
+        connection.rollback()
+        connection.autocommit = True
+        connection.execute("DROP TRIGGER timer_outbox_notify ON timer_outbox")
+        connection.execute("BEGIN")
+        insert(connection, "o-2")
+        connection.execute("PREPARE TRANSACTION 'shop'")
+        insert(connection, "o-3")
+        assert [row.aggregateid for row in rows.waiting(0, 10)] == ["o-3"]
+        connection.execute("COMMIT PREPARED 'shop'")
+        assert [row.aggregateid for row in rows.waiting(0, 10)] == ["o-2", "o-3"]
 
 
 def test_a_second_relay_goes_on_where_the_first_one_has_ended(server: PostgresServer) -> None:

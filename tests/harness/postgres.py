@@ -48,9 +48,10 @@ class PostgresServer:
         programs: directory of its programs.
         is_durable: whether each commit waits for the disk. Without it, a commit survives a kill all the same, but not a
             power cut.
+        options: settings of the server.
     """
 
-    def __init__(self, programs: Path, *, is_durable: bool = False) -> None:
+    def __init__(self, programs: Path, *, is_durable: bool = False, **options: str) -> None:
         self._programs = programs
         self._directory = Path(tempfile.mkdtemp(prefix="timers-postgres-"))
         self._as_user: dict[str, Any] = {}
@@ -60,7 +61,7 @@ class PostgresServer:
             self._as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         self.port = free_port()
         self.url = f"postgresql://timers@127.0.0.1:{self.port}/postgres"
-        self._is_durable = is_durable
+        self._options = {"fsync": "on" if is_durable else "off", **options}
         self._process: subprocess.Popen[bytes] | None = None
         self._data = self._directory / "data"
         self._run("initdb", "-D", self._data, "-U", "timers", "--auth=trust", "--encoding=UTF8", "--no-sync")
@@ -75,8 +76,8 @@ class PostgresServer:
         options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
-            "fsync": "on" if self._is_durable else "off",
             "max_connections": "50",
+            **self._options,
         }
         command = [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port)]
         for name, value in options.items():
@@ -119,11 +120,12 @@ class PostgresServer:
             self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def new_database(self) -> str:
+    def new_database(self, encoding: str = "UTF8") -> str:
         """Make a database, and return its URL."""
         import psycopg
 
         name = f"shop_{uuid.uuid4().hex[:8]}"
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            of = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            connection.execute(f"CREATE DATABASE {name} {of}".encode())
         return self.url.removesuffix("postgres") + name

@@ -206,7 +206,7 @@ def test_a_cancel_does_not_overtake_a_request_that_is_passed_over(world: World, 
 
 
 def test_large_rows_that_wait_do_not_hide_the_others(world: World, constants: Constants) -> None:
-    constants(databases, MOST_BYTES=100)
+    constants(databases, MOST_BYTES=250)
     world.rows = world.relay._rows = Sqlite(world.rows.path, TABLE)
     world.rows.connect()
     world.publisher.silent = {0}
@@ -238,8 +238,8 @@ def test_a_row_that_another_relay_has_deleted_is_not_sent(world: World) -> None:
     world.put("o-1", "o-2")
     read = world.rows.waiting
 
-    def late(above: int, most: int) -> Any:
-        rows = read(above, most)
+    def late(above: int, most: int, largest_bytes: int = databases.MOST_BYTES) -> Any:
+        rows = read(above, most, largest_bytes)
         world.connection.execute("DELETE FROM timer_outbox WHERE aggregateid = 'o-1'")
         world.connection.commit()
         return rows

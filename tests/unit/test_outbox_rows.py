@@ -303,7 +303,10 @@ ROW = Row(1, "r", "o-1", "schedule", b"v", "orders", None, DUE_S, None, None, No
         ({"aggregateid": ""}, "id-missing"),
         ({"aggregateid": "x" * 513}, "id-too-long"),
         ({"payload": b"x" * (LIMIT + 1)}, "value-too-large"),
-        ({"headers": "{"}, "no JSON"),
+        ({"headers": "{"}, "headers is no JSON"),
+        ({"headers": "[" * 100_000}, "headers is no JSON"),
+        ({"headers": '{}, "topic": "other"'}, "headers is no JSON"),
+        ({"row_bytes": 8_000_001}, "the row has 8000001 bytes, and may have 8000000"),
         ({"headers": "5"}, "headers is not"),
         ({"headers": '{"a": 5}'}, "header 'a'"),
         ({"headers": '[[1, "x"]]'}, "header name 1"),
@@ -337,7 +340,7 @@ def test_a_row_that_sql_has_written_has_its_defaults(connection: sqlite3.Connect
     )
     connection.commit()
     row = only(rows)
-    assert len(row._fields) == len(READ)
+    assert row._fields[len(READ) :] == ("row_bytes",)
     assert len(row.id) == 32
     assert row.created_ms > 1_700_000_000_000
     accepted(row)
@@ -349,7 +352,9 @@ def test_a_look_reads_as_much_as_fits_into_memory(connection: sqlite3.Connection
         outbox.schedule(connection, "orders", "k", b"x" * size, at=DUE_S)
     connection.execute("UPDATE timer_outbox SET payload = zeroblob(9000000) WHERE number = 1")
     connection.commit()
-    assert [row.number for row in rows.waiting(0, 10)] == [1]
+    (large,) = rows.waiting(0, 10)
+    assert (large.number, large.payload, large.row_bytes > 9_000_000) == (1, None, True)
+    assert len(rows.waiting(0, 10, 10_000_000)[0].payload or b"") == 9_000_000
     assert [row.number for row in rows.waiting(1, 10)] == [2, 3]
     assert [row.number for row in rows.waiting(1, 1)] == [2]
 
@@ -359,7 +364,7 @@ def test_the_first_mark_of_a_row_that_workers_may_forget_stays(connection: sqlit
     SqlOutbox().cancel(connection, "x")
     connection.commit()
     for now_ms in (5, 7):
-        rows.mark([1, 2], now_ms)
+        rows.mark(rows.waiting(0, 10), now_ms)
     assert [row.sent_ms for row in rows.waiting(0, 10)] == [5, 7]
 
 
@@ -375,13 +380,25 @@ def test_a_text_that_is_not_utf8_makes_one_row_wrong(connection: sqlite3.Connect
 def test_rows_are_marked_refused_and_deleted(connection: sqlite3.Connection, rows: Sqlite) -> None:
     ids = [SqlOutbox().schedule(connection, "orders", "k", "v", at=DUE_S) for _ in range(3)]
     connection.commit()
-    first, second, third = (row.number for row in rows.waiting(0, 10))
+    first, second, third = rows.waiting(0, 10)
     rows.mark([first, second], 5)
-    rows.refuse(third, "no")
+    rows.refuse(third.number, "no")
     assert rows.refused() == 1
     assert [(row.id, row.sent_ms) for row in rows.waiting(0, 10)] == [(ids[0], 5), (ids[1], 5)]
     rows.delete([first])
     assert [row.id for row in rows.waiting(0, 10)] == [ids[1]]
+
+
+def test_another_file_with_the_name_is_noticed(path: Path, rows: Sqlite) -> None:
+    path.rename(path.with_suffix(".old"))
+    with pytest.raises(OutboxError, match="is no file"):
+        rows.waiting(0, 10)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema("sqlite"))
+    with pytest.raises(OutboxError, match="another file has the name"):
+        rows.waiting(0, 10)
+    rows.connect()
+    assert not rows.waiting(0, 10)
 
 
 def test_one_relay_works_on_a_table(path: Path, rows: Sqlite) -> None:

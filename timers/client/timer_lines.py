@@ -191,13 +191,19 @@ def _at(cell: str) -> str | None:
     return cell.strip() or None  # spreadsheets and people write a space after the comma
 
 
+_HEADERS = '{"name": "value"} or a list of pairs [["name", "value"]]'
+
+
 def headers_cell(cell: str) -> Any:
     """The value of ``headers``, as JSON text; :func:`headers_of` reads it.
 
     Raises:
         InvalidTimerError: it is no JSON.
     """
-    return parse_object(b'{"headers":%b}' % cell.encode())["headers"]
+    try:
+        return json.loads(cell, object_pairs_hook=_unique, parse_float=Number)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTimerError(f"headers is no JSON ({error}): write {_HEADERS}") from None
 
 
 _READ: dict[str, Callable[[str], Any]] = {"headers": headers_cell, "delay": _delay, "at": _at}
@@ -428,7 +434,7 @@ def headers_of(value: Any) -> list[tuple[str, str | bytes | None]]:
     """
     pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')
+        raise InvalidTimerError(f"headers is not {_HEADERS}")
     return [(name, data_of(f"header {quoted(str(name)[:_SHOWN])}", data)) for name, data in pairs]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 import time
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timers.client.outbox import CHANNEL, checked_table
+from timers.client.outbox import CHANNEL, COLUMNS, checked_table
 from timers.core.operation import ABSENT
 from timers.core.printable import quoted
 from timers.errors import OutboxError, SettingsError
@@ -36,7 +37,7 @@ _SQLITE_LOOK_S = 0.02
 _BUSY_S = 10.0
 
 MOST_BYTES = 8_000_000
-"""So many bytes of payloads are read at a time, about."""
+"""So many bytes of rows are read at a time, about."""
 
 
 class Database(Protocol):
@@ -56,17 +57,19 @@ class Database(Protocol):
 
     table: str
 
-    def waiting(self, above: int, most: int) -> Sequence[Row]:
+    def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
         """The first rows without a reason above a number, in the order of their numbers, of about
-        :data:`MOST_BYTES`."""
+        :data:`MOST_BYTES`. Of a row above ``largest_bytes`` the columns that are large are None: it is not read."""
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
-        """Note that they are sent now. Returns those that are there, and that no other transaction holds: only these
-        may be sent. A row with the condition ``absent`` keeps its first mark: from it on workers may forget its timer.
+    def mark(self, rows: Sequence[Row], now_ms: int) -> set[int]:
+        """Note that they are sent now. Returns the numbers of those that are there, and that no other transaction
+        holds: only these may be sent. A row with the condition ``absent`` keeps its first mark: from it on workers may
+        forget its timer.
         """
 
-    def delete(self, numbers: Sequence[int]) -> None:
-        """Delete rows that were sent. One that another transaction holds stays, with its mark."""
+    def delete(self, rows: Sequence[Row]) -> None:
+        """Delete rows that were sent. One that another transaction holds stays, with its mark; and so does another row
+        with the number of one, in a table that was emptied or made anew."""
 
     def refuse(self, number: int, reason: str) -> None:
         """Let a row stay, with the reason why it is not sent."""
@@ -104,26 +107,64 @@ def database(url: str, table: str) -> Database:
 class _Statements:
     """The statements of both databases."""
 
-    def __init__(self, table: str, param: str, number_is_one_of: str, payload_bytes: str, free: str = "") -> None:
-        """``free`` leaves out rows that another transaction holds, which may last."""
-        # Only as many rows as fit into memory; a row that is larger alone.
-        first = f"SELECT * FROM {table} WHERE reason IS NULL AND number > {param} ORDER BY number LIMIT {param}"
-        size = f"coalesce({payload_bytes}, 0)"
-        before = f"sum({size}) OVER (ORDER BY number ROWS UNBOUNDED PRECEDING) - {size}"
-        columns = ", ".join(READ)
-        self.waiting = (
-            f"SELECT {columns} FROM (SELECT *, {before} AS bytes_before FROM ({first}) AS first) AS summed "
-            f"WHERE bytes_before < {MOST_BYTES} ORDER BY number"
+    def __init__(
+        self,
+        table: str,
+        param: str,
+        is_one_of: str,
+        bytes_of: str,
+        large: Sequence[str],
+        place: str = "",
+        free: str = "",
+    ) -> None:
+        """Make the statements.
+
+        Args:
+            is_one_of: whether a column is in a list.
+            bytes_of: size of a column.
+            large: columns that may be large.
+            place: further columns of what is read.
+            free: leaves out rows that another transaction holds, which may last.
+        """
+        # Only as many rows as fit into memory; of a row that is too large alone, its size.
+        size = " + ".join(f"CAST(coalesce({bytes_of.format(name)}, 0) AS bigint)" for name in large)
+        first = (
+            f"SELECT *, {size} AS row_bytes FROM {table} WHERE reason IS NULL AND number > {param} "
+            f"ORDER BY number LIMIT {param}"
         )
+        before = "sum(row_bytes) OVER (ORDER BY number ROWS UNBOUNDED PRECEDING) - row_bytes"
+        columns = ", ".join(f"CASE WHEN fits THEN {name} END" if name in large else name for name in READ)
+        self.waiting = (
+            f"SELECT {columns}, row_bytes{place} FROM ("
+            f"SELECT *, {before} AS bytes_before, row_bytes <= {param} AS fits FROM ({first}) AS first"
+            f") AS summed WHERE bytes_before < {MOST_BYTES} ORDER BY number"
+        )
+        # Both: a table that was emptied or made anew has other rows with the same numbers.
+        those = f"{is_one_of.format('number')} AND {is_one_of.format('id')}"
         self.mark = (
             f"UPDATE {table} SET sent_ms = CASE WHEN timer_if = '{ABSENT}' THEN coalesce(sent_ms, {param}) "
-            f"ELSE {param} END WHERE number IN (SELECT number FROM {table} WHERE {number_is_one_of}{free}) "
+            f"ELSE {param} END WHERE number IN (SELECT number FROM {table} WHERE {those}{free}) "
             "RETURNING number"
         )
-        self.delete = f"DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {number_is_one_of}{free})"
+        self.delete = f"DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {those}{free})"
         one = f"SELECT number FROM {table} WHERE number = {param}{free}"
         self.refuse = f"UPDATE {table} SET reason = {param} WHERE number IN ({one})"
         self.refused = f"SELECT count(*) FROM {table} WHERE reason IS NOT NULL"
+
+
+_SESSION = {
+    # A session whose client has vanished holds the lock until the server notices.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    # Else the lock would be held, and no row sent, while a client of another program holds the table.
+    "lock_timeout": "10s",
+    # Those of a role or a database are for other programs: a relay waits, reads what has gathered, and retries nothing.
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "default_transaction_isolation": "read committed",
+}
+"""Settings of the relay's session, as far as the server knows them."""
 
 
 class Postgres:
@@ -133,8 +174,18 @@ class Postgres:
         import psycopg  # noqa: F401  if it is missing, this is found before a thread begins
 
         self._url, self.table = url, table
-        self._sql = _Statements(table, "%s", "number = ANY(%s)", "octet_length(payload)", " FOR UPDATE SKIP LOCKED")
+        self._sql = _Statements(
+            table,
+            "%s",
+            "{} = ANY(%s)",
+            "octet_length({})",
+            ("payload", "timer_key", "timer_repeat", "timer_if", "headers"),
+            f", (SELECT to_regclass('{table}')::oid::bigint), pg_backend_pid()",
+            " FOR UPDATE SKIP LOCKED",
+        )
         self._connection: psycopg.Connection[Any] | None = None
+        self._place: tuple[int, int] | None = None
+        """The table and the session of the lock."""
 
     def connect(self) -> None:
         import psycopg
@@ -147,17 +198,18 @@ class Postgres:
                 application_name="timers-outbox",
                 target_session_attrs="read-write",  # of several hosts the one that is no standby
                 connect_timeout=5,
-                # A session whose client has vanished holds the lock until the server notices.
                 keepalives_idle=5,
                 keepalives_interval=2,
                 keepalives_count=3,
                 tcp_user_timeout=10_000,
             )
-            self._execute("SET tcp_keepalives_idle = 5")
-            self._execute("SET tcp_keepalives_interval = 2")
-            self._execute("SET tcp_keepalives_count = 3")
-            # Else the lock would be held, and no row sent, while a client of another program holds the table.
-            self._execute("SET lock_timeout = '10s'")
+            self._execute("SET statement_timeout = 0")
+            known = "FROM pg_settings WHERE name = ANY(%s)"
+            values = "(%s::json ->> name)"
+            self._execute(f"SELECT set_config(name, {values}, false) {known}", json.dumps(_SESSION), [*_SESSION])
+            # The server converts nothing: what it cannot convert would stop the reading of all rows.
+            self._execute("SELECT set_config('client_encoding', current_setting('server_encoding'), false)")
+            _read_any_text(self._connection)
         except psycopg.Error as error:
             raise OutboxError(f"the database cannot be reached: {_sentence(error)}") from error
 
@@ -173,30 +225,44 @@ class Postgres:
                 os.close(self._connection.fileno())  # its own end would end the session of the other process
 
     def is_first(self) -> bool:
-        ((oid, is_first),) = self._execute(
-            f"SELECT oid, pg_try_advisory_lock({_LOCK} + oid) "
-            f"FROM (SELECT to_regclass('{self.table}')::oid::bigint AS oid) AS asked"
+        ((oid, pid, is_shared, is_first),) = self._execute(
+            f"SELECT oid, pid, held, CASE WHEN NOT held THEN pg_try_advisory_lock({_LOCK} + oid) END FROM ("
+            f"SELECT to_regclass('{self.table}')::oid::bigint AS oid, pg_backend_pid() AS pid, EXISTS (SELECT "
+            "FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS held) AS asked"
         )
+        if is_shared:
+            raise OutboxError(_SHARED)
         if oid is None:
             raise OutboxError(_no_table(self.table, "postgresql"))
         if is_first:
+            self._place = oid, pid
             self._execute(f'LISTEN "{CHANNEL}{oid}"')
         return bool(is_first)
 
-    def waiting(self, above: int, most: int) -> Sequence[Row]:
-        return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
+    def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
+        found = self._execute(self._sql.waiting, largest_bytes, above, most)
+        if self._place is not None and found:
+            oid, pid = found[0][-2:]
+            if pid != self._place[1]:
+                raise OutboxError(_SHARED)
+            if oid != self._place[0]:
+                raise OutboxError(f"another table has the name {self.table} now")
+        return [Row(*row[:-2]) for row in found]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
-        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, [*numbers])}
+    def mark(self, rows: Sequence[Row], now_ms: int) -> set[int]:
+        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, *_names(rows))}
 
-    def delete(self, numbers: Sequence[int]) -> None:
+    def delete(self, rows: Sequence[Row]) -> None:
+        import psycopg
+
         # A deletion that a crash of the server takes back is repeated: the row is marked. So it need not wait.
-        listed = ",".join(str(int(number)) for number in numbers)
-        delete = self._sql.delete.replace("%s", f"'{{{listed}}}'")
-        self._execute(f"BEGIN; SET LOCAL synchronous_commit = off; {delete}; COMMIT")
+        delete = f"BEGIN; SET LOCAL synchronous_commit = off; {self._sql.delete}; COMMIT"
+        self._execute(delete, *_names(rows), cursor=psycopg.ClientCursor(self._open()))  # several statements
 
     def refuse(self, number: int, reason: str) -> None:
-        self._execute(self._sql.refuse, reason.replace("\0", ""), number)
+        encoding = self._open().info.encoding  # which may lack characters of the reason
+        held = reason.replace("\0", "").encode(encoding, "backslashreplace").decode(encoding)
+        self._execute(self._sql.refuse, held, number)
 
     def refused(self) -> int:
         return int(self._execute(self._sql.refused)[0][0])
@@ -214,16 +280,42 @@ class Postgres:
         assert self._connection is not None, "connect comes first"
         return self._connection
 
-    def _execute(self, statement: str, *values: Any) -> list[Any]:
+    def _execute(self, statement: str, *values: Any, cursor: psycopg.Cursor[Any] | None = None) -> list[Any]:
         import psycopg
 
         try:
-            cursor = self._open().execute(statement.encode(), values or None)
+            cursor = (cursor or self._open().cursor()).execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
         except psycopg.errors.UndefinedTable:
             raise OutboxError(_no_table(self.table, "postgresql")) from None
         except psycopg.Error as error:
             raise OutboxError(f"the database refuses a statement: {_sentence(error)}") from error
+
+
+_SHARED = (
+    "the session of the database is shared with other programs, so the lock of a relay does not hold: connect it to "
+    "the server, or to a pooler in session mode, which resets a session before it gives it to another program"
+)
+
+
+def _read_any_text(connection: psycopg.Connection[Any]) -> None:
+    """A text with bytes that are none in its encoding makes one row wrong, and not the reading of all."""
+    from psycopg.adapt import Buffer, Loader
+
+    encoding = connection.info.encoding
+    encoding = "utf-8" if encoding == "ascii" else encoding  # the database says that it does not know
+
+    class AnyText(Loader):
+        def load(self, data: Buffer) -> str:
+            return bytes(data).decode(encoding, "surrogateescape")
+
+    for name in ("text", "varchar"):
+        connection.adapters.register_loader(name, AnyText)
+
+
+def _names(rows: Sequence[Row]) -> tuple[list[int], list[str]]:
+    """What tells rows from all others: their numbers, and their ids."""
+    return [row.number for row in rows], [row.id for row in rows]
 
 
 class Sqlite:
@@ -232,16 +324,16 @@ class Sqlite:
     def __init__(self, path: Path, table: str) -> None:
         self.path, self.table = path, table
         self._sql = _Statements(
-            table, "?", "number IN (SELECT value FROM json_each(?))", "length(CAST(payload AS blob))"
+            table, "?", "{} IN (SELECT value FROM json_each(?))", "length(CAST({} AS blob))", COLUMNS
         )
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._seen: tuple[object, ...] = ()
+        self._file: tuple[int, int] | None = None
 
     def connect(self) -> None:
         self.close()
-        if not self.path.is_file():
-            raise OutboxError(f"{self.path} is no file: give the path of the database of your program")
+        self._file = self._identity()
         try:
             self._connection = sqlite3.connect(
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -282,15 +374,17 @@ class Sqlite:
             self._lock = lock
         return True
 
-    def waiting(self, above: int, most: int) -> Sequence[Row]:
+    def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
+        if self._identity() != self._file:
+            raise OutboxError(f"another file has the name {self.path} now")
         self._seen = self._files()
-        return [Row(*row) for row in self._execute(self._sql.waiting, above, most)]
+        return [Row(*row) for row in self._execute(self._sql.waiting, largest_bytes, above, most)]
 
-    def mark(self, numbers: Sequence[int], now_ms: int) -> set[int]:
-        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, str([*numbers]))}
+    def mark(self, rows: Sequence[Row], now_ms: int) -> set[int]:
+        return {number for (number,) in self._execute(self._sql.mark, now_ms, now_ms, *map(json.dumps, _names(rows)))}
 
-    def delete(self, numbers: Sequence[int]) -> None:
-        self._execute(self._sql.delete, str([*numbers]))
+    def delete(self, rows: Sequence[Row]) -> None:
+        self._execute(self._sql.delete, *map(json.dumps, _names(rows)))
 
     def refuse(self, number: int, reason: str) -> None:
         self._execute(self._sql.refuse, reason, number)
@@ -302,6 +396,13 @@ class Sqlite:
         deadline = time.monotonic() + seconds
         while self._files() == self._seen and time.monotonic() < deadline:
             time.sleep(_SQLITE_LOOK_S)
+
+    def _identity(self) -> tuple[int, int]:
+        """Of the file that has the path now."""
+        if not self.path.is_file():
+            raise OutboxError(f"{self.path} is no file: give the path of the database of your program")
+        status = self.path.stat()
+        return status.st_dev, status.st_ino
 
     def _files(self) -> tuple[object, ...]:
         """What changes when a transaction commits: the file of the database, or its write-ahead log."""
@@ -329,5 +430,6 @@ def _no_table(table: str, dialect: str) -> str:
     )
 
 
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _sentence(error: psycopg.Error) -> str:
+    """What the database says, without the statement."""
+    return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__

@@ -40,7 +40,7 @@ from timers.errors import InvalidTimerError, OutboxError, TimersError
 from timers.kafka import topic_admin
 from timers.outbox import databases, sent
 from timers.outbox.databases import Database
-from timers.outbox.rows import Request, Row, request_of
+from timers.outbox.rows import Request, Row, largest_bytes, request_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -126,8 +126,8 @@ class Relay:
         self._answers: SimpleQueue[tuple[_InFlight, str | TimersError]] = SimpleQueue()
         self._in_flight: dict[int, _InFlight] = {}
         """By the number of the row."""
-        self._taken: list[int] = []
-        """Numbers of rows that are not deleted yet."""
+        self._taken: list[Row] = []
+        """Rows that are not deleted yet."""
         self._alone: deque[_InFlight] = deque()
         """Refused in a batch: they are sent alone."""
         self._resting: dict[int, float] = {}
@@ -223,13 +223,13 @@ class Relay:
         if not self._resting or now >= self._floor_until:
             self._floor, self._floor_until = 0, now + SEND_S
             self._passed.clear()
-        rows = self._rows.waiting(self._floor, _MOST_ROWS)
+        rows = self._rows.waiting(self._floor, _MOST_ROWS, largest_bytes(self._settings.max_request_bytes))
         if not self._floor:
             self.counters.oldest_ms = min((row.created_ms for row in rows), default=None)
         if not (rows or self._floor or self._in_flight):
             self._resting.clear()
             self._doubtful.clear()
-        is_full = len(rows) == _MOST_ROWS or sum(row.payload_bytes for row in rows) >= databases.MOST_BYTES
+        is_full = len(rows) == _MOST_ROWS or sum(row.row_bytes for row in rows) >= databases.MOST_BYTES
         chosen = self._checked(self._chosen(rows, publisher.partitions))
         if is_full and self._resting:
             self._floor = rows[-1].number
@@ -243,7 +243,8 @@ class Relay:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
         now = time.monotonic()
         busy = {each.row.aggregateid for each in (*self._in_flight.values(), *self._alone)} | self._passed
-        known = self._in_flight.keys() | {each.row.number for each in self._alone} | {*self._taken}
+        known = self._in_flight.keys() | {each.row.number for each in self._alone}
+        known |= {row.number for row in self._taken}
         marked = [row for row in rows if row.sent_ms is not None and row.number not in known]
         may_be_sent = self._settled(marked, busy) if marked else set()
         tried: set[int] = set()
@@ -267,7 +268,8 @@ class Relay:
         """Deal with rows that a relay has begun to send. Returns the numbers of those that may be sent again."""
         now_ms, now = self._now_ms(), self._clock.boot_s()
         safe_ms = self._settings.verdict_retention_s * 500  # half of it: clocks and workers may be behind
-        again = {row.number for row in marked if row.is_harmless_twice and now_ms - (row.sent_ms or 0) < safe_ms}
+        ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked if row.is_harmless_twice}
+        again = {number for number, age_ms in ages_ms.items() if -sent.CLOCKS_MS < age_ms < safe_ms}
         doubtful = [row for row in marked if row.number not in again]
         seen = {row.number: self._seen.get(row.number, now) for row in doubtful}
         self._seen = {**self._seen, **seen} if self._resting else seen  # while one rests, not all rows are read
@@ -281,7 +283,7 @@ class Relay:
             self._note(error)
             self._seen |= {row.number: now for row in asked}
             return again
-        gone = [row.number for row in asked if row.id in found.sent]
+        gone = [row for row in asked if row.id in found.sent]
         if gone:
             self._rows.delete(gone)
         self.counters.found += len(gone)
@@ -312,7 +314,7 @@ class Relay:
         """Mark rows, and give their requests to the producer. After a pause of this process no more are given: another
         relay may have taken their marks for those of a relay that has ended."""
         marked_at = self._clock.boot_s()
-        marked = self._rows.mark([each.row.number for each in chosen], self._now_ms())
+        marked = self._rows.mark([each.row for each in chosen], self._now_ms())
         for each in chosen:
             if self._clock.boot_s() - marked_at > SEND_S / 2:
                 logger.warning("this process was paused: what it had marked is sent later")
@@ -377,7 +379,7 @@ class Relay:
         self._resting.pop(each.partition, None)
         self._doubtful.discard(each.partition)
         if isinstance(answer, str):
-            self._taken.append(each.row.number)
+            self._taken.append(each.row)
             self.counters.sent += 1
         elif each.is_alone:
             self._refuse(each.row, str(answer))
@@ -410,6 +412,6 @@ class Relay:
 
 
 _UNKNOWN = (
-    "a relay has begun to send this row and ended, and the log of requests does not reach back so far: whether the "
-    "timer was set is not known. Set reason and sent_ms to NULL to send it, or delete the row"
+    "a relay has begun to send this row and ended, and the log of requests does not reach back so far, or sent_ms is "
+    "in the future: whether the timer was set is not known. Set reason and sent_ms to NULL to send it, or delete it"
 )

@@ -37,14 +37,8 @@ class Row(NamedTuple):
     created_ms: int
     sent_ms: int | None
     """When a relay began to send it, by the relay's clock; None: none has."""
-
-    @property
-    def payload_bytes(self) -> int:
-        """The size of its payload, which in SQLite may be of any type."""
-        payload: object = self.payload
-        if isinstance(payload, str):
-            payload = payload.encode(errors="surrogateescape")
-        return len(payload) if isinstance(payload, bytes) else 0
+    row_bytes: int = 0
+    """Size of its columns, as far as it is known. A row above :func:`largest_bytes` is not read."""
 
     @property
     def key(self) -> bytes:
@@ -66,6 +60,11 @@ class Request(NamedTuple):
     headers: list[Header]
 
 
+def largest_bytes(max_request_bytes: int) -> int:
+    """The largest row that may be a request: the rest of it are headers, of which brokers take about 1 MB."""
+    return max(8_000_000, 2 * max_request_bytes)
+
+
 def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
     """Return the request of a row, which a worker would accept.
 
@@ -76,6 +75,11 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
     Raises:
         InvalidTimerError: it would become a dead letter; the sentence is that of the dead letter.
     """
+    if row.row_bytes > largest_bytes(max_request_bytes):
+        raise InvalidTimerError(
+            f"the row has {row.row_bytes} bytes, and may have {largest_bytes(max_request_bytes)}, twice "
+            "TIMERS_MAX_REQUEST_BYTES or 8000000: send a reference instead of the data"
+        )
     if row.type not in (SCHEDULE, CANCEL):
         raise InvalidTimerError(f"type is {quoted(row.type):.100}: write {SCHEDULE} or {CANCEL}")
     is_cancel = row.type == CANCEL

@@ -53,7 +53,7 @@ def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
     by_partition: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_partition[partition_of(row.key, count)].append(row)
-    marks_ms = [row.sent_ms or 0 for row in rows]
+    marks_ms = [min(row.sent_ms or 0, now_ms + CLOCKS_MS) for row in rows]
     starts = offsets.at_time([topic], max(0, min(marks_ms) - CLOCKS_MS))[topic]
     # Brokers refuse times in the future. The mark of a row that is harmless twice is its first one.
     last_ms = now_ms if any(row.is_harmless_twice for row in rows) else max(marks_ms) + CLOCKS_MS + _SENDING_MS
@@ -67,7 +67,8 @@ def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
     reports = connection.ErrorReports(settings)
     # A request may stand behind the open transaction of another program. None of ours is in a transaction.
     properties = {**connection.librdkafka(settings), "isolation.level": "read_uncommitted", **reports.callbacks}
-    found = Found(set(), set(), set())
+    # A mark of the future was not written by this clock: nothing says where its request would be.
+    found = Found(set(), {row.id for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
     with (
         closing(reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer,
         reports.explained(f"topic {topic!r} cannot be read"),

@@ -4,8 +4,7 @@
 # One would expect that the next time of a rule is later than the moment that it is asked for. In Berlin, at 02:15 for the second
 # time (01:15 UTC), "30 2 * * *" is answered with 02:30 of the first time (00:30 UTC). Where the clocks of Lord Howe have gone back
 # by half an hour, "*/15 3 * * *" leaves out 03:00 and 03:15 if it is asked in the half hour that comes twice.
-# A scheduler that sleeps until the next time, or computes it anew after a restart, would fire at once, again and again, for 45
-# minutes, or not at all.
+# So a program that computes the next time after a restart must compare it with the clock.
 #
 # Seen with cronsim 2.8 and tzdata 2026.6 on Python 3.11. Prints: "-45 min, 03:30" (a next time in the past; the first time at 3).
 # What it means for us: timers computes the seconds of a rule by itself (docs/repeating.md#when-clocks-change), and a property says

@@ -20,7 +20,14 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from timers.client import AsyncTimersClient, PartlyPublishedError, PublishError, TimerRequest, TimersClient
 from timers.client.publish import POLL_S, Publisher
-from timers.errors import InvalidTimerError, NoVerdictError, TimersError, UnacknowledgedError
+from timers.errors import (
+    InvalidTimerError,
+    NoVerdictError,
+    SettingsError,
+    TimersError,
+    UnacknowledgedError,
+    UnreachableError,
+)
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
@@ -58,6 +65,12 @@ def cluster() -> Iterator[subprocess.Popen[str]]:
 def brokers(cluster: subprocess.Popen[str]) -> str:
     assert cluster.stdout is not None
     return cluster.stdout.readline().strip()
+
+
+def stop(cluster: subprocess.Popen[str]) -> None:
+    """Stop a cluster, so that it answers no more calls until it gets ``SIGCONT``."""
+    cluster.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, cluster.pid, os.WSTOPPED)
 
 
 @pytest.fixture
@@ -180,6 +193,60 @@ def test_all_tasks_end_when_no_broker_answers(silent: str) -> None:
     assert all(isinstance(answer, TimersError) for answer in answers) and len(answers) == 150
 
 
+async def test_a_short_call_that_connects_does_not_end_the_others(cluster: subprocess.Popen[str], brokers: str) -> None:
+    stop(cluster)
+    async with AsyncTimersClient(brokers, timeout_s=STUCK_S) as client:
+        for id in (None, "one"):
+            short = asyncio.create_task(client.schedule("t", "k", b"", at=DUE_S, id=id, timeout_s=0.1))
+            await asyncio.sleep(0)
+            long = asyncio.create_task(client.schedule("t", "k", b"", at=DUE_S, id=id))
+            with pytest.raises(UnreachableError, match=r"within 0\.1 s"):
+                await short
+            cluster.send_signal(signal.SIGCONT)
+            assert await long
+            stop(cluster)
+        cluster.send_signal(signal.SIGCONT)
+
+
+async def test_a_call_that_has_time_left_does_not_end_with_an_attempt_that_began_before_it() -> None:
+    client, tried = AsyncTimersClient("127.0.0.1:1"), 0
+
+    def connect(deadline: float) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise UnreachableError("no broker answers")
+
+    await client._connect(connect, time.monotonic() + STUCK_S)
+    assert tried == 2
+    tried = 0
+    with pytest.raises(UnreachableError, match="no broker answers"):
+        await client._connect(connect, time.monotonic())
+
+
+async def test_a_call_may_not_wait_longer_for_the_brokers_than_its_client(brokers: str) -> None:
+    async with AsyncTimersClient(brokers, timeout_s=ANSWERED_S) as client:
+        for wrong in (ANSWERED_S + 1, -1.0, float("nan")):
+            with pytest.raises(SettingsError, match=rf"^timeout_s={wrong} is not .* from 0 to {ANSWERED_S:g}"):
+                await client.schedule("t", "k", b"", at=DUE_S, timeout_s=wrong)
+        assert await client.schedule("t", "k", b"", at=DUE_S, timeout_s=ANSWERED_S)
+
+
+async def test_a_second_call_of_schedule_many_waits_for_the_first_one(brokers: str) -> None:
+    is_begun, is_free = threading.Event(), threading.Event()
+    async with AsyncTimersClient(brokers, timeout_s=ANSWERED_S) as client:
+        first = asyncio.create_task(client.schedule_many(held(is_begun, is_free)))
+        await asyncio.to_thread(is_begun.wait, STUCK_S)
+        second = asyncio.create_task(client.schedule_many(REQUESTS))
+        with pytest.raises(PublishError, match=r"^another call of schedule_many .*: nothing was sent"):
+            await client.schedule_many(REQUESTS)
+        await asyncio.gather(second, return_exceptions=True)
+        assert len([each for each in threading.enumerate() if each.name == "timers-client-bulk"]) == 1
+        is_free.set()
+        assert len(await first) == 1_500
+        assert len(await client.schedule_many(REQUESTS)) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["silent", "refusing"])
 def test_calls_end_when_the_brokers_go_away(cluster: subprocess.Popen[str], brokers: str, end: signal.Signals) -> None:
@@ -226,8 +293,7 @@ def stopped(cluster: subprocess.Popen[str], brokers: str, *, ids: bool) -> Itera
     """A client that has scheduled many, and whose brokers take nothing from then on."""
     with TimersClient(brokers, timeout_s=ANSWERED_S) as client:
         client.schedule_many(REQUESTS, ids=ids)
-        cluster.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, cluster.pid, os.WSTOPPED | os.WNOWAIT)
+        stop(cluster)
         yield client
 
 
@@ -262,7 +328,7 @@ def end_producer(part: Publisher, cluster: subprocess.Popen[str], topic: str) ->
     producer = part._single
     assert producer is not None
     for wait_s in (0.1, 0.5, 2.0):  # until the request was on its way
-        cluster.send_signal(signal.SIGSTOP)
+        stop(cluster)
         answer = part.write(topic, None, b"", None)
         time.sleep(wait_s)
         producer.purge()
@@ -283,7 +349,7 @@ def test_a_client_goes_on_after_a_fatal_error_of_its_producer(cluster: subproces
         end_producer(client._publisher, cluster, REQUEST)
         assert client.schedule("t", "k", b"", at=DUE_S).startswith(f"{REQUEST}/")
         with pytest.raises(NoVerdictError):
-            client.cancel("one", timeout_s=TIMEOUT_S)
+            client.cancel("one")
         assert client._ids is not None
         end_producer(client._ids, cluster, ID_REQUEST)
         with pytest.raises(NoVerdictError):  # the request was sent
@@ -299,10 +365,10 @@ def end_bulk(client: TimersClient, cluster: subprocess.Popen[str], *, ids: bool)
     producer = client._publisher._bulk[ids, False]
 
     def requests() -> Iterator[TimerRequest]:
-        cluster.send_signal(signal.SIGSTOP)
+        stop(cluster)
         while True:
             yield REQUESTS[0]
-            producer.flush(0.2)
+            producer.flush(1)  # until it is on its way
             producer.purge()
             with pytest.raises(KafkaException):
                 producer.poll(1)

@@ -74,7 +74,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
 
         Args:
             if_source: as in :meth:`update`.
-            timeout_s: as in :meth:`schedule`.
+            timeout_s: as in :meth:`update`.
 
         Returns:
             ``cancelled``, ``already-fired`` or ``unknown``. With ``if_source``: ``cancelled``, ``changed`` or
@@ -121,7 +121,8 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
                 ``Repeat.cron("0 9 * * 1-5", zone="Europe/Paris")`` or ``Repeat.every(900)`` (``docs/repeating.md``).
             if_absent: set the timer only if its id has none, and wait for the verdict. So the same call may be
                 repeated, and never makes two timers.
-            timeout_s: how long the call may wait, for the brokers and the verdict; None takes that of the client.
+            timeout_s: how long the call may wait for the brokers, not longer than the client's; None takes that. With
+                ``if_absent`` it is the time for the verdict, and may be longer.
 
         Returns:
             The :class:`TimerId`: the id that was given, or ``<topic>/<partition>/<offset>``; the callback carries it in
@@ -130,8 +131,9 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
 
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
-            PublishError: the broker did not take it within the client's ``timeout_s``.
+            PublishError: the broker did not take it within ``timeout_s``.
             NoVerdictError: with ``if_absent``, as :meth:`update`.
+            SettingsError: ``timeout_s`` is longer than that of the client.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)
         return self.schedule_request(request, if_absent=if_absent, timeout_s=timeout_s)
@@ -175,6 +177,8 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
         Args:
             if_source: replace only the version with this source, ``<topic>/<partition>/<offset>``: ``version`` of the
                 verdict on the change before, or ``source`` as ``timers get`` shows it.
+            timeout_s: how long the call may wait for the verdict; None takes that of the client. The brokers are waited
+                for as long as the client's at most.
 
         Returns:
             ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,

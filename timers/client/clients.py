@@ -17,11 +17,11 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.calls import Retry, TimerCalls, TimerId
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
 from timers.core.operation import ABSENT
-from timers.errors import PublishError
+from timers.errors import PublishError, UnreachableError
 from timers.process.threads import BoundedThreads, call_in_thread, result_of, tell_of_forks
 from timers.wire.verdict import VerdictMessage
 
@@ -91,6 +91,8 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
     async def _schedule(self, request: TimerRequest, if_absent: bool, timeout_s: float | None) -> TimerId:
         if if_absent:
             return TimerId.told(await self._update(request, ABSENT, None, timeout_s))
+        if timeout_s is not None:
+            seconds("timeout_s", timeout_s, 0, self._publisher.timeout_s, self._publisher.timeout_s)
         part = self._publisher if request.id is None else self._by_id()
         return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
 
@@ -188,7 +190,7 @@ class TimersClient(Client[TimerId, VerdictMessage, str | None]):
             with ``-by-id`` behind it.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
             them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
-        timeout_s: how long one call may wait for the broker.
+        timeout_s: how long one call may wait for the broker. A call may have less, but not more.
         max_request_bytes: largest request that the workers accept; None takes ``TIMERS_MAX_REQUEST_BYTES``.
         keep_order: send requests of one callback key to one partition, so that its callbacks come in the order of their
             due seconds, and within a second in the order of the requests. ``docs/python-client.md`` says what still
@@ -230,6 +232,8 @@ class TimersClient(Client[TimerId, VerdictMessage, str | None]):
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
         """Schedule any number of timers, fast. Returns once the broker has them all.
 
+        A client runs one such call at a time. Others wait for it, for up to ``timeout_s`` of the client.
+
         Args:
             requests: read one by one while the queue has room, so it may be a generator of any length.
             ids: whether to return the ids; ``ids=False`` is faster and holds nothing in memory.
@@ -242,7 +246,8 @@ class TimersClient(Client[TimerId, VerdictMessage, str | None]):
                 has what this call would have returned for them.
             PartlyPublishedError: the broker did not take all of them, or one cannot be sent; its ``ids`` say which
                 were taken, its ``unknown`` which may have been, and its ``read`` how many were read.
-            PublishError: no broker answers, or the request topic does not exist; nothing was sent.
+            PublishError: no broker answers, the request topic does not exist, or another such call takes too long;
+                nothing was sent.
             SettingsError: the first request has an id, and ``TIMERS_ID_TOPIC`` is empty.
             Exception: what ``requests`` raises itself, once the brokers have answered. A note of it says how many
                 requests before it they have not taken, if so.
@@ -261,16 +266,14 @@ class TimersClient(Client[TimerId, VerdictMessage, str | None]):
 _LAST_ANSWER_S = 0.3
 """A thread that connects until a deadline may take this much longer."""
 
-_MAX_BULKS = 64
-"""Calls of ``schedule_many`` that run at the same time."""
-
 
 class AsyncTimersClient(
     Client[Coroutine[Any, Any, TimerId], Coroutine[Any, Any, VerdictMessage], Coroutine[Any, Any, str | None]]
 ):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
-    Any number of coroutines may schedule at once; their requests share batches. They may be of several event loops, in
+    Any number of coroutines may schedule at once; their requests share batches. (Of ``schedule_many`` one call runs at
+    a time, and others wait for it.) They may be of several event loops, in
     several threads or one after the other: a thread passes the answers on, so no loop waits for another one. Arguments
     are those of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
     """
@@ -278,7 +281,7 @@ class AsyncTimersClient(
     def after_fork(self) -> None:
         super().after_fork()
         self._openings: dict[Callable[[float], None], Future[None]] = {}
-        self._bulks = BoundedThreads("timers-client-bulk", _MAX_BULKS)
+        self._bulks = BoundedThreads("timers-client-bulk", 1)  # more would wait for each other
 
     async def __aenter__(self) -> Self:
         return self
@@ -298,15 +301,27 @@ class AsyncTimersClient(
             return await asyncio.wrap_future(future)
 
     async def _connect(self, connect: Callable[[float], None], deadline: float) -> None:
-        """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt."""
-        with self._lock:
-            opening = self._openings.get(connect)
-            if opening is None or opening.done():
-                opening = self._openings[connect] = call_in_thread("timers-client-connect", connect, deadline)
-        try:
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opening)), left_s(deadline) + _LAST_ANSWER_S)
-        except TimeoutError:
-            raise self._kafka.unreachable_error() from None
+        """Connect in a thread. Calls that begin meanwhile, in whatever event loop, wait for the same attempt. It may
+        take the client's whole ``timeout_s``, and each call waits until its own deadline: none ends early because
+        another call had less time, or began before it."""
+        wait_s = round(left_s(deadline), 2)
+        while True:
+            with self._lock:
+                opening = self._openings.get(connect)
+                if opening is None or opening.done():
+                    opening = call_in_thread("timers-client-connect", connect, self._deadline())
+                    self._openings[connect] = opening
+            waiting = asyncio.wrap_future(opening)
+            try:
+                done, _ = await asyncio.wait({waiting}, timeout=left_s(deadline) + _LAST_ANSWER_S)
+                if not done:
+                    raise self._kafka.unreachable_error(UnreachableError, wait_s)
+                return waiting.result()
+            except UnreachableError:
+                if left_s(deadline) <= _LAST_ANSWER_S:
+                    raise
+            finally:
+                waiting.cancel()  # this caller's part of it: the attempt goes on
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -320,7 +335,7 @@ class AsyncTimersClient(
         try:
             return await result_of(call, self._publisher.timeout_s, is_bounded=False)
         except TimeoutError:
-            raise PublishError(f"{_MAX_BULKS} other calls of schedule_many run: nothing was sent") from None
+            raise self._publisher.busy_error() from None
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Wait for the answers to requests under way, and disconnect; see :meth:`TimersClient.close`."""

@@ -289,10 +289,7 @@ class Publisher:
         deadline = monotonic() + self.timeout_s
         self.refuse_if_closed()
         if not self._bulk_lock.acquire(timeout=self.timeout_s):
-            raise PublishError(
-                f"another call of schedule_many has used this client for more than {self.timeout_s:g} s: nothing was "
-                "sent. Use a client for each of them"
-            )
+            raise self.busy_error()
         try:
             self.refuse_if_closed()
             bulk = self._current = _Bulk(self._kafka, ids=ids)
@@ -314,6 +311,13 @@ class Publisher:
         if stall.is_over or (unanswered and not bulk.failed):
             bulk.first = self._kafka.unreachable_error()
         return bulk.result(unanswered, stopped)
+
+    def busy_error(self) -> PublishError:
+        """The error when another call of :meth:`publish_many` did not end in time."""
+        return PublishError(
+            f"another call of schedule_many has used this client for more than {self.timeout_s:g} s: nothing was sent. "
+            "Use a client for each of them"
+        )
 
     def _flush_bulk(self, stall: _Stall) -> int:
         """Wait for the answers, as long as some come; return how many requests have none."""

@@ -332,6 +332,33 @@ def test_an_error_of_opentelemetry_reaches_neither_sender_nor_receiver(
     assert "no trace context" not in caplog.text, "it may come with each timer"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"\ud800": "x"},  # as a name it would end the process in librdkafka
+        {"a\0b": "x"},
+        {5: "x"},
+        {"x": 5},
+        {"x": "\ud800"},
+        {"timer-due": "5"},
+        {"timer-if": "absent"},
+        {"traceparent": "x" * 8193},
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("repeat", [None, Repeat.every(900)])
+def test_what_a_propagator_writes_is_sent_only_if_it_can_be_read(
+    written: dict[Any, Any], repeat: Repeat | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry import propagate
+
+    monkeypatch.setattr(propagate, "inject", lambda carrier, _: carrier.update(written))
+    request = TimerRequest("orders", None, b"", None if repeat else 1_900_000_000, id="o-1", repeat=repeat)
+    plain = Encoder(10_000)(request)
+    with TRACER.start_as_current_span("order"):
+        assert Encoder(10_000, (), tracing.current)(request) == plain
+
+
 def test_handlers_of_a_queue_have_spans_and_what_they_send_again_carries_theirs(spans: Spans) -> None:
     queue = SimQueue("orders", backoff=Backoff(first_s=5, retries=1))
     with TRACER.start_as_current_span("order") as order:

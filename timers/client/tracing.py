@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from timers.client.request import sent_headers
 from timers.process.config.settings import of_environment
 from timers.wire import headers as h
 from timers.wire import topics
@@ -110,13 +111,19 @@ def _context() -> Any:
 
 
 def _injected(context: Any) -> Sequence[Header]:
-    """What the propagator of the program writes for a context."""
+    """What the propagator of the program writes for a context. What no receiver would read is left out, and what would
+    change the timer."""
     carrier: dict[str, str] = {}
     with _quietly("a timer has no trace context"):
         from opentelemetry import propagate
 
         propagate.inject(carrier, context)
-        return tuple((name, value.encode()) for name, value in carrier.items() if value)
+        headers = sent_headers(carrier)
+        return tuple(
+            (name, value)
+            for name, value in headers
+            if value and len(value) <= _MOST_BYTES and not name.startswith(h.PREFIX)
+        )
     return ()
 
 

@@ -35,6 +35,7 @@ from tests.harness.waiting import wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import SqlOutbox
 from timers.client.outbox import schema
+from timers.errors import BrokerError
 from timers.outbox import relay as relays
 from timers.outbox.databases import database
 from timers.outbox.rows import row_of
@@ -262,7 +263,7 @@ def kills(bench: Bench, orders: int, server: PostgresServer, broker: EmbeddedBro
         "service": lambda: _killed(chosen.choice(services)),
         "relay": lambda: _killed(relay),
         "database": lambda: [step() for step in (server.kill, server.start)],
-        "broker": lambda: [step() for step in (broker.kill, broker.start)],
+        "broker": lambda: [step() for step in (broker.kill, lambda: _started(broker))],
         "worker": lambda: _killed(worker),
     }
     weights = [4, 6, 2, 1, 1]
@@ -295,6 +296,18 @@ def kills(bench: Bench, orders: int, server: PostgresServer, broker: EmbeddedBro
         "doubled": sum(count > 1 for count in fired.values()),
         "refused": bench.shop.asked("SELECT count(*) FROM timer_outbox WHERE reason IS NOT NULL")[0][0],
     }
+
+
+def _started(broker: EmbeddedBroker) -> None:
+    """Start a broker that was killed. Beside other programs, a start may take longer than a broker is given."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            broker.start()
+            return
+        except BrokerError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _killed(process: Process) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from timers.core.timer import Decoded
+from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id
 
@@ -34,11 +35,23 @@ PARTS: dict[str, list[Any]] = {
     h.TIMER_NOMINAL: [DUE, b"soon", None, "left out"],
     "key": [b"a", b"\xff", b"", None, b"i" * 600],
     "value": [b"x", b"", b"x" * (MOST + 1), None],
-    "before": [[], [("user", None)], [(h.TIMER_TOPIC, b"other")], [(h.TIMER_AGAIN, b"1")], [(h.TIMER_IF, b"absent")]],
+    "before": [
+        [],
+        [("user", None)],
+        [("__value_schema_id", b"1")],
+        [(h.TIMER_TOPIC, b"other")],
+        [(h.TIMER_AGAIN, b"1")],
+        [(h.TIMER_IF, b"absent")],
+    ],
     "after": [[], [("user", b"1")], [(h.TIMER_LAST, b"1")], [(h.TIMER_OWED, DUE)], [(h.TIMER_WAYPOINT, b"5")]],
     "kind": [1, 0, None],
     "renamed": ["", h.TIMER_FOLLOWS, h.TIMER_VERSION],
 }
+
+
+FUTURE = {h.TIMER_TOPIC: "left out", "value": future.encode("out", "k", b"x")}
+"""What differs if the request is a ``Future``."""
+FUTURES = [future.encode("no topic", "k", b"x"), future.encode("", "", b""), future.encode("out", "", b"x" * MOST)]
 
 
 def record(changes: dict[str, Any]) -> RequestRecord:
@@ -52,9 +65,10 @@ def record(changes: dict[str, Any]) -> RequestRecord:
 
 def all_records() -> Iterator[RequestRecord]:
     """Yields records of which at most two parts are changed."""
-    for names in combinations(PARTS, 2):
-        for contents in product(*(PARTS[name] for name in names)):
-            yield record(dict(zip(names, contents, strict=True)))
+    for base, parts in (({}, PARTS), (FUTURE, PARTS | {"value": [FUTURE["value"], *FUTURES, *PARTS["value"]]})):
+        for names in combinations(PARTS, 2):
+            for contents in product(*(parts[name] for name in names)):
+                yield record(base | dict(zip(names, contents, strict=True)))
 
 
 def decode(*records: RequestRecord) -> Decoded:
@@ -78,5 +92,6 @@ def test_many_in_a_batch_are_read_as_each_one_alone(monkeypatch: pytest.MonkeyPa
 
 def test_what_the_engine_appends_is_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(future_by_id, "_decode_repeating")
-    for changes in ({}, {h.TIMER_KEY: b"k"}, {"before": [("user", b"1")]}):
+    with_header = {"before": [("user", b"1")]}
+    for changes in ({}, {h.TIMER_KEY: b"k"}, with_header, FUTURE, FUTURE | with_header):
         assert decode(record(changes)).follows == {7: (3, 2, False)}

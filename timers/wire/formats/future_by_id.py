@@ -242,13 +242,13 @@ class _Plain:
 
     Attributes:
         dues: (due second, rule, nominal second) in headers -> the due second.
-        targets: callback topics in headers, and as text.
+        targets: callback topics in headers or a ``Future``, and as text.
         places: as in :func:`timers.wire.topics.offset_in`.
     """
 
     def __init__(self) -> None:
         self.dues: dict[tuple[bytes | None, bytes | None, bytes | None], int] = {}
-        self.targets: dict[bytes | None, str] = {}
+        self.targets: dict[bytes | str | None, str] = {}
         self.places: set[bytes] = set()
 
     def due_s(self, due: bytes | None, rule: bytes | None, nominal: bytes | None, id: bytes) -> int | None:
@@ -266,13 +266,13 @@ class _Plain:
             self.dues[due, rule, nominal] = due_s
         return due_s
 
-    def target(self, topic: bytes | None) -> str:
+    def target(self, topic: bytes | str | None) -> str:
         """Return a callback topic as text.
 
         Raises:
             InvalidRequestError: no topic has this name.
         """
-        text = (topic or b"").decode(errors="replace")
+        text = topic if isinstance(topic, str) else (topic or b"").decode(errors="replace")
         checks.check_topic(text, "")
         self.targets[topic] = text
         return text
@@ -291,28 +291,39 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     key, value = record.key, record.value
     if len(value) > max_request_bytes:
         return False
-    (due_name, due), repeat, (follows_name, follows), named, nominal = headers[-5:]
+    (due_name, due), repeat, (follows_name, follows), named, nominal = headers[-_LEAST:]
     if (due_name, repeat[0], follows_name, named[0]) != _OCCURRENCE:
         return False
-    callback_key, at = None, len(headers) - _LEAST
-    if headers[at][0] == h.TIMER_KEY:
-        callback_key, at = headers[at][1], at - 1
-    name, target = headers[at]
-    if name != h.TIMER_TOPIC or (at and any(name.startswith(h.PREFIX) for name, _ in headers[:at])):
+    callback_key: Key = None
+    target: bytes | str | None
+    at = len(headers) - _LEAST
+    if at and headers[at - 1][0] == h.TIMER_KEY:
+        callback_key, at = headers[at - 1][1], at - 1
+    is_future = not at or headers[at - 1][0] != h.TIMER_TOPIC
+    if is_future and at < len(headers) - _LEAST:
+        return False
+    kept = headers[: at - (not is_future)]
+    if kept and any(name.startswith(h.PREFIX) for name, _ in kept):
         return False
     try:
+        if is_future:
+            request = Future.FromString(value)
+            target, callback_key, value = request.callBackTopic, request.callBackKey, request.callBack
+            kept = kept and h.without_schema_ids(kept)
+        else:
+            target = headers[at - 1][1]
         id, topic = decode_id(key), plain.targets.get(target) or plain.target(target)
         due_s = plain.dues.get((due, repeat[1], nominal[1]))
         if due_s is None:
             due_s = plain.due_s(due, repeat[1], nominal[1], key)
-    except InvalidRequestError:
+    except (DecodeError, InvalidRequestError):
         return False
     followed, version = h.number(follows), topics.offset_in(named[1] or b"", plain.places)
     if due_s is None or followed is None or version is None:
         return False
     offset, timestamp_s = record.offset, record.timestamp // 1000
     decoded.follows[offset] = _new_follows((followed, version, False))
-    row_headers = [repeat, named, nominal, *headers[:at]]
+    row_headers = [repeat, named, nominal, *kept]
     row: Row = (offset, topic, callback_key, value, row_headers, _new_origin((id, due_s, 0, None)))
     decoded.rows.setdefault(due_s, []).append(row)
     decoded.operations.append((key, offset, due_s, timestamp_s))
@@ -321,8 +332,9 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
 
 
 _OCCURRENCE = (h.TIMER_DUE, h.TIMER_REPEAT, h.TIMER_FOLLOWS, h.TIMER_VERSION)
-_LEAST = len((h.TIMER_TOPIC, *_OCCURRENCE, h.TIMER_NOMINAL))
-"""A plain occurrence has so many headers at least: these are the last ones, with the callback's key in between."""
+_LEAST = len((*_OCCURRENCE, h.TIMER_NOMINAL))
+"""A plain occurrence has so many headers at least: these are the last ones. Without protobuf, the callback's topic and
+key are before them."""
 
 
 def _decode_repeating(

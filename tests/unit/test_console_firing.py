@@ -10,7 +10,7 @@ import pytest
 from tests.harness.console_pages import ANSWERS, LOST
 from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
 from timers.console.problems import Problem
-from timers.console.web.board import KEPT_S, Board, findings, lag_s
+from timers.console.web.board import KEPT_S, KNOWN_S, Board, findings, lag_s
 
 OTHER: dict[str, Any] = {**ANSWERS, "id": "w2", "firing": ["t/1"]}
 BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing": ["t/1"], "assigned": {"t": [1]}}
@@ -94,6 +94,25 @@ async def test_figures_of_an_hour_ago_are_not_shown_as_those_of_now() -> None:
     assert (await board.look(workers.ask, lambda: workers.now_s, 0.01)).is_known  # type: ignore[union-attr]
     workers.now_s, workers.hangs = 4600.0, True
     assert await board.look(workers.ask, lambda: workers.now_s, 0.01) is None, "as at the first look"
+
+
+async def test_a_first_paint_does_not_wait_for_newer_figures() -> None:
+    workers, board = Workers(), Board()
+
+    async def look(good_s: float) -> Any:
+        return await board.look(workers.ask, lambda: workers.now_s, 1.0, good_s)
+
+    await look(KNOWN_S)
+    workers.now_s, workers.answers = 1002.0, [ANSWERS]
+    assert (await look(KNOWN_S)).at_s == 1000.0, "they are read meanwhile"
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    assert (await look(KNOWN_S)).at_s == 1002.0
+    workers.now_s = 1006.0
+    assert (await look(KNOWN_S)).at_s == 1006.0, "older ones are not those of now"
+    workers.now_s, workers.fails = 1010.0, True
+    assert not (await look(KNOWN_S)).is_known
+    workers.now_s, workers.fails = 1011.5, False
+    assert (await look(KNOWN_S)).problem is None, "a problem is not shown again"
 
 
 async def test_a_worker_that_does_not_answer_keeps_what_it_said_last() -> None:

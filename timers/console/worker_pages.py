@@ -57,7 +57,9 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     group = await cluster.group()
     workers = sorted(group.workers, key=lambda each: each.id)
     said = await asyncio.gather(*(_ask(cluster, worker) for worker in workers))
-    found = [_shown(worker, *each) for worker, each in zip(workers, said, strict=True)]
+    # The metrics of 100 partitions take tens of milliseconds, in which this loop would answer no other call.
+    shown = (asyncio.to_thread(_shown, worker, *each) for worker, each in zip(workers, said, strict=True))
+    found = await asyncio.gather(*shown)
     state = FiringState(NOT_KNOWN, group.taken) if group.taken else judged(found)
     return {"state": state._asdict(), "workers": found}
 

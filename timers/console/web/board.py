@@ -33,7 +33,10 @@ from timers.process.counted import count, size, span
 logger = logging.getLogger(__name__)
 
 FRESH_S = 1.0
-"""Younger figures are shown again."""
+"""Younger figures are not read again."""
+
+KNOWN_S = FRESH_S + SILENCE_S
+"""Older figures are not those of now."""
 
 SPAN_S = 60.0
 """Rates and quantiles are those of the last minute."""
@@ -156,22 +159,27 @@ class Board:
         self._past_at_s = float("-inf")
         self._read_until: dict[str, int] = {}
 
-    async def look(self, ask: Ask, clock: Callable[[], float], wait_s: float) -> Figures | None:
+    async def look(
+        self, ask: Ask, clock: Callable[[], float], wait_s: float, good_s: float = FRESH_S
+    ) -> Figures | None:
         """The newest figures; None if there are none yet. They are read in the background if they are old.
 
         Args:
             clock: returns epoch seconds.
             wait_s: how long the caller waits for new figures.
+            good_s: the age up to which it does not wait.
         """
         if self._newest is None or clock() - self._newest.at_s > FRESH_S:
             if self._reading is None or self._reading.done():
                 self._asked_at_s = clock()
                 self._reading = asyncio.create_task(self._read(ask, clock))
-            await asyncio.wait([self._reading], timeout=wait_s)
+            newest = self._newest
+            if newest is None or newest.problem is not None or clock() - newest.at_s > good_s:
+                await asyncio.wait([self._reading], timeout=wait_s)
         newest = self._newest
         if newest is None or newest.problem is not None:
             return newest
-        if clock() - newest.at_s < FRESH_S + SILENCE_S:
+        if clock() - newest.at_s < KNOWN_S:
             return newest
         # No page was open for a while, and the first answer is on its way; or it does not come.
         return newest._replace(is_old=True) if clock() - self._asked_at_s >= SILENCE_S else None

@@ -21,7 +21,7 @@ from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, Route
-from timers.console.web.board import Board, Figures
+from timers.console.web.board import FRESH_S, KNOWN_S, Board, Figures
 from timers.core.printable import UNSAFE, printable, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.process.counted import count, pace, size, span
@@ -351,9 +351,9 @@ class Page:
         return PART_S if self.waits else FIRST_PAINT_S
 
     async def figures(self) -> Figures | None:
-        """The newest figures of the workers; None if there are none yet."""
-        wait_s = min(self.patience_s, SILENCE_S)
-        return await self.board.look(self.api, self.call.console.now_s, wait_s)
+        """The newest figures of the workers; None if there are none yet. The script of the page asks for newer ones."""
+        good_s = FRESH_S if self.waits else KNOWN_S
+        return await self.board.look(self.api, self.call.console.now_s, min(self.patience_s, SILENCE_S), good_s)
 
     async def soon(
         self, answer: Awaitable[_T], most_s: float = PART_S, silent: str = "brokers-unreachable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -233,6 +234,23 @@ async def test_the_overview_has_figures_of_all_workers() -> None:
         assert re.search(r'Pending</h2><p class="figure">7<', text)
         assert "98 ms" in text, "the p99 of the histogram"
         assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text
+
+
+async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        assert "order-1" in await text_of(client, "/?wait=1")
+        cluster.timers["order-2"] = cluster.timers["order-1"]._replace(id="order-2")
+
+        async def hang(*_: Any) -> Any:
+            await asyncio.Event().wait()
+
+        answers, cluster.ask = cluster.ask, hang  # type: ignore[method-assign, assignment]
+        text = await text_of(client, "/")
+        assert "order-1" in text and "order-2" not in text, "the worker is not waited for"
+        cluster.ask = answers  # type: ignore[method-assign]
+        assert "order-2" in await text_of(client, "/", headers=PART), "the script of the page asks at once"
+        assert "order-2" in await text_of(client, "/")
 
 
 def firing(topic: str, offset: int, at_s: int) -> CallbackRecord:

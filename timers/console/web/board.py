@@ -146,9 +146,14 @@ class Recent(NamedTuple):
 
 
 class Board:
-    """Keeps the newest figures, those of the last half hour, and the last ones of a worker that does not answer."""
+    """Keeps the newest figures, those of the last half hour, and the last ones of a worker that does not answer.
+
+    Attributes:
+        coming: user -> when the next timers were read for him, and what the API said.
+    """
 
     def __init__(self) -> None:
+        self.coming: dict[str, tuple[float, dict[str, Any]]] = {}
         self._newest: Figures | None = None
         self._reading: asyncio.Task[None] | None = None
         self._asked_at_s = float("-inf")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from timers.console.call import Reply
 from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
-from timers.console.web.board import UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
+from timers.console.web.board import KNOWN_S, UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import POLICY, Page, link, runbooks, screen
 from timers.core.printable import quoted, utc_text
 from timers.offline.app_state import AppState
@@ -49,13 +49,19 @@ async def overview(page: Page) -> Reply:
 
 
 async def _coming(page: Page) -> dict[str, Any]:
-    """The next timers."""
+    """The next timers. A first paint takes those of the last seconds, and the script asks for newer ones at once."""
+    kept, user = page.board.coming, page.call.user.name
+    fresh = {name: each for name, each in kept.items() if 0 <= page.now_s - each[0] < KNOWN_S}
+    if user in fresh and not page.waits:
+        return fresh[user][1]
     try:
         # The page waits for it, and must say within this time that it does not know more.
         asked = page.api("listTimers", limit=NEXT_TIMERS)
-        return await page.soon(asked, SILENCE_S, "worker-unreachable") or {}
+        found = await page.soon(asked, SILENCE_S, "worker-unreachable") or {}
     except Problem as problem:
         return {"problem": problem.body}
+    page.board.coming = fresh | ({user: (page.now_s, found)} if found else {})
+    return found
 
 
 def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:

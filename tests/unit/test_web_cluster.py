@@ -16,7 +16,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_console import answer_of, console
 from timers.console.history import change_of
 from timers.console.kafka_cluster import WorkerAnswer
-from timers.console.web.page import iso, linked, runbooks, section_links
+from timers.console.web.page import iso, linked, name_of, runbooks, section_links
 from timers.console.web.site import WAYS_OUT
 from timers.errors import AccessError, TimersError
 from timers.kafka.aiokafka_internals.open_transactions import Looked, OpenTransaction
@@ -329,6 +329,14 @@ async def test_all_runbooks_are_listed_and_an_alert_leads_to_its_own() -> None:
         shown = re.sub(r"<(pre|code)[ >].*?</\1>", "", section_links(text, ""), flags=re.DOTALL)
         assert not re.search(r"\]\(|\|--|##|`", shown), name
         assert set(re.findall(r'href="([^"]+)"', shown)) <= {f"/runbook?name={each}" for each in runbooks()}, name
+
+
+def test_short_words_of_a_long_name_stay_whole() -> None:
+    whole = '<span class="whole">{}</span>'.format
+    assert name_of("a <b") == whole("a &lt;b")
+    assert name_of(f'topic=mails key={{"base64": "/wA="}} id={"a-" * 20}b') == " ".join(
+        (*map(whole, ("topic=mails", "key={&#34;base64&#34;:", "&#34;/wA=&#34;}")), f"id={'a-<wbr>' * 20}b")
+    )
 
 
 def test_a_reference_in_a_sentence_becomes_a_link_and_nothing_else_does() -> None:

@@ -119,7 +119,7 @@ _COMMAND_KEY = Parameter(
     "Idempotency-Key", _IDEMPOTENCY_KEY.schema, "give one command, also if the request is sent again soon"
 )
 _TRACE = tuple(
-    Parameter(name, s.string(f"as https://www.w3.org/TR/{where}/ defines it", maxLength=512), "header of the callback")
+    Parameter(name, s.string(f"as https://www.w3.org/TR/{where}/ defines it"), "header of the callback")
     for name, where in ((h.TRACEPARENT, "trace-context"), (h.TRACESTATE, "trace-context"), (h.BAGGAGE, "baggage"))
 )
 _SETS_TIMERS = frozenset(("NewTimer", "NewTimers", "TimerVersion", "TimerMove"))  # bodies

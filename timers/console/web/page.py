@@ -115,11 +115,11 @@ WHOLE = 24
 
 
 def name_of(text: str) -> Markup:
-    """A topic, a key or an id in a table: a short one stays whole, a long one breaks behind its signs first."""
+    """A topic, a key or an id in a table: a short one stays whole, long words break behind their signs first."""
     safe = printable(str(text))
-    if len(safe) <= WHOLE:
-        return Markup('<span class="whole">{}</span>').format(safe)
-    return _breaking(safe)
+    parts = [safe] if len(safe) <= WHOLE else safe.split(" ")
+    whole = Markup('<span class="whole">{}</span>').format
+    return Markup(" ").join(whole(part) if len(part) <= WHOLE else _breaking(part) for part in parts)
 
 
 def _breaking(text: str) -> Markup:

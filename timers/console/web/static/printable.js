@@ -13,12 +13,16 @@
 
   window.timersPrintable = (text) => String(text).replace(UNSAFE, escaped);
 
-  // A name for a cell of a table, as the filter `name` of the pages makes it: short ones stay whole.
+  const WHOLE = Number(document.documentElement.dataset.whole);
+  const broken = (text) => text.split(/(?<=\w[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
+  const whole = (text) => Object.assign(document.createElement("span"), { className: "whole", textContent: text });
+
+  // A name for a cell of a table, as the filter `name` of the pages makes it: short ones, and short words of long ones, stay whole.
   window.timersName = (text) => {
     const safe = timersPrintable(text);
+    if (safe.length <= WHOLE) return whole(safe);
     const made = document.createElement("span");
-    if (safe.length <= Number(document.documentElement.dataset.whole)) made.className = "whole";
-    made.append(...(made.className ? [safe] : safe.split(/(?<=\w[-_./:])(?=\w)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]))));
+    made.append(...safe.split(" ").flatMap((part, place) => [place ? " " : "", ...(part.length <= WHOLE ? [whole(part)] : broken(part))]));
     return made;
   };
 })();

@@ -309,6 +309,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self.fired: list[Fired] = []
         self.dead_letters: list[DeadLetter] = []
         self._settings = settings = Settings(id_topic=topics.ID_REQUEST)
+        self._own_topics = settings.own_topics  # a new dict each time
         self._formats = enabled_formats(settings)
         self._kafka = SimKafka(self.clock, self._formats, frozenset(missing_topics))
         self._stores: dict[TopicPartition, MemoryStore] = {}
@@ -575,7 +576,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                 return  # it is about occurrences that were missed
             self._verdicts[values[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
             return
-        if record.topic in settings.own_topics:
+        if record.topic in self._own_topics:
             return
         self.fired.append(
             Fired(

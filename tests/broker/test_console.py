@@ -49,7 +49,7 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     target, id = system.target(), "a/../b ü"
     path = f"/v1/timer?id={quote(id, safe='')}&wait=30"
     far = {"topic": target, "key": "k", "value": "v", "delay": "1h"}
-    wait_until(lambda: console.ask("GET", "/v1/health/ready")[0] == 200, "brokers and worker answer")
+    wait_until(lambda: console.ask("GET", "/v1/health/ready")[1]["reasons"] == [], "brokers and worker answer")
     assert console.ask("POST", "/v1/timers", {**far, "id": id})[0] == 201
     wait_until(lambda: console.ask("GET", path[:-8])[0] == 200, "the timer is seen")
     before = console.ask("GET", path[:-8])[1]["timers"][0]["due"]

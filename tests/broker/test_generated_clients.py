@@ -44,7 +44,7 @@ def arguments(broker_address: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
         worker.start()
         console.start().wait_for("console: ")
         worker.ready()
-        wait_until(lambda: console.ask("GET", "/v1/health/ready")[0] == 200, "brokers and worker answer")
+        wait_until(lambda: console.ask("GET", "/v1/health/ready")[1]["reasons"] == [], "brokers and worker answer")
         (tmp_path / "openapi.json").write_text(json.dumps(console.ask("GET", "/v1/openapi.json")[1]))
         yield console.url, system.target()
     finally:

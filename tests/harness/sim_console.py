@@ -19,6 +19,7 @@ from timers.console.kafka_cluster import (
     FoundGroup,
     FoundWorker,
     KafkaCluster,
+    Problems,
     TopicsFollower,
     WorkerAnswer,
 )
@@ -105,7 +106,7 @@ class SimCluster(KafkaCluster):
         self.older_changes: list[int] | None = None
         self.failure: TimersError | None = None
         self.log_failure: TimersError | None = None
-        self.worker_fails = False
+        self.worker_fails = self.brokers_fail = False
         self.taken = ""
         self.worker_is_foreign = False
         self.answer: WorkerAnswer | None = None
@@ -352,8 +353,9 @@ class SimCluster(KafkaCluster):
             raise self.log_failure
         self.recorded.append(json.loads(entry))
 
-    async def problems(self) -> list[str]:
-        return ["no worker answers"] if self.worker_fails else []
+    async def problems(self) -> Problems:
+        brokers = ["no broker answers"] if self.brokers_fail else []
+        return Problems(brokers, ["no worker answers"] if self.worker_fails else [])
 
 
 class ServedAsByCommand(TestServer):

@@ -14,7 +14,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client import Repeat
 from timers.console import kafka_cluster
-from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
+from timers.console.kafka_cluster import KafkaCluster, Problems, WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.schemas import SCHEMAS
 from timers.console.web import server as server_module
@@ -117,11 +117,11 @@ async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(co
     cluster = SimCluster()
     asked = 0
 
-    async def problems() -> list[str]:
+    async def problems() -> Problems:
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.2)
-        return ["no broker answers"]
+        return Problems(["no broker answers"], [])
 
     cluster.problems = problems  # type: ignore[method-assign]
     constants(server_module, READY_S=0.1)  # the check takes longer
@@ -370,7 +370,11 @@ async def test_what_a_worker_does_not_answer_is_said(constants: Constants) -> No
         cluster.answer, cluster.worker_fails = None, True
         constants(server_module, READY_S=-1.0)
         assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
-        assert (await answer_of(client, "GET", "/v1/health/ready"))[0] == 503
+        ready = await answer_of(client, "GET", "/v1/health/ready")
+        assert ready == (200, {"ready": True, "reasons": ["no worker answers"]}), "it stays in its service"
+        cluster.brokers_fail = True
+        ready = await answer_of(client, "GET", "/v1/health/ready")
+        assert ready == (503, {"ready": False, "reasons": ["no broker answers", "no worker answers"]})
         assert (await answer_of(client, "GET", "/v1/health/live"))[0] == 200
 
 

@@ -220,6 +220,13 @@ def _left_s(end_s: float) -> float:
     return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))
 
 
+class Problems(NamedTuple):
+    """What cannot be used now, a sentence each; empty: it can."""
+
+    brokers: list[str]
+    worker: list[str]
+
+
 class WorkerAnswer(NamedTuple):
     """The answer of a worker's page."""
 
@@ -582,16 +589,17 @@ class KafkaCluster:
             raise
         return follower
 
-    async def problems(self) -> list[str]:
-        """Why brokers or worker cannot be used now, a sentence each; empty: they can."""
+    async def problems(self) -> Problems:
+        """Why brokers or worker cannot be used now."""
         broker = asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
         found = await asyncio.gather(broker, self.check_worker(self._settings.query_url), return_exceptions=True)
         for each in found:
             # A problem of the second check is that no broker answers, which the first one says.
             if isinstance(each, BaseException) and not isinstance(each, TimersError | Problem):
                 raise each
-        said = [*login_tokens.troubles(self._settings), *(str(each) for each in found if isinstance(each, TimersError))]
-        return list(dict.fromkeys(said))
+        brokers, worker = ([str(each)] if isinstance(each, TimersError) else [] for each in found)
+        brokers = list(dict.fromkeys([*login_tokens.troubles(self._settings), *brokers]))
+        return Problems(brokers, [each for each in worker if each not in brokers])
 
 
 class _Requests:

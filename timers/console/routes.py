@@ -466,8 +466,12 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/health/ready",
         "ready",
-        "Whether a broker and a worker answer the console.",
-        (Answer(200, "both do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one of them does not", "Ready")),
+        "Whether the console can be used: a broker answers it. `reasons` also says that no worker of this app answers: "
+        "then pages and the routes that ask workers say so, and timers can still be set.",
+        (
+            Answer(200, "it can; `reasons` is empty if a worker answers, too", "Ready"),
+            Answer(HTTPStatus.SERVICE_UNAVAILABLE, "no broker answers, or the login is refused", "Ready"),
+        ),
         role=PUBLIC,
     ),
     Route(

@@ -183,7 +183,7 @@ class Round:
             status, page = self._consoles[0].ask("GET", f"/v1/timers?topic={target}")
             return status == 200 and page["complete"] and not page["timers"] and page["next"] is None
 
-        wait_until(lambda: self._consoles[0].ask("GET", "/v1/health/ready")[0] == 200, "the console is ready")
+        wait_until(lambda: self._consoles[0].ask("GET", "/v1/health/ready")[1]["reasons"] == [], "the console is ready")
         wait_until(nothing_waits, "no timer is pending", _SETTLING_S)
         numbers = (re.fullmatch(rb"n=(\d+);", record.value or b"") for record in reader.rest())
         return Counter(int(found[1]) for found in numbers if found)

@@ -30,7 +30,7 @@ from timers.console import (
 )
 from timers.console.access import Access, Principal, Rates, too_many
 from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, Signer, record, whole_body
-from timers.console.kafka_cluster import KafkaCluster
+from timers.console.kafka_cluster import KafkaCluster, Problems
 from timers.console.problems import CODES, CONTENT_TYPE, Problem, kind
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
@@ -110,7 +110,7 @@ class Server:
         self._seconds = Histogram(*durations, labels[:1], registry=registry)
         self.connections = OpenConnections("the console")
         self._checking = asyncio.Lock()
-        self._readiness: tuple[float, list[str]] | None = None
+        self._readiness: tuple[float, Problems] | None = None
         self._handlers: dict[str, Handler] = {
             **HANDLERS,
             "live": self._live,
@@ -212,8 +212,9 @@ class Server:
             if self._readiness is None or monotonic() > self._readiness[0] + READY_S:
                 problems = await self._console.cluster.problems()  # this may take longer than the result is shown
                 self._readiness = monotonic(), problems
-        reasons = self._readiness[1]
-        return Reply({"ready": not reasons, "reasons": reasons}, _UNAVAILABLE if reasons else 200)
+        brokers, worker = self._readiness[1]
+        # Without a worker the pages say what is wrong, and timers can be set: a service must not leave it out.
+        return Reply({"ready": not brokers, "reasons": brokers + worker}, _UNAVAILABLE if brokers else 200)
 
     async def _open_api(self, call: Call) -> Reply:
         return Reply(routes.document(self._base_path))

@@ -22,7 +22,14 @@ RENDERED = Path(__file__).parent / "rendered"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SIZES = tuple(sorted(CHART.glob("values-*.yaml")))
 
-LEAST: dict[str, Any] = {"image": {"repository": "registry/timers"}, "kafka": {"brokers": "kafka-bootstrap:9093"}}
+LEAST: dict[str, Any] = {
+    "image": {"repository": "registry/timers"},
+    "kafka": {"brokers": "kafka-bootstrap:9093"},
+    "console": {"workers": "10.244.0.0/16"},
+    "networkPolicy": {
+        "consoleFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+    },
+}
 """What must be said, beside secrets."""
 
 SPARK: dict[str, Any] = {

@@ -6,6 +6,7 @@ Tests without the marker ``long`` need no Helm: they look at values, and at what
 from __future__ import annotations
 
 import copy
+import ipaddress
 import json
 import math
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import kubernetes_validate
@@ -37,8 +39,9 @@ from tests.deploy.chart import (
 from tests.harness.go_tools import tool
 from timers.cli.topics import acls, create
 from timers.console.web.page import runbooks
-from timers.kafka.own_topics import own_topics
+from timers.kafka.own_topics import MIN_IN_SYNC, own_topics
 from timers.kafka.rights import CONSOLE, ENGINE, WORKER, rights
+from timers.kafka.topic_admin import IN_SYNC
 from timers.process.config import variables
 from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
@@ -238,7 +241,7 @@ def strimzi_is_right(found: Manifests, parts: Iterable[str], callback_topics: It
         if kind == "KafkaTopic"
     }
     assert made == {
-        topic.name: (topic.config, settings.partitions, settings.replication)
+        topic.name: ({**topic.config, MIN_IN_SYNC: str(IN_SYNC)}, settings.partitions, settings.replication)
         for topic in own_topics(settings)
         if not topic.must_exist
     }
@@ -364,6 +367,10 @@ class TestRendered:
         [
             ({"kafka": {"brokers": "k:1"}}, "image.repository is empty"),
             ({"image": {"repository": "r"}}, "kafka.brokers is empty"),
+            (merged(LEAST, {"console": {"workers": ""}}), "console.workers is empty"),
+            (merged(LEAST, {"networkPolicy": {"consoleFrom": []}}), "networkPolicy.consoleFrom is empty"),
+            (merged(LEAST, {"console": {"replicas": 2}}), "console.signingSecret is empty"),
+            (merged(SPARK, {"ipFamily": "IPv6"}), "engine=spark needs pods with IPv4"),
             (merged(SPARK, {"spark": {"checkpoint": ""}}), "spark.checkpoint is empty"),
             (merged(SPARK, {"spark": {"image": {"repository": ""}}}), "spark.image.repository is empty"),
             (merged(LEAST, {"worker": {"replica": 2}}), "replica"),
@@ -373,6 +380,24 @@ class TestRendered:
     def test_helm_says_what_is_missing(self, values: dict[str, Any], said: str) -> None:
         with pytest.raises(ValueError, match=said):
             render(values)
+
+    @pytest.mark.parametrize(("family", "address"), [("IPv4", "10.244.1.5"), ("IPv6", "fd00:10:244::5")])
+    def test_a_worker_is_asked_at_the_address_of_its_pod(self, family: str, address: str) -> None:
+        found = manifests(render(merged(LEAST, {"ipFamily": family})))
+        (container,) = found["StatefulSet", "timers"]["spec"]["template"]["spec"]["containers"]
+        env = {
+            each["name"]: each["value"].replace("$(POD_IP)", address) for each in container["env"] if "value" in each
+        }
+        settings = Settings.load({"TIMERS_BROKERS": "kafka:9093", **env})
+        asked = urlsplit(settings.advertised_url)
+        assert (asked.hostname, asked.port) == (address, 6066)
+        listened = ipaddress.ip_address(settings.web_bind)
+        assert listened.is_unspecified and listened.version == ipaddress.ip_address(address).version
+        (console,) = found["Deployment", "timers-console"]["spec"]["template"]["spec"]["containers"]
+        assert {"name": "TIMERS_CONSOLE_BIND", "value": settings.web_bind} in console["env"]
+
+    def test_the_console_changes_nothing_unless_somebody_says_so(self) -> None:
+        assert VALUES["console"]["write"] is False
 
     def test_each_alert_links_to_its_section(self) -> None:
         rules = manifests(render(VARIANTS["monitored"]))["PrometheusRule", "timers"]

@@ -24,6 +24,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{- else }}{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* What a server of a pod listens on. */}}
+{{- define "timers.anyAddress" -}}
+{{ eq .Values.ipFamily "IPv6" | ternary "::" "0.0.0.0" }}
+{{- end }}
+
 {{- define "timers.saslSecret" -}}
 {{- if .Values.kafka.sasl.password }}{{ include "timers.name" . }}-sasl{{ else }}{{ .Values.kafka.sasl.secret }}{{ end }}
 {{- end }}

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigSource, NewTopic, ResourceType
 
 from tests.harness.waiting import DEADLINE_S
 
@@ -30,6 +31,9 @@ class SimAdmin:
         allowed: topic -> operations that the client may do, or the code of the error; :data:`LOST`.
         members: client ids in each group.
         is_dead: what the classic request says of a group of another kind.
+        nodes: numbers of the brokers.
+        broker_config: setting of a broker -> its value, and where it is from.
+        new: the topics of all requests to create some.
         looks: how often groups were listed; ``members_asked``: how often those of another kind were asked for.
     """
 
@@ -50,6 +54,10 @@ class SimAdmin:
         self.config_requests = 0
         self.metadata_requests = 0
         self.created: list[list[str]] = []
+        self.nodes = [1]
+        kafkas_own = "1", ConfigSource.DEFAULT_CONFIG
+        self.broker_config = dict.fromkeys(("default.replication.factor", "min.insync.replicas"), kafkas_own)
+        self.new: list[NewTopic] = []
         self.refused: set[str] = set()
         self.may_answer = threading.Event()
         self.may_list = threading.Event()
@@ -110,6 +118,7 @@ class SimAdmin:
 
     def create_topics(self, topics: list[Any], operation_timeout: float, request_timeout: float) -> dict[str, Any]:
         self.created.append([topic.topic for topic in topics])
+        self.new += topics
         self.may_answer.wait(DEADLINE_S)
 
         def result(name: str) -> None:
@@ -119,9 +128,21 @@ class SimAdmin:
 
         return {topic.topic: SimpleNamespace(result=lambda _, name=topic.topic: result(name)) for topic in topics}
 
+    def describe_cluster(self, request_timeout: float) -> Future[Any]:
+        return answered(SimpleNamespace(nodes=[SimpleNamespace(id=number) for number in self.nodes]))
+
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
+        if resources[0].restype == ResourceType.BROKER:
+            return {each: answered(self._broker(each.name)) for each in resources}
         self.config_requests += 1
         return {resource: SimpleNamespace(result=partial(self._describe, resource.name)) for resource in resources}
+
+    def _broker(self, number: str) -> Any:
+        assert int(number) in self.nodes
+        if self.denied:
+            return KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+        found = self.broker_config.items()
+        return {name: SimpleNamespace(value=value, source=source.value) for name, (value, source) in found}
 
     def _describe(self, name: str, _: float) -> dict[str, Any]:
         if self.denied:

@@ -279,6 +279,6 @@ def _one_copy(brokers: str, kept: str, names: list[str], broker_count: int) -> W
     sentence = (
         f"{what}: {listed} {'has' if len(names) == 1 else 'have'} one replica, and a lost disk of its broker loses "
         f"{kept}; at least 2 are needed, better 3: kafka-reassign-partitions.sh --bootstrap-server {brokers} --execute "
-        "--reassignment-json-file FILE, where FILE names the brokers of each partition"
+        "--reassignment-json-file FILE, where FILE names the brokers of each partition (docs/operations.md#replicas)"
     )
     return WrongConfig(names[0], "replicas", "1", WARNING, sentence)

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, ConfigSource, NewTopic, ResourceType
 
 from timers.kafka import connection
 from timers.kafka.admin_client import AdminClient
 from timers.kafka.clients import admin_client
 from timers.kafka.error_codes import NO_TOPIC, NOT_ALLOWED, code_of
-from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
+from timers.kafka.own_topics import LOG_APPEND_TIME, MIN_IN_SYNC, TIMESTAMP_TYPE
 from timers.process.config.settings import Settings
 from timers.process.threads import BoundedThreads, log_failure
 
@@ -169,6 +169,7 @@ def create_all(
 ) -> dict[str, KafkaException]:
     """Create topics in one request, and wait for them. Returns topic -> error, for those that were not created."""
     failures = {}
+    topics = _outliving_a_broker(admin, topics, timeout_s)
     created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
     until = connection.give_up_at(timeout_s)
     for name, future in created.items():
@@ -177,6 +178,58 @@ def create_all(
         except KafkaException as failure:
             failures[name] = failure
     return failures
+
+
+REPLICAS, IN_SYNC = 3, 2
+"""Of a new topic about which nobody has decided, on a cluster with that many brokers: one of them may be lost."""
+
+
+def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: float) -> list[NewTopic]:
+    """New topics with the replicas and in-sync replicas that they should have (ADR 48).
+
+    What TIMERS_REPLICATION or the files of the brokers say counts. Kafka's own defaults, one replica and one in sync,
+    are nobody's decision: on a cluster of three brokers or more a topic gets three and two instead.
+    """
+    open_ones = [each for each in topics if each.replication_factor == -1 or _needs_in_sync(each)]
+    if not open_ones:
+        return topics
+    try:
+        until = connection.give_up_at(timeout_s)
+        nodes = connection.answer(admin.describe_cluster(request_timeout=timeout_s), until).nodes
+        if len(nodes) < REPLICAS:
+            return topics
+        broker = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        found = connection.answer(admin.describe_configs([broker], request_timeout=timeout_s)[broker], until)
+        replicas, in_sync = found["default.replication.factor"], found[MIN_IN_SYNC]
+        default = REPLICAS if _is_kafkas_own(replicas) else int(replicas.value)
+    except (KafkaException, KeyError, TypeError, ValueError) as error:  # not each login may ask, not each kind answers
+        logger.warning(
+            "%d new topics, such as %r, get the brokers' default number of replicas or in-sync replicas, which cannot "
+            "be read (%s): set TIMERS_REPLICATION=3 and min.insync.replicas=2 (docs/operations.md#replicas)",
+            len(open_ones),
+            open_ones[0].topic,
+            error,
+        )
+        return topics
+    decided = []
+    for each in topics:
+        # The brokers' number is named only if min.insync.replicas needs it: a controller may have another one.
+        count = default if each.replication_factor == -1 and default >= REPLICAS else each.replication_factor
+        config = each.config or {}
+        if count >= REPLICAS and _is_kafkas_own(in_sync):
+            config = {MIN_IN_SYNC: str(IN_SYNC), **config}
+        decided.append(NewTopic(each.topic, each.num_partitions, count, config=config))
+    return decided
+
+
+def _needs_in_sync(topic: NewTopic) -> bool:
+    return topic.replication_factor >= REPLICAS and MIN_IN_SYNC not in (topic.config or {})
+
+
+def _is_kafkas_own(setting: Any) -> bool:
+    """Whether nobody has set it. Kafka sets 1 for the whole cluster, where a cluster begins with KIP-966."""
+    of_cluster = setting.source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value
+    return bool(setting.source == ConfigSource.DEFAULT_CONFIG.value or (of_cluster and setting.value == "1"))
 
 
 def configs(
@@ -258,7 +311,7 @@ MAX_WANTED = 10_000
 
 
 class TopicCreator:
-    """Creates topics with the brokers' defaults, many in one request, in a thread of its own: no machine waits for it.
+    """Creates topics with the brokers' number of partitions, many in one request, in a thread of its own.
 
     Args:
         admin: asks the brokers.

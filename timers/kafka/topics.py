@@ -113,9 +113,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe_all(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        # Brokers may not know the configuration of a new topic yet, and it is as it must be.
-        known = {name: topic for name, topic in found.items() if name not in created}
-        wrong, config = _look(admin, settings, wanted, known, len(metadata.brokers), TIMEOUT_S)
+        wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), TIMEOUT_S, created)
         wrong = _mend(admin, wanted, wrong)
     except KafkaException as error:
         admin.poll(0)  # runs error_cb, which tells the reports why the brokers refused the login
@@ -440,9 +438,12 @@ def _look(
     found: dict[str, Any],
     broker_count: int,
     timeout_s: float,
+    created: Collection[str] = (),
 ) -> tuple[list[WrongConfig], dict[str, dict[str, str]]]:
-    """What is wrong with the configuration of topics that exist, and the configurations that may be read."""
-    config = configs(admin, found, timeout_s, skip_denied=True)
+    """What is wrong with topics that exist, and the configurations that may be read. Of those that were created just
+    now only the replicas are judged: brokers may not know their configuration yet, and it is as it must be."""
+    config = configs(admin, [name for name in found if name not in created], timeout_s, skip_denied=True)
+    config.update((name, {}) for name in created)
     replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
     judged = [(topic, config[topic.name], replicas[topic.name]) for topic in wanted if topic.name in config]
     return wrong_configs(settings.brokers, judged, broker_count), config

@@ -1,0 +1,59 @@
+"""What workers create on a cluster of three brokers outlives one of them, or they say that it does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness.records import Request
+from tests.harness.system import System
+from tests.harness.three_brokers import ThreeBrokers
+from tests.harness.waiting import due_in, wait_until
+from timers.cli.broker import embedded
+from timers.kafka import topic_admin, topics
+from timers.kafka.own_topics import MIN_IN_SYNC, own_topics
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+GONE = 3
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    """Their files say nothing about replicas, as those of a new cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("default.replication.factor", MIN_IN_SYNC):
+            patch.delitem(embedded._SETTINGS, name)
+        brokers = ThreeBrokers(tmp_path_factory.mktemp("three"))
+        brokers.start()
+    yield brokers
+    brokers.stop()
+
+
+def test_topics_of_a_worker_have_three_replicas_and_two_in_sync(brokers: ThreeBrokers, tmp_path: Path) -> None:
+    with closing(System(brokers.address, tmp_path)) as system:
+        system.worker().start().ready()
+        topic_admin.create_if_missing(system.settings, "orders", partitions=1)
+        names = ["orders", *(topic.name for topic in own_topics(system.settings))]
+        found = topics._describe(system.admin, names)
+        assert {len(each.replicas) for topic in found.values() for each in topic.partitions} == {3}
+        wait_until(
+            lambda: {each[MIN_IN_SYNC] for each in topic_admin.configs(system.admin, names).values()} == {"2"},
+            "all brokers know the settings",
+        )
+        brokers.kill(GONE)
+        system.send(Request("orders", due_in(3), "k"))
+        system.reader("orders").take(1)
+
+
+def test_one_copy_that_somebody_has_chosen_is_said_as_soon_as_the_topics_are_there(
+    brokers: ThreeBrokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(System(brokers.address, tmp_path, TIMERS_REPLICATION="1")) as system:
+        topics.ensure(system.settings)
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert said.startswith("all rests on one copy: ") and "docs/operations.md#replicas" in said

@@ -19,7 +19,6 @@ from timers.console.kafka_cluster import (
     FoundGroup,
     FoundWorker,
     KafkaCluster,
-    Problems,
     TopicsFollower,
     WorkerAnswer,
 )
@@ -353,9 +352,9 @@ class SimCluster(KafkaCluster):
             raise self.log_failure
         self.recorded.append(json.loads(entry))
 
-    async def problems(self) -> Problems:
+    async def problems(self) -> tuple[list[str], list[str]]:
         brokers = ["no broker answers"] if self.brokers_fail else []
-        return Problems(brokers, ["no worker answers"] if self.worker_fails else [])
+        return brokers, ["no worker answers"] if self.worker_fails else []
 
 
 class ServedAsByCommand(TestServer):

@@ -14,7 +14,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.client import Repeat
 from timers.console import kafka_cluster
-from timers.console.kafka_cluster import KafkaCluster, Problems, WorkerAnswer
+from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
 from timers.console.schemas import SCHEMAS
 from timers.console.web import server as server_module
@@ -117,11 +117,11 @@ async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(co
     cluster = SimCluster()
     asked = 0
 
-    async def problems() -> Problems:
+    async def problems() -> tuple[list[str], list[str]]:
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.2)
-        return Problems(["no broker answers"], [])
+        return ["no broker answers"], []
 
     cluster.problems = problems  # type: ignore[method-assign]
     constants(server_module, READY_S=0.1)  # the check takes longer

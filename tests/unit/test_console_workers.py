@@ -166,9 +166,9 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
         )
         for _ in range(3):
             assert await cluster.problems() == ([], []), "a worker that starts does not know its cluster yet"
-        assert "is of app 'timers' and cluster c-2" in (await cluster.problems()).worker[0]
-        assert "is no worker of timers" in (await cluster.problems()).worker[0]
-    assert "no worker answers" in (await cluster.problems()).worker[0]
+        assert "is of app 'timers' and cluster c-2" in (await cluster.problems())[1][0]
+        assert "is no worker of timers" in (await cluster.problems())[1][0]
+    assert "no worker answers" in (await cluster.problems())[1][0]
     await cluster.close()
 
 

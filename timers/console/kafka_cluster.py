@@ -220,13 +220,6 @@ def _left_s(end_s: float) -> float:
     return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))
 
 
-class Problems(NamedTuple):
-    """What cannot be used now, a sentence each; empty: it can."""
-
-    brokers: list[str]
-    worker: list[str]
-
-
 class WorkerAnswer(NamedTuple):
     """The answer of a worker's page."""
 
@@ -589,8 +582,8 @@ class KafkaCluster:
             raise
         return follower
 
-    async def problems(self) -> Problems:
-        """Why brokers or worker cannot be used now."""
+    async def problems(self) -> tuple[list[str], list[str]]:
+        """Why brokers, and why workers, cannot be used now, a sentence each; empty: they can."""
         broker = asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
         found = await asyncio.gather(broker, self.check_worker(self._settings.query_url), return_exceptions=True)
         for each in found:
@@ -599,7 +592,7 @@ class KafkaCluster:
                 raise each
         brokers, worker = ([str(each)] if isinstance(each, TimersError) else [] for each in found)
         brokers = list(dict.fromkeys([*login_tokens.troubles(self._settings), *brokers]))
-        return Problems(brokers, [each for each in worker if each not in brokers])
+        return brokers, [each for each in worker if each not in brokers]
 
 
 class _Requests:

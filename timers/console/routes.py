@@ -466,12 +466,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/health/ready",
         "ready",
-        "Whether the console can be used: a broker answers it. `reasons` also says that no worker of this app answers: "
-        "then pages and the routes that ask workers say so, and timers can still be set.",
-        (
-            Answer(200, "it can; `reasons` is empty if a worker answers, too", "Ready"),
-            Answer(HTTPStatus.SERVICE_UNAVAILABLE, "no broker answers, or the login is refused", "Ready"),
-        ),
+        "Whether a broker answers the console. If only no worker answers, `reasons` says so, and timers can still be set.",
+        (Answer(200, "it can", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "it cannot", "Ready")),
         role=PUBLIC,
     ),
     Route(

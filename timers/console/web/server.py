@@ -30,7 +30,7 @@ from timers.console import (
 )
 from timers.console.access import Access, Principal, Rates, too_many
 from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, Signer, record, whole_body
-from timers.console.kafka_cluster import KafkaCluster, Problems
+from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CODES, CONTENT_TYPE, Problem, kind
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
@@ -110,7 +110,7 @@ class Server:
         self._seconds = Histogram(*durations, labels[:1], registry=registry)
         self.connections = OpenConnections("the console")
         self._checking = asyncio.Lock()
-        self._readiness: tuple[float, Problems] | None = None
+        self._readiness: tuple[float, tuple[list[str], list[str]]] | None = None
         self._handlers: dict[str, Handler] = {
             **HANDLERS,
             "live": self._live,

@@ -50,7 +50,7 @@ def test_topics_of_a_worker_have_three_replicas_and_two_in_sync(brokers: ThreeBr
         system.reader("orders").take(1)
 
 
-def test_one_copy_that_somebody_has_chosen_is_said_as_soon_as_the_topics_are_there(
+def test_one_copy_that_an_operator_has_chosen_is_said_as_soon_as_the_topics_are_there(
     brokers: ThreeBrokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(System(brokers.address, tmp_path, TIMERS_REPLICATION="1")) as system:

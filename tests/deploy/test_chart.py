@@ -396,7 +396,7 @@ class TestRendered:
         (console,) = found["Deployment", "timers-console"]["spec"]["template"]["spec"]["containers"]
         assert {"name": "TIMERS_CONSOLE_BIND", "value": settings.web_bind} in console["env"]
 
-    def test_the_console_changes_nothing_unless_somebody_says_so(self) -> None:
+    def test_the_console_changes_nothing_unless_the_values_say_so(self) -> None:
         assert VALUES["console"]["write"] is False
 
     def test_each_alert_links_to_its_section(self) -> None:

@@ -73,7 +73,7 @@ def created(admin: SimAdmin, asked: int, config: dict[str, str]) -> tuple[int, d
     ],
     ids=str,
 )
-def test_a_new_topic_outlives_a_broker_unless_somebody_has_decided_otherwise(
+def test_a_new_topic_outlives_a_broker_unless_an_operator_has_decided_otherwise(
     brokers: list[int], config: dict[str, tuple[str, ConfigSource]], asked: int, made: int, in_sync: str | None
 ) -> None:
     admin = SimAdmin()

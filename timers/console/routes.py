@@ -466,7 +466,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/health/ready",
         "ready",
-        "Whether a broker answers the console. If only no worker answers, `reasons` says so, and timers can still be set.",
+        "Whether a broker answers the console. If no worker does, `reasons` says so, and timers can still be set.",
         (Answer(200, "it can", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "it cannot", "Ready")),
         role=PUBLIC,
     ),

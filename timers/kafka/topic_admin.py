@@ -181,14 +181,14 @@ def create_all(
 
 
 REPLICAS, IN_SYNC = 3, 2
-"""Of a new topic about which nobody has decided, on a cluster with that many brokers: one of them may be lost."""
+"""Of a new topic about which no operator has decided, on a cluster with that many brokers: one of them may be lost."""
 
 
 def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: float) -> list[NewTopic]:
     """New topics with the replicas and in-sync replicas that they should have (ADR 48).
 
     What TIMERS_REPLICATION or the files of the brokers say counts. Kafka's own defaults, one replica and one in sync,
-    are nobody's decision: on a cluster of three brokers or more a topic gets three and two instead.
+    are no decision: on a cluster of three brokers or more a topic gets three and two instead.
     """
     open_ones = [each for each in topics if each.replication_factor == -1 or _needs_in_sync(each)]
     if not open_ones:
@@ -227,7 +227,7 @@ def _needs_in_sync(topic: NewTopic) -> bool:
 
 
 def _is_kafkas_own(setting: Any) -> bool:
-    """Whether nobody has set it. Kafka sets 1 for the whole cluster, where a cluster begins with KIP-966."""
+    """Whether no operator has set it. Kafka sets 1 for the whole cluster, where a cluster begins with KIP-966."""
     of_cluster = setting.source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value
     return bool(setting.source == ConfigSource.DEFAULT_CONFIG.value or (of_cluster and setting.value == "1"))
 

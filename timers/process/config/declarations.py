@@ -206,9 +206,9 @@ class Declarations:
     )
     replication: int = number_setting(
         (0, 100),
-        "Replication factor of the topics that the worker creates. 0: the default of the brokers; where nobody has set "
-        "theirs, 3 on a cluster of 3 brokers or more. With 3 or more, topics get min.insync.replicas=2 unless the "
-        "brokers have a setting of their own.",
+        "Replication factor of the topics that the worker creates. 0: the default of the brokers; where no operator "
+        "has set theirs, 3 on a cluster of 3 brokers or more. With 3 or more, topics get min.insync.replicas=2 unless "
+        "the brokers have a setting of their own.",
         default=0,
         example=3,
     )

@@ -301,7 +301,8 @@ def test_settings_of_a_database_are_not_those_of_a_relay(server: PostgresServer)
         connection.autocommit = True
         name = connection.info.dbname
         wrong = dict.fromkeys(("statement_timeout", "lock_timeout", "idle_session_timeout"), "100ms")
-        for setting, value in {**wrong, "default_transaction_isolation": "serializable"}.items():
+        others = {"default_transaction_isolation": "serializable", "synchronous_commit": "off"}
+        for setting, value in {**wrong, **others}.items():
             connection.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
         with table(shop) as rows:
             rows.wait(0.2)
@@ -315,6 +316,10 @@ def test_settings_of_a_database_are_not_those_of_a_relay(server: PostgresServer)
                 connection.execute("COMMIT")
                 assert marking.result() == {1}
             assert rows._execute("SHOW default_transaction_isolation") == [("read committed",)]
+            assert rows._execute("SHOW synchronous_commit") == [("on",)], "a mark survives a crash"
+            connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = 'remote_apply'")
+            rows.connect()
+            assert rows._execute("SHOW synchronous_commit") == [("remote_apply",)]
 
 
 def holds_up(connection: Any) -> bool:

@@ -37,7 +37,7 @@ class SimPublisher:
         self.open: list[tuple[bytes, Callable[[str | TimersError], None]]] = []
 
     def submit_record(self, topic: str, key: bytes, value: Any, headers: Any, on_result: Any, partition: int) -> None:
-        assert partition == partition_of(key, 2)
+        assert partition == partition_of(key, self.partitions)
         self.sent.append(key)
         if partition in self.silent:
             self.open.append((key, on_result))
@@ -105,6 +105,27 @@ def world(tmp_path: Path, constants: Constants) -> Iterator[World]:
 def ids_on(partition: int, count: int) -> list[str]:
     names = (f"o-{number}" for number in range(1000))
     return [name for name in names if partition_of(name.encode(), 2) == partition][:count]
+
+
+def test_a_row_that_was_begun_before_partitions_were_added_waits_for_an_operator(world: World) -> None:
+    begun, later = ids_on(0, 2)
+    world.publisher.silent = {0}
+    world.put(begun)
+    SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)  # if absent: else it would be sent again
+    world.connection.commit()
+    absent = world.left()[-1]
+    world.publisher.silent = {0, 1}
+    world.relay.look()
+    world.publisher.silent, world.publisher.partitions = set(), 3
+    world.publisher.answer(SILENT)
+    world.put(later)
+    sent = len(world.publisher.sent)
+    for _ in range(2):
+        world.relay.look()
+    assert world.publisher.sent[sent:] == [later.encode()], "it goes by the new number"
+    assert world.left() == [begun, absent]
+    reasons = world.connection.execute("SELECT DISTINCT reason FROM timer_outbox").fetchall()
+    assert [("partitions were added" in reason) for (reason,) in reasons] == [True]
 
 
 def test_a_partition_that_does_not_answer_delays_no_other_one(world: World) -> None:

@@ -92,7 +92,8 @@ class Publisher:
 
     Args:
         thread: name of the thread that polls for answers.
-        keep_order: whether the callback's key chooses the partition of a request without an id.
+        keep_order: whether the callback's key chooses the partition of a request without an id. So the number of
+            partitions is looked up every :data:`_COUNT_S`, also for a caller that chooses partitions itself.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """
 
@@ -193,7 +194,7 @@ class Publisher:
 
     @property
     def partitions(self) -> int:
-        """Partitions that the topic had when this publisher was opened."""
+        """Partitions that the topic had when this publisher was opened; with ``keep_order`` some seconds ago."""
         return self._partitions
 
     @property

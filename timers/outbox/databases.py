@@ -207,6 +207,9 @@ class Postgres:
             known = "FROM pg_settings WHERE name = ANY(%s)"
             values = "(%s::json ->> name)"
             self._execute(f"SELECT set_config(name, {values}, false) {known}", json.dumps(_SESSION), [*_SESSION])
+            # A mark that a crash of the server takes back would let a row be sent twice. Only off allows this.
+            commit = "'synchronous_commit'"
+            self._execute(f"SELECT set_config({commit}, 'on', false) WHERE current_setting({commit}) = 'off'")
             # The server converts nothing: what it cannot convert would stop the reading of all rows.
             self._execute("SELECT set_config('client_encoding', current_setting('server_encoding'), false)")
             _read_any_text(self._connection)

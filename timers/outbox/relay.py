@@ -18,7 +18,8 @@ A marked row may have been sent. If its request has ``timer-if: absent``, a seco
 ``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after half of
 this time, the log is asked (:mod:`timers.outbox.sent`), :data:`SETTLED_S` after this relay has first seen the mark: a
 relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after :data:`SEND_S`. Rows of the
-same timer wait for it. If the log does not reach back so far, the row stays with a reason: an operator decides.
+same timer wait for it. If the log does not reach back so far, or this relay has seen that the topic got partitions
+since the mark, the row stays with a reason: an operator decides.
 """
 
 from __future__ import annotations
@@ -136,6 +137,10 @@ class Relay:
         """Partitions that get one row until it is taken."""
         self._floor, self._floor_until = 0, 0.0
         """While a partition rests, rows up to this number are passed over, until then."""
+        self._partitions = 0
+        """Partitions of the topic at the last look."""
+        self._recounted_ms = -1
+        """When another number was found than before."""
         self._passed: set[str] = set()
         """Ids of timers of which rows are passed over: their later rows wait, too."""
         self._targets: dict[str, bool] = {}
@@ -230,7 +235,10 @@ class Relay:
             self._resting.clear()
             self._doubtful.clear()
         is_full = len(rows) == _MOST_ROWS or sum(row.row_bytes for row in rows) >= databases.MOST_BYTES
-        chosen = self._checked(self._chosen(rows, publisher.partitions))
+        if self._partitions not in (0, publisher.partitions):
+            self._recounted_ms = self._now_ms()
+        self._partitions = publisher.partitions
+        chosen = self._checked(self._chosen(rows))
         if is_full and self._resting:
             self._floor = rows[-1].number
             self._passed.update(row.aggregateid for row in rows)
@@ -239,7 +247,7 @@ class Relay:
             self._await_answers()
         return bool(chosen or self._alone) or (is_full and bool(self._floor))
 
-    def _chosen(self, rows: Sequence[Row], partitions: int) -> list[tuple[Row, int]]:
+    def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
         now = time.monotonic()
         busy = {each.row.aggregateid for each in (*self._in_flight.values(), *self._alone)} | self._passed
@@ -255,7 +263,7 @@ class Relay:
             busy.add(row.aggregateid)
             if row.sent_ms is not None and row.number not in may_be_sent:
                 continue
-            partition = partition_of(row.key, partitions)
+            partition = partition_of(row.key, self._partitions)
             if self._resting.get(partition, 0.0) > now or partition in tried:
                 continue
             if partition in self._doubtful:
@@ -267,6 +275,9 @@ class Relay:
     def _settled(self, marked: Sequence[Row], busy: set[str]) -> set[int]:
         """Deal with rows that a relay has begun to send. Returns the numbers of those that may be sent again."""
         now_ms, now = self._now_ms(), self._clock.boot_s()
+        for row in (moved := [row for row in marked if (row.sent_ms or 0) <= self._recounted_ms]):
+            self._refuse(row, _MOVED)
+        marked = [row for row in marked if row not in moved]
         safe_ms = self._settings.verdict_retention_s * 500  # half of it: clocks and workers may be behind
         ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked if row.is_harmless_twice}
         again = {number for number, age_ms in ages_ms.items() if -sent.CLOCKS_MS < age_ms < safe_ms}
@@ -403,13 +414,20 @@ class Relay:
             self._publisher = None
         self._has_failed = self._has_failed and self._publisher is not None
         if self._publisher is None:
-            self._publisher = Publisher(self._kafka, thread="timers-outbox", partitioner=ID_PARTITIONER)
+            publisher = Publisher(self._kafka, thread="timers-outbox", keep_order=True, partitioner=ID_PARTITIONER)
+            self._publisher = publisher  # it looks how many partitions there are now, too
         self._publisher.open()
         return self._publisher
 
     def _now_ms(self) -> int:
         return int(self._clock.now_s() * 1000)
 
+
+_MOVED = (
+    "a relay has begun to send this row, and partitions were added to the topic of requests since: its request may be "
+    "on a partition that no longer belongs to its id. Does `timers get` find the timer? Then delete the row; else set "
+    "reason and sent_ms to NULL to send it"
+)
 
 _UNKNOWN = (
     "a relay has begun to send this row and ended, and the log of requests does not reach back so far, or sent_ms is "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from tests.harness.constants import Constants
 from timers.client import SqlOutbox
 from timers.client.outbox import TABLE, schema
 from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
-from timers.outbox import databases
+from timers.outbox import databases, sent
 from timers.outbox import relay as relays
 from timers.outbox.databases import Sqlite
+from timers.outbox.rows import Row
+from timers.outbox.sent import Found
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -126,6 +128,31 @@ def test_a_row_that_was_begun_before_partitions_were_added_waits_for_an_operator
     assert world.left() == [begun, absent]
     reasons = world.connection.execute("SELECT DISTINCT reason FROM timer_outbox").fetchall()
     assert [("partitions were added" in reason) for (reason,) in reasons] == [True]
+
+
+def test_an_old_mark_is_looked_for_in_the_log_whatever_time_workers_remember_ids(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
+        asked.extend(row.id for row in rows)
+        return Found({row.id for row in rows}, set(), set())
+
+    monkeypatch.setattr(sent, "find", find)
+    for _ in range(2):
+        SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)
+    minutes_ago = [int(world.clock.now_s() * 1000) - minutes * 60_000 for minutes in (15, 5)]
+    for number, marked_ms in enumerate(minutes_ago, 1):
+        world.connection.execute("UPDATE timer_outbox SET sent_ms = ? WHERE number = ?", (marked_ms, number))
+    world.connection.commit()
+    older, newer = world.left()
+    world.relay.look()
+    assert (asked, world.publisher.sent) == ([], [newer.encode()]), "it waits until no relay can send it any more"
+    world.clock.boot += relays.SETTLED_S
+    world.relay.look()
+    assert len(asked) == 1 and world.left() == []
+    assert older.encode() not in world.publisher.sent
 
 
 def test_a_partition_that_does_not_answer_delays_no_other_one(world: World) -> None:

@@ -16,10 +16,10 @@ has no answer                      stays marked. Its partition rests: others go 
 
 A marked row may have been sent. If its request has ``timer-if: absent``, a second one changes nothing until
 ``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after half of
-this time, the log is asked (:mod:`timers.outbox.sent`), :data:`SETTLED_S` after this relay has first seen the mark: a
-relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after :data:`SEND_S`. Rows of the
-same timer wait for it. If the log does not reach back so far, or this relay has seen that the topic got partitions
-since the mark, the row stays with a reason: an operator decides.
+this time or ten minutes, the log is asked (:mod:`timers.outbox.sent`), :data:`SETTLED_S` after this relay has first
+seen the mark: a relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after
+:data:`SEND_S`. Rows of the same timer wait for it. If the log does not reach back so far, or this relay has seen that
+the topic got partitions since the mark, the row stays with a reason: an operator decides.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ RETRY_S = 1.0
 
 _PATIENCE_S = 1.0
 """A partition without an answer after this time rests."""
+
+_HARMLESS_S = 600.0
+"""So long after its mark, at most, a row with ``timer-if: absent`` is sent again without a look into the log: workers
+may remember ids for less time than this process knows."""
 
 _MOST_ROWS = 2000
 _MOST_ALONE = 50
@@ -278,7 +282,7 @@ class Relay:
         for row in (moved := [row for row in marked if (row.sent_ms or 0) <= self._recounted_ms]):
             self._refuse(row, _MOVED)
         marked = [row for row in marked if row not in moved]
-        safe_ms = self._settings.verdict_retention_s * 500  # half of it: clocks and workers may be behind
+        safe_ms = min(self._settings.verdict_retention_s / 2, _HARMLESS_S) * 1000  # half: clocks may be behind
         ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked if row.is_harmless_twice}
         again = {number for number, age_ms in ages_ms.items() if -sent.CLOCKS_MS < age_ms < safe_ms}
         doubtful = [row for row in marked if row.number not in again]

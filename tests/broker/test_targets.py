@@ -14,7 +14,7 @@ from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import QUICK, Worker
-from timers.core.levels import HOLDS, READABLE_LATE
+from timers.core.levels import FIRST, HOLDS
 from timers.kafka import progress_log, records
 from timers.kafka.clients import librdkafka
 from timers.offline.targets import Request, give, look, pausing
@@ -159,7 +159,7 @@ def test_below_the_level_partitions_are_named_and_nothing_is_paused(
     system: System, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.create_own_topics()
-    progress_log.allow(system.settings, READABLE_LATE)
+    progress_log.allow(system.settings, FIRST)
     started(system, monkeypatch)
     target = system.target()
     refused = operator.run("targets", "pause", target, code=2)

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, RandomRig
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, ALREADY_FIRED, REFUSED, REPLACED, SET, Entry
-from timers.core.progress import Progress
 from timers.core.timer import Fetched
 from timers.machines.store.memory import MemoryStore
 from timers.wire import future
@@ -44,9 +42,8 @@ EVENT = st.one_of(
 class Rig(RandomRig):
     """A machine of timers with ids, over random events."""
 
-    def __init__(self, level: int = READABLE_LATE) -> None:
-        progress = Progress.first(level)
-        super().__init__(BY_ID, Limits(2, 10**9, 1000), topic=TOPIC, retention_s=RETENTION_S, progress=progress)
+    def __init__(self) -> None:
+        super().__init__(BY_ID, Limits(2, 10**9, 1000), topic=TOPIC, retention_s=RETENTION_S)
         self.log.clock.now_ms = 100_000
         self.observe(100)
 
@@ -92,9 +89,9 @@ class Rig(RandomRig):
 
 
 @settings(deadline=None)
-@given(st.lists(EVENT, max_size=50), st.integers(1, 8), st.sampled_from([FIRST, READABLE_LATE]))
-def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], piece: int, level: int) -> None:
-    rig = Rig(level)
+@given(st.lists(EVENT, max_size=50), st.integers(1, 8))
+def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], piece: int) -> None:
+    rig = Rig()
     for event in events:
         with rig.opened_again():
             rig.happen(*event)

@@ -43,7 +43,7 @@ def asked_for(key: bytes | None, value: bytes | None, headers: Sequence[h.Header
     without protobuf may be written anew with it."""
     name = key if key is None or not key.isdigit() else int(key)
     try:
-        topic, callback_key, payload = future.read_callback(value, h.timer_headers(headers), len(value or b""), True)
+        topic, callback_key, payload = future.read_callback(value, h.timer_headers(headers), len(value or b""))
     except InvalidRequestError:
         return name, value
     return name, topic, key_bytes(callback_key), payload

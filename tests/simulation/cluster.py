@@ -19,7 +19,6 @@ from tests.simulation.levels import SimLevels
 from tests.simulation.oscillator import YEAR_S, SimOscillator
 from tests.simulation.pauses import PausingWorker, SimPauses
 from tests.simulation.workload import Workload
-from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.timer import TopicPartition
 from timers.kafka.request_formats import enabled_formats
@@ -104,20 +103,18 @@ class SimCluster:
             many_late=self.log.slow_above_records == SLOW_RECORDS,
             level_random=self._level_random if has_levels else None,
             condition_random=self._condition_random if self._has_conditions else None,
-            late_random=(late_random := self._late_changes()),
+            late_random=self._late_changes(),
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
         self._damage_random = self._source("damage")
-        is_new = late_random is not None and not has_levels  # older versions do not know what is passed over
-        self._may_have_damaged = is_new and self._damage_random.random() < 0.25
+        self._may_have_damaged = self._damage_random.random() < 0.12
         self.levels, self._level_actions = self._upgrades(has_levels)
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
-            each.first_level = FIRST if late_random is None else READABLE_LATE
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
 

@@ -17,7 +17,6 @@ from tests.simulation.kit.log import SimRecord
 from timers.core.fired import reached
 from timers.core.index import is_over
 from timers.core.keys import OrderKey
-from timers.core.levels import FIRST, READABLE_LATE
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -35,7 +34,7 @@ from timers.core.operation import (
     request_of,
     version_of,
 )
-from timers.core.progress import FEATURE_LEVEL, VERDICT_RETENTION, Progress
+from timers.core.progress import VERDICT_RETENTION, Progress
 from timers.core.timer import Row
 from timers.wire import headers as h
 from timers.wire.verdict import VerdictMessage
@@ -189,7 +188,7 @@ class IdOracle:
         is_named = step.condition not in (None, ABSENT)
         has_fired = is_named and former is not None and self._has_fired(former, step.offset)
         is_listed = step.offset in self._progress.late_changes
-        if is_listed != (has_fired and self.has_late_changes(step.offset)):
+        if is_listed != has_fired:
             what = "listed as a late change" if is_listed else "no late change"
             raise Violation(f"{step.source} is {what}, and {'has' if has_fired else 'has not'} come after a firing")
         if is_listed:
@@ -203,10 +202,6 @@ class IdOracle:
         if copy is None:
             return not self.is_cold(request, self._progress) and request.has_fired(self._progress)
         return copy.has_fired(self._progress)
-
-    def has_late_changes(self, offset: int) -> bool:
-        """Whether records at an offset are refused if the version that they name has fired."""
-        return self._progress.setting_at(FEATURE_LEVEL, offset, FIRST) >= READABLE_LATE
 
     def _refusal(self, step: Step, former: Step | None) -> tuple[str, int | None] | None:
         condition, due_s = step.condition, None if former is None else former.operation[2]
@@ -276,7 +271,7 @@ class IdOracle:
             return [alone]
         due_s = before.key[0]
         in_time = (CANCELLED if step.request is None else REPLACED, due_s)
-        if step.condition not in (None, ABSENT) and self.has_late_changes(step.offset):
+        if step.condition not in (None, ABSENT):
             return [in_time]
         if step.judges:
             return [in_time, alone if step.is_first else (ALREADY_FIRED, due_s)]

@@ -15,7 +15,6 @@ from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from timers.core import store_validity
-from timers.core.levels import BY_HEADERS_TRIMMED, RAISED_TO, READABLE_LATE, SNAPSHOTS
 from timers.core.machine import Machine
 from timers.core.ports import Page
 from timers.core.progress import LOG_TRIMMED, NamedSnapshot, Progress
@@ -193,9 +192,7 @@ class SnapshotWorker(SimWorker):
 
     def _snapshot(self, runner: SimRunner) -> None:
         known = vars(runner)
-        if runner.machine.progress.level < SNAPSHOTS:
-            runner.machine.raise_level(SNAPSHOTS)
-        elif known.get("taken") is not None:
+        if known.get("taken") is not None:
             if not self.has_same_log(runner):
                 known["taken"] = None
             elif runner.machine.commit_change(lambda progress: self.naming(runner, progress, known["taken"])):
@@ -257,7 +254,7 @@ class SnapshotWorker(SimWorker):
             return  # its store may be too old at any time, and needs the whole log then [I9]
         if not deletable_before(committed) or not self.are_whole(runner, committed):
             return
-        if not committed.settings.trims and not (self.agrees(runner) and self.note_trimmed(machine, runner.name[1])):
+        if not committed.settings.trims and not (self.agrees(runner) and self.note_trimmed(machine)):
             return
         start = self.log.start(*runner.name)
         # If it commits, it is not fenced, and deletes at once.
@@ -265,12 +262,9 @@ class SnapshotWorker(SimWorker):
             self.faults.point("before the log is deleted")
             self.delete_log(runner, self.bound(runner))
 
-    def note_trimmed(self, machine: Machine, partition: int) -> bool:
-        """Let the log of a machine begin late. Some machines are raised to a level that says so."""
-        if machine.progress.level < READABLE_LATE and partition % 2:
-            return machine.raise_level(BY_HEADERS_TRIMMED)
-        noted = partial(Progress.with_setting, name=LOG_TRIMMED, value=1)
-        return machine.raise_level(RAISED_TO) and machine.commit_change(noted)
+    def note_trimmed(self, machine: Machine) -> bool:
+        """Let the log of a machine begin late."""
+        return machine.commit_change(partial(Progress.with_setting, name=LOG_TRIMMED, value=1))
 
     def are_whole(self, runner: SimRunner, progress: Progress) -> bool:
         """Whether both named snapshots are there."""

@@ -17,7 +17,6 @@ from tests.simulation.kit.worker import SimRunner
 from tests.simulation.snapshot_simulator import SnapshotCheckers, snapshot_workers
 from tests.simulation.snapshots import GIVEN_UP, SnapshotWorker
 from tests.simulation.spark_simulator import SimExecutor, SimSpark
-from timers.core.levels import SNAPSHOTS
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import may_name, may_take
 from timers.core.timer import TopicPartition
@@ -47,9 +46,7 @@ class SnapshotExecutor(SnapshotWorker, SimExecutor):
     def answer(self, runner: SimRunner) -> None:
         """Begin a snapshot, write some of it, or name it."""
         tp, machine = runner.name, runner.machine
-        if machine.progress.level < SNAPSHOTS:
-            machine.raise_level(SNAPSHOTS)
-        elif tp in self.written:
+        if tp in self.written:
             new, (_, begun) = self.written.pop(tp), self.begun.pop(tp)
             if self.may_name(machine.progress, begun) and self.has_same_log(runner):
                 machine.commit_change(lambda progress: self.naming(runner, progress, new))

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from timers.core.levels import BY_HEADERS, READABLE_LATE
+from timers.core.levels import REPEATS
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
@@ -52,7 +52,7 @@ RECORDS: list[tuple[str, int, int, bytes | None, bytes | None, Headers]] = [
     (NATIVE, 1, 0, b"1700000000", b"\xff", []),
     (NATIVE, 1, 1, b"1700000001", VALUE + b"\x1a" + b"\xe8\x07" + bytes(1000), []),
     (BY_ID, 0, 5, b"order-1", VALUE, DUE),
-    (BY_ID, 0, 6, b"order-1", None, DUE),
+    (BY_ID, 0, 6, b"order-1", None, []),
     (BY_ID, 0, 7, "größe".encode(), VALUE, [("trace", b"x"), *DUE]),
     (BY_ID, 0, 8, b"order-2", VALUE, []),
     (BY_ID, 0, 9, b"order-2", VALUE, [*DUE, (h.TIMER_IF, b"absent")]),
@@ -132,25 +132,15 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
 
 
 def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
-    """Without protobuf from level 7 on, and without a value from level 9 on, which partition 0 has from offset 6 on."""
-    headers = [(h.TIMER_TOPIC, b"orders")]
-    rows = [
-        (NATIVE, partition, offset, 0, 1, b"1700000000", b"{}", headers) for partition in (0, 1) for offset in (5, 6)
-    ]
+    """Partition 0 has timers that repeat from offset 6 on."""
+    headers = [(h.TIMER_TOPIC, b"orders"), (h.TIMER_REPEAT, b"every=10")]
+    rows = [(BY_ID, partition, offset, 0, 1, b"id", b"{}", headers) for partition in (0, 1) for offset in (5, 6)]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    raised = {(NATIVE, 0): Progress(6).with_setting(FEATURE_LEVEL, BY_HEADERS)}
+    raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, REPEATS)}
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
     found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
     rejected = "rejected", "level-too-low", None
-    assert found == {(0, 5): rejected, (0, 6): ("timer", None, "orders"), (1, 5): rejected, (1, 6): rejected}
-    nulls = [(BY_ID, 0, offset, 0, 1, b"id", None, [(h.TIMER_DUE, b"1700000000")]) for offset in (5, 6)]
-    frame = spark.createDataFrame(nulls, columns.RECORD).coalesce(1)
-    raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, READABLE_LATE)}
-    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
-    assert [(row.kind, row.code, row.timer_id) for row in decoded.orderBy("offset").collect()] == [
-        ("cancel", None, "id"),
-        ("rejected", "value-missing", None),
-    ]
+    assert found == {(0, 5): rejected, (0, 6): ("definition", None, "orders"), (1, 5): rejected, (1, 6): rejected}
 
 
 def test_records_above_a_cut_have_other_names_than_those_that_the_log_has_lost(spark: SparkSession) -> None:

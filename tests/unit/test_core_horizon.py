@@ -11,7 +11,7 @@ from tests.harness.machines import BY_ID, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.horizon import is_far, needs_horizon
 from timers.core.keys import NEVER
-from timers.core.levels import BY_HEADERS
+from timers.core.levels import REPEATS
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.ports import NOTHING, Output
@@ -159,15 +159,16 @@ def test_a_second_copy_changes_nothing(when: str, indexed: bool, disk: str) -> N
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_copy_is_read_at_the_level_of_its_request(indexed: bool) -> None:
-    """Below the level, the header ``timer-topic`` has no meaning; the machine is raised while the timer is cold."""
+    """Below it, a callback gets the headers of a schema registry. The machine is raised while the timer is cold."""
     rig = ColdRig(indexed=indexed)
-    before = rig.ask(20, b"x", [(h.TIMER_TOPIC, b"other")])
-    rig.machine.raise_level(BY_HEADERS)
-    after = rig.ask(20, b"y", [(h.TIMER_TOPIC, b"other")])
+    schema_id = "__value_schema_id", b"7"
+    before = rig.ask(20, b"x", [schema_id])
+    rig.machine.raise_level(REPEATS)
+    after = rig.ask(20, b"y", [schema_id])
     rig.tick(15)
     rig.promote(before)
     rig.promote(after)
-    assert [row[1:4] for row in rig.state[0]] == [("t", "k", b"v"), ("other", None, before.value)]
+    assert [row[4] for row in rig.state[0]] == [[schema_id], None]
 
 
 def test_a_late_copy_fires_at_once() -> None:

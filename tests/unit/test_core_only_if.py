@@ -12,7 +12,7 @@ from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit import SimRecord
 from timers.core import only_if
 from timers.core.keys import NEVER
-from timers.core.levels import BY_HEADERS_TRIMMED, READABLE_LATE
+from timers.core.levels import FIRST
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, NO_VERSION, cancelled
 from timers.core.ports import Lost
@@ -78,7 +78,7 @@ class Rig(MachineRig):
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig(progress=Progress.first(READABLE_LATE))
+    return Rig(progress=Progress.first(FIRST))
 
 
 def test_absent_sets_an_id_once(rig: Rig) -> None:
@@ -160,15 +160,6 @@ def test_a_change_that_is_readable_after_its_version_has_fired_is_too_late(rig: 
     assert rig.ask("a", BASE_S + 60, "ids/0/1") == ("changed", BASE_S + 5, 0), "the refused one is no version"
     assert rig.ask("a", BASE_S + 60) == ("already-fired", BASE_S + 5, None), "without a condition it is a new timer"
     assert rig.machine.committed.late_changes == (1,)
-
-
-def test_below_its_level_such_a_change_counts() -> None:
-    rig = Rig(progress=Progress.first(BY_HEADERS_TRIMMED))
-    assert fired_before_it_is_read(rig, BASE_S + 50) == ("already-fired", BASE_S + 5, 1)
-    assert rig.machine.committed.late_changes == ()
-    assert rig.machine.counters.unlisted == 1
-    assert rig.machine.raise_level(READABLE_LATE)
-    assert rig.waiting == [(BASE_S + 50, 1)] == rig.recovered
 
 
 def test_a_late_change_counts_if_the_list_is_full(

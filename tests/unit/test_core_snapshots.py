@@ -12,7 +12,7 @@ import pytest
 from tests.harness.memory_store import MemoryStore, MemoryView
 from timers.core import store_validity
 from timers.core.keys import NEVER
-from timers.core.levels import SNAPSHOTS
+from timers.core.levels import FIRST
 from timers.core.ports import Lost, Page
 from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import (
@@ -98,7 +98,7 @@ def restore(
 
 def progress_of(*snapshots: NamedSnapshot, next_offset: int = 50) -> Progress:
     newest, older = (*snapshots, None, None)[:2]
-    progress = Progress(0).with_setting(FEATURE_LEVEL, SNAPSHOTS).with_setting(SEAL, 12345)
+    progress = Progress.first(FIRST).with_setting(SEAL, 12345)
     return replace(progress, next_offset=next_offset, snapshot=newest, older_snapshot=older)
 
 
@@ -256,7 +256,7 @@ def test_the_newest_snapshots_of_a_machine_are_found_without_their_names() -> No
 
 
 def test_a_machine_without_progress_goes_on_from_a_footer() -> None:
-    lost, new = progress_of(next_offset=50), Progress.first(SNAPSHOTS)
+    lost, new = progress_of(next_offset=50), Progress.first(FIRST)
     end = footer(named(1), lost)
     after = progress_from(named(1), end, new)
     assert (after.next_offset, after.fired_through) == (40, (90, 4))

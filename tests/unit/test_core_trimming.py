@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from timers.core.levels import BY_HEADERS, BY_HEADERS_TRIMMED, SNAPSHOTS, TRIMMING
-from timers.core.progress import FEATURE_LEVEL, Doubt, NamedSnapshot, Progress, Rescue
+from timers.core.levels import FIRST
+from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Doubt, NamedSnapshot, Progress, Rescue
 from timers.core.snapshots import CHUNK_BYTES, is_outdated, trimmed_to
 
 DAY_S = 86_400
@@ -18,9 +18,10 @@ def named(applied: int, rows: int = 3) -> NamedSnapshot:
     return NamedSnapshot(b"id", 1, 0, 1, applied, 7, rows, b"digest")
 
 
-def progress_of(newest: int | None, older: int | None, level: int = TRIMMING) -> Progress:
+def progress_of(newest: int | None, older: int | None, *, trims: bool = True) -> Progress:
     names = [None if at is None else named(at) for at in (newest, older)]
-    return replace(Progress(100).with_setting(FEATURE_LEVEL, level), snapshot=names[0], older_snapshot=names[1])
+    progress = Progress(100, snapshot=names[0], older_snapshot=names[1])
+    return progress.with_setting(LOG_TRIMMED, 1) if trims else progress
 
 
 def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> None:
@@ -28,7 +29,14 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
     assert trimmed_to(progress_of(40, 60), None) == 40, "a new owner may have named a lower offset"
     assert trimmed_to(progress_of(60, 40), 30) == 30
     assert trimmed_to(progress_of(60, 40), 50) == 40
-    assert trimmed_to(progress_of(60, 40, BY_HEADERS_TRIMMED), None) == 40
+
+
+@pytest.mark.parametrize(("former", "kept_from"), [(5, 0), (6, 40), (7, 0), (8, 40)])
+def test_former_levels_say_of_a_machine_that_was_raised_since_whether_its_log_begins_late(
+    former: int, kept_from: int
+) -> None:
+    raised = progress_of(60, 40, trims=False).with_setting(FEATURE_LEVEL, former).with_setting(FEATURE_LEVEL, FIRST)
+    assert trimmed_to(raised, None) == kept_from
 
 
 @pytest.mark.parametrize(
@@ -36,12 +44,11 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
     [
         progress_of(60, None),
         progress_of(None, None),
-        progress_of(60, 40, SNAPSHOTS),
-        progress_of(60, 40, BY_HEADERS),
+        progress_of(60, 40, trims=False),
         replace(progress_of(60, 40), doubt=Doubt(20, "worker-1")),
         replace(progress_of(60, 40), rescues=(Rescue(70, 80, (5, 5)),)),
     ],
-    ids=["one snapshot", "none", "below the level", "not compared", "in doubt", "rescues"],
+    ids=["one snapshot", "none", "not compared", "in doubt", "rescues"],
 )
 def test_nothing_is_deleted(progress: Progress) -> None:
     assert trimmed_to(progress, None) == 0

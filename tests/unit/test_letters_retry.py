@@ -16,21 +16,23 @@ from tests.harness.constants import Constants
 from timers.console import history as letter_box
 from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
-from timers.core.levels import BY_HEADERS, FIRST, RAISED_TO
+from timers.core.levels import FIRST, RAISED_TO, REPEATS
 from timers.core.ports import Lost
 from timers.core.timer import Rejected
 from timers.errors import TimersError
 from timers.kafka import progress_log, request_reader
-from timers.kafka.request_formats import NATIVE
+from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.kafka.request_reader import DeletedRequest
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
-from timers.wire.formats import RequestRecord
+from timers.wire.formats import LOG_APPEND_TIME, RequestRecord
 from timers.wire.headers import Header
 
 TOPIC = "dead"
+BY_ID = REQUEST_FORMATS[1].request_format
+AGAIN, WITH_ID = "bound to be rejected again", "with an id"
 PARTITIONS, COUNT = 2, 10
 """Dead letters are at the even offsets of each partition."""
 
@@ -197,9 +199,11 @@ def test_letters_that_are_written_after_the_look_are_not_retried(box: LetterBox,
     assert (done.published, done.more) == (2, False)
 
 
-@pytest.mark.parametrize(("allowed", "published"), [(FIRST, 1), (BY_HEADERS, 3), (RAISED_TO, 3), (None, 3)])
-def test_a_request_without_protobuf_is_published_when_its_level_is_allowed_or_not_known(
-    allowed: int | None, published: int, box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("allowed", "left_out"), [(FIRST, AGAIN), (REPEATS, WITH_ID), (RAISED_TO, WITH_ID), (None, WITH_ID)]
+)
+def test_a_timer_that_repeats_is_judged_at_the_level_that_is_allowed_or_at_the_highest(
+    allowed: int | None, left_out: str, box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before that, workers would reject it again."""
     asked = []
@@ -211,11 +215,16 @@ def test_a_request_without_protobuf_is_published_when_its_level_is_allowed_or_no
         return allowed
 
     monkeypatch.setattr(progress_log, "allowed_level", read)
-    by_headers = [("timer-topic", b"orders")]
-    topics.letters = [*(letter(0, offset, "level-too-low", by_headers) for offset in (0, 2)), letter(0, 4)]
+    headers = [("timer-topic", b"orders"), ("timer-repeat", b"every=10")]
+    sent = [letter(0, offset, "level-too-low", headers) for offset in (0, 2)]
+    repeating = [
+        replace(each, request=each.request._replace(timestamp_type=LOG_APPEND_TIME), request_format=BY_ID)
+        for each in sent
+    ]
+    topics.letters = [*repeating, letter(0, 4)]
     done = box.retry(LetterFilter(), {0: (0, 6)}, only_look=False)
-    assert (done.published, len(topics.marks), len(asked)) == (published, published, 1)
-    assert done.left_out == ({"bound to be rejected again": 2} if published == 1 else {})
+    assert (done.published, len(topics.marks), len(asked)) == (1, 1, 1)
+    assert done.left_out == {left_out: 2}
 
 
 def test_marks_are_read_once_and_in_steps(box: LetterBox, topics: SimTopics) -> None:

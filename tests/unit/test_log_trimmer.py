@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.core.levels import BY_HEADERS, READABLE_LATE, SNAPSHOTS, TRIMMING
-from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
+from timers.core.progress import LOG_TRIMMED, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
@@ -99,11 +98,10 @@ class Trial:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **given: Any) -> None:
         self.brokers = SimBrokers()
-        level = given.get("level", TRIMMING)
         progress = Progress(1000, snapshot=NAMED, older_snapshot=NAMED._replace(number=6, first_offset=4, applied=700))
-        self.machine = SimMachine(progress.with_setting(FEATURE_LEVEL, level))
+        self.machine = SimMachine(progress.with_setting(LOG_TRIMMED, 1) if given.get("trims", True) else progress)
         self.has_same_log = True
-        self.runner: Any = SimpleNamespace(name="requests/1", machine=self.machine, is_verified=False)
+        self.runner: Any = SimpleNamespace(name="requests/1", machine=self.machine)
         self.metrics = PartitionMetrics()
         settings: Any = SimpleNamespace(
             app_id="app",
@@ -120,12 +118,11 @@ class Trial:
                 ask_log=SimpleNamespace(has_same_log=lambda tp, machine: self.has_same_log),
             ),
         )
-        self.allowed = given.get("allowed", TRIMMING)
         self.verified: Any = Verified(700, 900, 2, (), 0)
         self.clients = 0
         monkeypatch.setattr(log_trimmer, "LogTrimmer", self._client)
-        monkeypatch.setattr(log_trimmer, "verify", lambda *_: self.verified)
-        monkeypatch.setattr(log_trimmer, "allowed_level", lambda _: self.allowed)
+        self.comparisons = 0
+        monkeypatch.setattr(log_trimmer, "verify", self._verify)
         self.now_s = 0.0
         monkeypatch.setattr(log_trimmer, "monotonic", lambda: self.now_s)
         self.is_behind = False
@@ -141,6 +138,11 @@ class Trial:
     def _client(self, settings: Any) -> SimBrokers:
         self.clients += 1
         return self.brokers
+
+    def _verify(self, *_: Any) -> Verified:
+        self.comparisons += 1
+        verified: Verified = self.verified
+        return verified
 
     def trim(self) -> int:
         """Returns how often something was deleted."""
@@ -271,39 +273,34 @@ def test_a_machine_that_cannot_commit_deletes_nothing(made: Callable[..., Trial]
     assert trial.trim() == 0
 
 
-def test_the_first_deletion_waits_for_a_comparison_and_for_the_level(made: Callable[..., Trial]) -> None:
-    trial = made(level=SNAPSHOTS)
+def test_before_the_first_deletion_the_machine_notes_that_log_and_snapshots_were_compared(
+    made: Callable[..., Trial],
+) -> None:
+    trial = made(trims=False)
+    trial.machine.may_commit = False
     assert trial.trim() == 0
-    assert trial.runner.is_verified
-    assert trial.machine.commits == 0
-    trial.machine.progress = trial.machine.committed = replace(trial.machine.progress).with_setting(
-        FEATURE_LEVEL, TRIMMING
-    )
+    assert not trial.machine.progress.settings.trims
+    trial.machine.may_commit = True
     trial.now_s += AGAIN_S
-    assert trial.trim() == 1
-
-
-def test_above_the_levels_that_say_so_the_machine_notes_that_its_log_is_trimmed(made: Callable[..., Trial]) -> None:
-    trial = made(level=READABLE_LATE, allowed=READABLE_LATE)
     assert trial.trim() == 0
     assert trial.machine.progress.settings.trims
     trial.now_s += AGAIN_S
     assert trial.trim() == 1
+    assert trial.comparisons == 1
 
 
 def test_a_comparison_is_put_off_while_machines_need_the_time(
     made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    trial = made(level=SNAPSHOTS)
+    trial = made(trims=False)
 
     def is_compared() -> bool:
         trial.now_s += AGAIN_S
         trial.trim()
-        return bool(trial.runner.is_verified)
+        return trial.comparisons > 0
 
-    trial.trim()
-    trial.runner.is_verified, trial.is_behind = False, True
+    trial.is_behind = True
     assert not is_compared(), "timers are overdue"
     trial.is_behind, trial.brokers.end = False, 1001 + MOST_UNREAD
     assert not is_compared(), "it has much to read"
@@ -341,20 +338,13 @@ def test_a_comparison_works_in_short_steps_and_pauses_for_longer_while_timers_ar
     assert len(checks) == 3, "a stop is seen after each step"
 
 
-@pytest.mark.parametrize("allowed", [SNAPSHOTS, BY_HEADERS])
-def test_nothing_is_compared_before_a_level_that_trims_is_allowed(made: Callable[..., Trial], allowed: int) -> None:
-    trial = made(level=allowed, allowed=allowed)
-    assert trial.trim() == 0
-    assert not trial.runner.is_verified
-
-
 def test_a_log_that_differs_from_its_snapshots_is_kept(
     made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
 ) -> None:
-    trial = made(level=SNAPSHOTS)
+    trial = made(trims=False)
     trial.verified = Verified(700, 900, 2, ("the timer of offset 3 is missing",), 1)
     assert trial.trim() == 0
-    assert not trial.runner.is_verified
+    assert not trial.machine.progress.settings.trims
     assert "the timer of offset 3 is missing" in caplog.text
     assert trial.metrics.trim_refused
 

@@ -65,7 +65,7 @@ def accepted(row: Row) -> tuple[Request, Any]:
     """The request of a row, and what a worker reads in it."""
     request = request_of(row, NOW_MS, LIMIT)
     record = RequestRecord(0, request.key, request.value, tuple(request.headers), NOW_MS, 1)
-    decoded = future_by_id.decode([record], LIMIT, by_headers=True, needs_value=True, repeats=True)
+    decoded = future_by_id.decode([record], LIMIT, repeats=True)
     assert not decoded.rejected
     return request, decoded
 

@@ -68,7 +68,7 @@ def test_a_timer_that_repeats_is_set_as_one_again(own: dict[str, bytes | None]) 
     assert sent.headers[-1] == (h.TIMER_IF, b"absent")
     headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in sent.headers]
     request = RequestRecord(0, sent.key, sent.value, headers, 1_000_000)
-    decoded = future_by_id.decode([request], 1000, by_headers=True, repeats=True)
+    decoded = future_by_id.decode([request], 1000, repeats=True)
     assert (decoded.rejected, decoded.rows) == ([], {})
     definition = decoded.definitions[0]
     assert definition.row[1:5] == ("out", "k", b"v", [("mine", b"1")])

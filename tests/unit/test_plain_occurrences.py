@@ -72,7 +72,7 @@ def all_records() -> Iterator[RequestRecord]:
 
 
 def decode(*records: RequestRecord) -> Decoded:
-    return future_by_id.decode(records, MOST, by_headers=True, needs_value=True, repeats=True)
+    return future_by_id.decode(records, MOST, repeats=True)
 
 
 def test_what_is_read_quickly_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:

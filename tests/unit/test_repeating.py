@@ -11,7 +11,7 @@ import pytest
 from tests.harness.repeats import NOW_S, TOPIC, Sim, after
 from timers.client import TimerRequest
 from timers.core.fired import NOISY, PAUSE
-from timers.core.levels import HOLDS, READABLE_LATE, REPEATS
+from timers.core.levels import HOLDS, REPEATS
 from timers.core.operation import defined, repeated, repeating, request_of
 from timers.core.ports import Output
 from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown, occurrence_row
@@ -316,7 +316,7 @@ def test_below_the_level_records_are_read_as_before() -> None:
     assert [*read(due, HOLDS).rows] == [NOW_S + 5], "unknown headers were dropped"
     own = [(h.TIMER_REPEAT, b"every=10")]
     cancel = RequestRecord(7, b"a", None, own, NOW_S * 1000, 1)
-    for level, operations in ((READABLE_LATE, 1), (HOLDS, 1), (REPEATS, 0)):
+    for level, operations in ((HOLDS, 1), (REPEATS, 0)):
         assert len(BY_ID.decoder(level, rejects_overdue=False)([cancel], 1000).operations) == operations
 
 

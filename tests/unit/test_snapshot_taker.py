@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.memory_store import MemoryStore
 from timers.core.index import Sweeper, Swept
-from timers.core.levels import SNAPSHOTS
+from timers.core.levels import FIRST
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
 from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
@@ -140,7 +140,7 @@ class SimSystem:
 
 def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progress:
     progress = Progress(next_offset, snapshot=named, older_snapshot=named and named._replace(number=6, first_offset=0))
-    return progress.with_setting(FEATURE_LEVEL, SNAPSHOTS)
+    return progress.with_setting(FEATURE_LEVEL, FIRST)
 
 
 @pytest.fixture
@@ -216,17 +216,9 @@ def test_ids_that_are_forgotten_while_a_snapshot_is_written_count_for_it(made: C
     assert sweeper.swept.forgotten_since(system.runner.machine.committed.snapshot) == 5
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda system: setattr(system.runner.machine, "state", State.RECOVERING),
-        lambda system: setattr(system.runner.machine, "progress", Progress(2000)),
-    ],
-    ids=["recovering", "below the level"],
-)
-def test_it_waits_or_gets_none(made: Callable[..., SimSystem], change: Callable[[SimSystem], None]) -> None:
+def test_a_machine_that_recovers_waits(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(2000))
-    change(system)
+    system.runner.machine.state = State.RECOVERING
     system.look()
     assert system.did == []
 

@@ -17,17 +17,15 @@ from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.fired import Command
 from timers.core.index import MIN_SWEEP_ENTRIES, Swept
-from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
-from timers.core.machine import Machine
 from timers.core.only_if import TIME_ID
 from timers.core.operation import Entry
 from timers.core.ports import Lost
 from timers.core.progress import Cuts, NamedSnapshot, Progress
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import CheckpointMismatch, LogMismatch, StoreInUse
+from timers.errors import CheckpointMismatch, StoreInUse
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
@@ -378,26 +376,18 @@ def test_a_state_of_another_format_is_refused() -> None:
 
 
 class WithABadBatch:
-    """One partition of native timers, whose log cannot be read between the offsets 0 and 10.
-
-    Args:
-        level: that the machine has.
-        allowed: level that the operator allows.
-    """
+    """One partition of native timers, whose log cannot be read between the offsets 0 and 10."""
 
     commands: Sequence[Command] = ()
 
-    def __init__(self, level: int, allowed: int) -> None:
-        self.rig, self._allowed = NativeRig(topic=TP[0], progress=Progress.first(level)), allowed
+    def __init__(self) -> None:
+        self.rig = NativeRig(topic=TP[0])
         self.parts: Any = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": "r/1:0-9"}))
 
     def open(self, tp: TopicPartition, known: Known | None) -> Opened:
         transaction: Any = SimpleNamespace(has_old_witness=False, held_from=set())
         names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
         return Opened(Loop(self.rig.open()), transaction, *names, metrics, lambda: None, lambda _: None)
-
-    def level_for(self, machine: Machine) -> int:
-        return self._allowed
 
     def log_end(self, tp: TopicPartition) -> int:
         return 12
@@ -411,18 +401,11 @@ class WithABadBatch:
         raise error
 
 
-@pytest.mark.parametrize(("level", "allowed"), [(READABLE_LATE, READABLE_LATE), (8, READABLE_LATE), (8, 8)])
-def test_a_batch_is_passed_over_as_soon_as_the_operator_allows_the_level(level: int, allowed: int) -> None:
-    """The sentence of a lower level says that raising it is the way on."""
-    partitions: Any = WithABadBatch(level, allowed)
+def test_a_batch_is_passed_over_if_the_operator_has_accepted_it() -> None:
+    partitions: Any = WithABadBatch()
     run = MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions)
-    if allowed < READABLE_LATE:
-        with pytest.raises(LogMismatch, match="run `timers levels --raise 9`"):
-            run.go()
-        return
     run.go()
-    progress = partitions.rig.outbox.progress
-    assert (progress.level, progress.settings.passed_over) == (READABLE_LATE, ((0, 10),))
+    assert partitions.rig.outbox.progress.settings.passed_over == ((0, 10),)
     assert partitions.rig.outbox.rejected == [(0, "batch-unreadable")] and run.done.is_complete
 
 
@@ -449,7 +432,7 @@ class WhoseCommitFails(WithABadBatch):
 
 def test_a_run_that_fails_leaves_no_open_reader_of_the_log() -> None:
     """Its thread would be waited for without end when the process ends."""
-    partitions: Any = WhoseCommitFails(READABLE_LATE, READABLE_LATE)
+    partitions: Any = WhoseCommitFails()
     with pytest.raises(Lost, match="told to stop"):
         MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions).go()
     assert getgeneratorstate(partitions.reading) == GEN_CLOSED
@@ -457,7 +440,7 @@ def test_a_run_that_fails_leaves_no_open_reader_of_the_log() -> None:
 
 def test_a_bucket_knows_the_epoch_after_the_last_transaction() -> None:
     """Each transaction of version 2 raises it, and the next opening follows that one."""
-    partitions: Any = WithABadBatch(READABLE_LATE, READABLE_LATE)
+    partitions: Any = WithABadBatch()
     open_it = partitions.open
     partitions.open = lambda tp, known: open_it(tp, known)._replace(follows=lambda: Producer(1, 5))
     run = MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions)

@@ -16,9 +16,8 @@ import pytest
 
 from tests.harness.constants import Constants
 from tests.harness.waiting import DEADLINE_S
-from timers.core.levels import SNAPSHOTS
 from timers.core.ports import Lost
-from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.progress import Progress
 from timers.core.steps import State
 from timers.core.timer import Row
 from timers.errors import Fenced
@@ -152,7 +151,7 @@ def snapshots(tmp_path: Path) -> Snapshots:
 
 def test_a_question_lets_a_machine_have_a_snapshot_in_the_process_that_answers(snapshots: Snapshots) -> None:
     sent = pickle.dumps(partial(want_snapshot, want=partial(Snapshots.want, TP)))
-    machine: Any = SimpleNamespace(progress=Progress(5).with_setting(FEATURE_LEVEL, SNAPSHOTS), state=State.ACCEPTING)
+    machine: Any = SimpleNamespace(progress=Progress(5), state=State.ACCEPTING)
     pickle.loads(sent)(machine)
     assert snapshots._taker.wanted == {TP}
 

@@ -12,7 +12,7 @@ from tests.harness.constants import Constants
 from timers.cli import pending
 from timers.core.fired import MOST_PAUSES, NOISY, Command, Hold, Holds, Moment
 from timers.core.keys import NEVER
-from timers.core.levels import HOLDS, READABLE_LATE
+from timers.core.levels import FIRST, HOLDS
 from timers.core.progress import Progress
 from timers.errors import TargetError, TimersError
 from timers.offline import targets as offline
@@ -92,9 +92,9 @@ def test_what_the_settings_allow_is_paused_and_what_they_allowed_is_resumed() ->
 
 def test_partitions_below_the_level_are_named() -> None:
     with pytest.raises(TargetError, match="timer-request/1 is below feature level 10"):
-        paused(found(progress(), Progress.first(READABLE_LATE)))
+        paused(found(progress(), Progress.first(FIRST)))
     with pytest.raises(TargetError, match="timer-request/7 is below"):
-        paused(found(progress())._replace(missing=(("timer-request", 7),), level_of_missing=READABLE_LATE))
+        paused(found(progress())._replace(missing=(("timer-request", 7),), level_of_missing=FIRST))
 
 
 def test_no_more_are_paused_than_a_machine_holds() -> None:

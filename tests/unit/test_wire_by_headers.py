@@ -7,21 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machines import MachineRig, NativeRig
-from timers.core.levels import (
-    BY_HEADERS,
-    BY_HEADERS_TRIMMED,
-    FIRST,
-    RAISED_TO,
-    READABLE_LATE,
-    SNAPSHOTS,
-    SUPPORTED,
-    TRIMMING,
-    allows_trimming,
-    says_trimmed,
-    wanted,
-)
-from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Progress
+from timers.core.levels import FIRST, RAISED_TO
 from timers.core.timer import Origin, Rejected
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.offline.dead_letters.letters import Letter
@@ -41,11 +27,11 @@ def record(key: bytes | None, value: bytes | None, *headers: Header) -> RequestR
     return RequestRecord(3, key, value, list(headers), 1_000)
 
 
-def by_key(value: bytes | None, *headers: Header, level: int = BY_HEADERS) -> Any:
+def by_key(value: bytes | None, *headers: Header, level: int = FIRST) -> Any:
     return NATIVE.decoder(level, rejects_overdue=False)([record(b"9", value, *headers)], 1_000)
 
 
-def by_id(value: bytes | None, *headers: Header, level: int = BY_HEADERS) -> Any:
+def by_id(value: bytes | None, *headers: Header, level: int = FIRST) -> Any:
     return BY_ID_FORMAT.decoder(level, rejects_overdue=False)([record(b"order-17", value, *headers)], 1_000)
 
 
@@ -103,63 +89,18 @@ def test_requests_that_cannot_be_read(value: bytes | None, headers: list[Header]
     ],
 )
 def test_a_request_whose_client_has_lost_its_value_is_no_cancel(headers: list[Header]) -> None:
-    """From the level on: a nil slice or ``undefined`` is null in some clients. Below it, it cancels as before."""
-    decoded = by_id(None, *headers, level=READABLE_LATE)
-    assert (decoded.operations, decoded.rows, decoded.null_requests) == ([], {}, [])
+    """A nil slice or ``undefined`` is null in some clients."""
+    decoded = by_id(None, *headers)
+    assert (decoded.operations, decoded.rows) == ([], {})
     (rejected,) = decoded.rejected
     assert (rejected.code, rejected.value, rejected.headers) == ("value-missing", None, tuple(headers))
     assert "or send a cancel without these two headers" in rejected.message
-    if ("timer-if", b"absent") not in headers:
-        before = by_id(None, *headers, level=READABLE_LATE - 1)
-        assert (before.operations, before.null_requests) == ([(b"order-17", 3, None, 1)], [3])
 
 
 @pytest.mark.parametrize("headers", [[], [("a", b"1")], [("timer-if", b"ids/0/2")], [("timer-key", b"k")]])
 def test_a_cancel_stays_one(headers: list[Header]) -> None:
-    for level in (FIRST, READABLE_LATE):
-        decoded = by_id(None, *headers, level=level)
-        assert (decoded.operations, decoded.null_requests) == ([(b"order-17", 3, None, 1)], [])
-
-
-def test_below_the_level_a_cancel_that_looks_like_a_request_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    rig = MachineRig(BY_ID_FORMAT, topic="ids-of-this-test")
-    rig.observe(0)
-
-    def ask(value: bytes | None) -> None:
-        rig.log.append(rig.topic, b"order-17", value, [DUE], partition=0)
-        rig.read_all()
-
-    for value in (future.encode("t", "k", b"v"), None, None):
-        ask(value)
-    (said,) = caplog.messages
-    assert said.startswith("ids-of-this-test/0/1 has no value") and f"`timers levels --raise {RAISED_TO}`" in said
-    assert rig.machine.find(b"order-17") is None
-    rig.machine.raise_level(READABLE_LATE)
-    ask(future.encode("t", "k", b"v"))
-    ask(None)
-    rig.machine.commit_progress()
-    for wipe in (False, True):
-        rig.open(wipe=wipe)
-        rig.read_all()
-        assert rig.keys[-1] == (9, 3) and rig.machine.find(b"order-17") is not None
-    assert len(caplog.messages) == 1
-
-
-@pytest.mark.parametrize("value", [JSON, b"", b"\n", future.encode("no topic", "", b"")])
-@pytest.mark.parametrize("level", [FIRST, TRIMMING])
-def test_below_the_level_a_dead_letter_says_so(value: bytes, level: int) -> None:
-    for decoded in (by_key(value, TO_ORDERS, level=level), by_id(value, TO_ORDERS, DUE, level=level)):
-        (rejected,) = decoded.rejected
-        assert rejected.code == "level-too-low"
-        assert f"from feature level {BY_HEADERS} on: `timers levels --raise {RAISED_TO}`" in rejected.message
-        assert decoded.rows == {}
-
-
-def test_below_the_level_what_was_a_request_stays_one() -> None:
-    value = future.encode("elsewhere", "k", b"v")
-    assert by_key(value, TO_ORDERS, level=TRIMMING).rows == {9: [(3, "elsewhere", "k", b"v", None, None)]}
-    assert by_key(bytes(1_001), TO_ORDERS, level=TRIMMING).rejected[0].code == "value-too-large"
-    assert by_key(None, TO_ORDERS, level=TRIMMING).rejected[0].code == "value-missing"
+    for level in (FIRST, RAISED_TO):
+        assert by_id(None, *headers, level=level).operations == [(b"order-17", 3, None, 1)]
 
 
 def test_a_timer_is_rebuilt_as_a_request_for_the_same_callback() -> None:
@@ -177,7 +118,7 @@ def test_its_record_is_found_again_for_a_dead_letter() -> None:
 
 
 def test_a_dead_letter_shows_what_it_asks_for_and_is_published_again_as_it_was() -> None:
-    sent = Rejected(3, "level-too-low", "a sentence", b"9", JSON, (TO_ORDERS, ("timer-key", b"17"), ("a", b"1")))
+    sent = Rejected(3, "topic-unknown", "a sentence", b"9", JSON, (TO_ORDERS, ("timer-key", b"17"), ("a", b"1")))
     key, value, headers = dead_letter.encode(sent, "timer-request/0/3", 10_000)
     message = SimpleNamespace(
         topic=lambda: "dead",
@@ -193,62 +134,6 @@ def test_a_dead_letter_shows_what_it_asks_for_and_is_published_again_as_it_was()
     request = decide(letter, letter.request, None, 1_000, force=False).request
     assert request is not None
     assert (request.key, request.value, list(request.headers or ())) == (b"9", JSON, list(sent.headers))
-    too_early = decide(letter, letter.request, None, 1_000, False, BY_HEADERS - 1)
-    assert too_early.request is None and f"`timers levels --raise {RAISED_TO}` allows it" in too_early.reason
-    assert decide(letter, letter.request, None, 1_000, True, BY_HEADERS - 1).request is not None
-
-
-def test_a_machine_reads_each_request_at_its_level_also_in_a_replay() -> None:
-    rig = NativeRig()
-    rig.observe(0)
-
-    def ask() -> None:
-        rig.log.append(rig.topic, b"9", JSON, [TO_ORDERS], partition=0)
-        rig.read_all()
-
-    ask()
-    assert (rig.keys, len(rig.outbox.commits[-1][1])) == ([], 1)
-    rig.machine.raise_level(BY_HEADERS)
-    ask()
-    rig.machine.commit_progress()
-    assert rig.keys == [(9, 1)]
-    rig.open(wipe=True)
-    rig.read_all()
-    assert rig.keys == [(9, 1)]
-
-
-@pytest.mark.parametrize(
-    ("level", "permitted", "unverified", "verified"),
-    [
-        (FIRST, FIRST, FIRST, FIRST),
-        (FIRST, SNAPSHOTS, SNAPSHOTS, SNAPSHOTS),
-        (SNAPSHOTS, TRIMMING, SNAPSHOTS, TRIMMING),
-        (SNAPSHOTS, BY_HEADERS, BY_HEADERS, TRIMMING),
-        (SNAPSHOTS, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
-        (TRIMMING, BY_HEADERS, TRIMMING, TRIMMING),
-        (TRIMMING, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED, BY_HEADERS_TRIMMED),
-        (BY_HEADERS, 99, RAISED_TO, RAISED_TO),
-        (TRIMMING, 99, RAISED_TO, RAISED_TO),
-        (READABLE_LATE, BY_HEADERS_TRIMMED, BY_HEADERS, BY_HEADERS_TRIMMED),
-    ],
-)
-def test_no_raise_forgets_that_a_log_begins_late_or_says_so_of_one_that_was_not_compared(
-    level: int, permitted: int, unverified: int, verified: int
-) -> None:
-    assert wanted(level, permitted, is_verified=False) == unverified
-    assert wanted(level, permitted, is_verified=True) == verified
-    if unverified < READABLE_LATE:
-        assert says_trimmed(unverified) == says_trimmed(level)
-    assert [each for each in range(FIRST, SUPPORTED + 1) if says_trimmed(each)] == [TRIMMING, BY_HEADERS_TRIMMED]
-
-
-def test_from_the_level_on_that_says_it_no_raise_forgets_that_a_log_begins_late() -> None:
-    trimmed = Progress.first(BY_HEADERS_TRIMMED).with_setting(FEATURE_LEVEL, READABLE_LATE)
-    assert trimmed.settings.trims
-    whole = Progress.first(BY_HEADERS).with_setting(FEATURE_LEVEL, READABLE_LATE)
-    assert not whole.settings.trims
-    assert whole.with_setting(LOG_TRIMMED, 1).settings.trims
-    assert [each for each in range(FIRST, SUPPORTED + 1) if allows_trimming(each)] == [6, 8, 9, 10, 11]
 
 
 @pytest.mark.parametrize("payload", [JSON, future.encode("secret", "k", b"nested")])

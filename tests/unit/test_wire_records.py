@@ -97,18 +97,16 @@ def test_progress_says_which_log_it_belongs_to() -> None:
 def test_progress_names_snapshots() -> None:
     newest = NamedSnapshot(b"id of the topic.", 2**64 - 1, 50, 58, 40, 9, 7, b"d" * 32)
     for older in (None, newest._replace(number=1, first_offset=0, end_offset=49, applied=30)):
-        known = Progress(50, snapshot=newest, older_snapshot=older).with_setting(FEATURE_LEVEL, levels.SNAPSHOTS)
+        known = Progress(50, snapshot=newest, older_snapshot=older).with_setting(FEATURE_LEVEL, levels.FIRST)
         assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
-        with pytest.raises(LevelTooHigh):  # a worker that does not know snapshots would drop them
-            progress.decode(progress.encode(known, TOPIC_ID), supported=levels.FIRST)
 
 
 def test_progress_lists_late_changes_in_few_bytes() -> None:
     offsets = range(10**9, 10**9 + 1000 * 300, 300)
-    known = Progress(10**9 + 10**6).with_setting(FEATURE_LEVEL, levels.READABLE_LATE)
+    known = Progress(10**9 + 10**6).with_setting(FEATURE_LEVEL, levels.FIRST)
     listed = replace(known, late_changes=tuple(offsets))
     encoded = progress.encode(listed, TOPIC_ID)
-    assert progress.decode(encoded, levels.READABLE_LATE) == (listed, TOPIC_ID)
+    assert progress.decode(encoded, levels.FIRST) == (listed, TOPIC_ID)
     assert len(encoded) - len(progress.encode(known, TOPIC_ID)) < 2 * 1000 + 10
 
 
@@ -141,36 +139,36 @@ def test_what_no_worker_wrote_is_no_verdict(value: bytes) -> None:
 
 
 def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None:
-    raised = Progress(5).with_setting(FEATURE_LEVEL, 7)
+    raised = Progress(5).with_setting(FEATURE_LEVEL, 13)
     record = progress.encode(raised, TOPIC_ID)
-    assert progress_pb2.Progress.FromString(record).version == 7, "older versions refuse by this field"
-    assert progress.decode(record, supported=7) == (raised, TOPIC_ID)
-    assert progress.decode(record, supported=8) == (raised, TOPIC_ID)
-    why = "^timer-request/3 was raised to feature level 7, and this version of timers supports 6"
+    assert progress_pb2.Progress.FromString(record).version == 13, "older versions refuse by this field"
+    assert progress.decode(record, supported=13) == (raised, TOPIC_ID)
+    assert progress.decode(record, supported=14) == (raised, TOPIC_ID)
+    why = "^timer-request/3 was raised to feature level 13, and this version of timers supports 12"
     with pytest.raises(LevelTooHigh, match=why):
-        progress.decode(record, supported=6, name="timer-request/3")
+        progress.decode(record, supported=12, name="timer-request/3")
 
 
-@pytest.mark.parametrize("version", [levels.FIRST, 6, 8])
+@pytest.mark.parametrize("version", [levels.FIRST, 12, 14])
 def test_progress_whose_version_is_not_its_level_is_refused(version: int) -> None:
-    message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 7), TOPIC_ID))
+    message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 13), TOPIC_ID))
     message.version = version
-    with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 7"):
-        progress.decode(progress.with_checksum(message), supported=8)
+    with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 13"):
+        progress.decode(progress.with_checksum(message), supported=14)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@pytest.mark.parametrize("version", [0, 3, 4, 8])
 def test_progress_of_a_version_that_was_never_released_is_refused_with_the_way_out(version: int) -> None:
     message = progress_pb2.Progress(version=version, topic_id=TOPIC_ID, next_offset=5)
-    why = f"^the progress record of timer-request/3 has version {version}, which no .* another TIMERS_APP_ID"
+    why = f"^the progress record of timer-request/3 has version {version}, which no .* commit aa3045c5 .* --raise 9`"
     with pytest.raises(LogMismatch, match=why):
         progress.decode(progress.with_checksum(message), name="timer-request/3")
 
 
 def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -> None:
-    raised = Progress(50).with_setting(FEATURE_LEVEL, 7)
-    assert Progress(20, settings=raised.settings).level == 7
-    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [levels.FIRST, 7]
+    raised = Progress(50).with_setting(FEATURE_LEVEL, 11)
+    assert Progress(20, settings=raised.settings).level == 11
+    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [levels.FIRST, 11]
 
 
 def test_the_apps_with_snapshots_of_a_topic_are_told_from_names_of_topics() -> None:
@@ -181,7 +179,7 @@ def test_the_apps_with_snapshots_of_a_topic_are_told_from_names_of_topics() -> N
 
 def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:
     assert progress.decode_number(progress.ALLOWED_LEVEL, progress.encode_number(progress.ALLOWED_LEVEL, 7)) == 7
-    assert progress_pb2.Progress.FromString(progress.encode_number(progress.ALLOWED_LEVEL, 7)).version == levels.FIRST
+    assert progress_pb2.Progress.FromString(progress.encode_number(progress.ALLOWED_LEVEL, 7)).version == 4
     assert not topics.is_legal(progress.APP_KEY.decode().split("/")[0]), "no partition has this key"
 
 

@@ -14,7 +14,7 @@ from tests.harness.snapshots import CHUNK_BYTES, NUMBER, PLACE, Records, records
 from timers.core.keys import NEVER
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.operation import Entry
-from timers.core.progress import SEAL, NamedSnapshot, Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, SEAL, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Origin, Row
 from timers.machines.store import layout, memory_limit
@@ -190,7 +190,9 @@ def test_the_count_of_a_log_has_the_same_bytes_in_each_version() -> None:
     assert {key: value.hex() for key, value in layout.pack_lineage(lineage)} == stored
     values = [bytes.fromhex(value) for value in stored.values()]
     assert layout.unpack_lineage(values[0], values[1]) == lineage
-    committed = "08041208746f7069632069641884073a250a020802121208fa061083071880a0f1c2b134254d"
-    record = bytes.fromhex(f"{committed}0000001884072208080310840718d206520761707020742f307dedd67c5a")
-    assert progress.encode(Progress(900, lineage=lineage), b"topic id", "app t/0") == record
+    raised = "32150a0d666561747572652d6c6576656c1084071a0139"
+    committed = f"08091208746f706963206964188407{raised}3a250a020802121208fa061083071880a0f1c2b134254d"
+    record = bytes.fromhex(f"{committed}0000001884072208080310840718d206520761707020742f307deac87205")
+    known = Progress(900, lineage=lineage).with_setting(FEATURE_LEVEL, 9)
+    assert progress.encode(known, b"topic id", "app t/0") == record
     assert progress.decode(record, progress.ANY_LEVEL)[0].lineage == lineage

@@ -18,7 +18,7 @@ from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.harness.waiting import wait_until
 from tests.simulation.kit.log import SimRecord
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import BY_HEADERS
+from timers.core.levels import HOLDS
 from timers.core.listing import START, NoAnswer
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
@@ -62,7 +62,7 @@ class Rig(MachineRig):
 
     def ask(self, due_s: int, id: str = "", value: bytes | None = b"v") -> SimRecord:
         request = None if value is None else future.encode("t", "k", value)
-        headers = future_by_id.encode_headers(due_s) if id else []
+        headers = [] if not id or value is None else future_by_id.encode_headers(due_s)
         sent = self.log.append(self.topic, id.encode() or b"%d" % due_s, request, headers, partition=0)
         self.read()
         return sent
@@ -224,8 +224,11 @@ class CountingRunner:
 
 async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_has_read_it() -> None:
     """On Spark each question waits for a micro-batch. One machine read the record before its level was raised."""
-    raised = SettingChange(FEATURE_LEVEL, 1, BY_HEADERS)
-    rig = MachineRig(NATIVE, progress=Progress(settings=History([raised])))
+    raised = SettingChange(FEATURE_LEVEL, 1, HOLDS)
+    known = NATIVE._replace(
+        decode=lambda records, _: future.decode(records, 0), decode_from_level={HOLDS: future.decode}
+    )
+    rig = MachineRig(known, progress=Progress(settings=History([raised])))
     sent = [rig.log.append(rig.topic, b"50", b"\xff", [("timer-topic", b"orders")], partition=0) for _ in range(2)]
     rig.observe(0)
     rig.read()
@@ -237,7 +240,7 @@ async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_h
     source = LocalSource(
         runner,
         Place(rig.topic, 0, moved=False),
-        NATIVE,
+        known,
         request_reader=cast(RequestReader, reader),
         turns=Turns(lambda: None),
     )

@@ -76,15 +76,15 @@ async def test_a_partition_belongs_to_the_worker_if_the_group_confirms_the_deal_
 async def test_the_pool_gets_deals_in_their_order_and_the_group_what_the_last_one_gave() -> None:
     pool = SimPool()
     worker = consumer(pool)
-    worker.note_raised(7)
-    worker.note_raised(5)
+    worker.note_raised(11)
+    worker.note_raised(10)
     for generation, partitions in ((1, [MINE, OTHER]), (2, [MINE])):
         worker._on_dealt(Deal(generation, frozenset(partitions), anew=generation == 1))
     while len(pool.taken) < 2:
         await asyncio.sleep(0)
     assert pool.taken == [(frozenset([MINE, OTHER]), True), (frozenset([MINE]), False)]
     said = worker._sent()
-    assert (said[SUPPORTS], said[RAISED], said[OWNS]) == (levels.SUPPORTED, 7, {"timer-request": [0]})
+    assert (said[SUPPORTS], said[RAISED], said[OWNS]) == (levels.SUPPORTED, 11, {"timer-request": [0]})
     assert said[URL] == Settings().canonical_url
     worker._loop_thread.close()
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from timers.core.levels import FIRST, SNAPSHOTS
-from timers.core.progress import FEATURE_LEVEL, Progress
+from timers.core.progress import Progress
 from timers.core.steps import State
 from timers.core.timer import TopicPartition
 from timers.kafka.request_formats import NATIVE
@@ -23,12 +22,10 @@ TP = ("timer-request", 3)
 class SimQueries(Queries):
     """Answers for one machine."""
 
-    def __init__(self, level: int, next_offset: int, state: State, factor: float) -> None:
+    def __init__(self, next_offset: int, state: State, factor: float) -> None:
         self.wanted = set[TopicPartition]()
         self._want = self.wanted.add if factor else None
-        self._machine: Any = SimpleNamespace(
-            progress=Progress(next_offset).with_setting(FEATURE_LEVEL, level), state=state
-        )
+        self._machine: Any = SimpleNamespace(progress=Progress(next_offset), state=state)
 
     def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -47,21 +44,20 @@ class SimQueries(Queries):
 
 
 @pytest.mark.parametrize(
-    ("level", "next_offset", "state", "factor", "why"),
+    ("next_offset", "state", "factor", "why"),
     [
-        (SNAPSHOTS, 5, State.ACCEPTING, 2, ""),
-        (SNAPSHOTS, 0, State.ACCEPTING, 2, ""),
-        (FIRST, 5, State.ACCEPTING, 2, "its feature level is 4, and snapshots need 5: see `timers levels`"),
-        (SNAPSHOTS, 5, State.RECOVERING, 2, "its log is being read again"),
-        (SNAPSHOTS, 5, State.CLOCK_BEHIND, 2, "its broker's clock is behind"),
-        (SNAPSHOTS, 5, State.ACCEPTING, 0, "TIMERS_SNAPSHOT_FACTOR=0"),
+        (5, State.ACCEPTING, 2, ""),
+        (0, State.ACCEPTING, 2, ""),
+        (5, State.RECOVERING, 2, "its log is being read again"),
+        (5, State.CLOCK_BEHIND, 2, "its broker's clock is behind"),
+        (5, State.ACCEPTING, 0, "TIMERS_SNAPSHOT_FACTOR=0"),
     ],
-    ids=["wanted", "empty", "level", "recovering", "clock", "off"],
+    ids=["wanted", "empty", "recovering", "clock", "off"],
 )
 async def test_it_wants_a_snapshot_or_says_why_there_is_none(
-    level: int, next_offset: int, state: State, factor: float, why: str
+    next_offset: int, state: State, factor: float, why: str
 ) -> None:
-    queries = SimQueries(level, next_offset, state, factor)
+    queries = SimQueries(next_offset, state, factor)
     answer = await queries.take(forwarded=True)
     assert list(answer.timers) == []
     assert why in answer.missing.get(TP, "")

@@ -167,15 +167,11 @@ def levels(wanted: int | None, output: Output) -> None:
     """
     settings = load_settings()
     found = levels_in_use(settings)
-    level = found.next if wanted is None else wanted
-    begins = feature_levels.allows_trimming(level) and not feature_levels.allows_trimming(found.allowed)
-    deletable = _deletable(settings) if begins else {}
     if wanted is not None:
         _allow(settings, found, wanted)
         found = found._replace(allowed=wanted)
     in_use = {"supported": feature_levels.SUPPORTED, "lowest": found.lowest, "highest": found.highest}
-    fields = {**in_use, **found._asdict(), "deletable": deletable}
-    output.show(fields, *_lines(found), *_said_of(settings, level, deletable))
+    output.show({**in_use, **found._asdict()}, *_lines(found))
 
 
 def _lines(found: LevelsInUse) -> list[str]:
@@ -191,31 +187,6 @@ def _lines(found: LevelsInUse) -> list[str]:
     if found.next > found.allowed:
         lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
     return lines
-
-
-def _deletable(settings: Settings) -> dict[str, int]:
-    """Topic -> number of offsets that workers delete when the level is allowed and they are old enough."""
-    with explained(settings, "the logs cannot be looked at") as reports:
-        from timers.core.snapshots import deletable_before
-        from timers.kafka.topic_offsets import TopicOffsets
-
-        _, found = read_progress(settings, reports)
-        starts = TopicOffsets(settings).starts(sorted({topic for topic, _ in found}))
-    counts: dict[str, int] = {}
-    for (topic, partition), progress in found.items():
-        if topic in settings.trimmed_topics:
-            start = starts.get(topic, {}).get(partition, 0)
-            counts[topic] = counts.get(topic, 0) + max(0, deletable_before(progress) - start)
-    return counts
-
-
-def _said_of(settings: Settings, level: int, deletable: dict[str, int]) -> list[str]:
-    keep = "at once" if not settings.log_keep_s else f"when they are {settings.log_keep_s:.0f} s old"
-    return [
-        f"at level {level}, workers delete {count:,} offsets of {topic} {keep}, after they have "
-        "compared the log with its snapshots (TIMERS_LOG_KEEP_S)"
-        for topic, count in sorted(deletable.items())
-    ]
 
 
 def _allow(settings: Settings, found: LevelsInUse, wanted: int) -> None:

@@ -45,8 +45,8 @@ def snapshots(now: bool, output: Output) -> None:
     """Show the newest snapshot of each partition: what it holds, its age, and how much of the log came after it.
 
     A worker without the store of a partition reads the snapshot and the log after it. The last column says how many
-    offsets of the log neither this snapshot nor the one before it needs any more. From feature level 6 on, workers
-    delete them when they are old enough (TIMERS_LOG_KEEP_S).
+    offsets of the log neither this snapshot nor the one before it needs any more. Workers delete them when they are
+    old enough (TIMERS_LOG_KEEP_S).
 
     Exit code 1 if --now was given, and a partition has got no new snapshot.
     """

@@ -517,7 +517,7 @@ class KafkaCluster:
         """The request of a timer with an id, as its topic has it; None if it is another one.
 
         Args:
-            topic: of its callback; None if it is not known. It says how the request was read when it was accepted.
+            topic: of its callback; None if it is not known.
 
         Raises:
             RequestDeletedError: the topic no longer has it.
@@ -528,11 +528,10 @@ class KafkaCluster:
         if h.last(record.headers or (), h.TIMER_REPEAT) is not None:
             raise Problem("field-invalid", f"{quoted(id)} repeats, so it has no due time to change: set it again (PUT)")
         limit = self._settings.max_request_bytes
-        for by_headers in (True, False):
-            decoded = future_by_id.decode([record], limit, by_headers=by_headers)
-            for due_s, ((_, found, key, value, headers, _),) in decoded.rows.items():
-                if topic in (None, found):
-                    return TimerRequest(found, key, value, due_s, headers=headers or (), id=id)
+        decoded = future_by_id.decode([record], limit)
+        for due_s, ((_, found, key, value, headers, _),) in decoded.rows.items():
+            if topic in (None, found):
+                return TimerRequest(found, key, value, due_s, headers=headers or (), id=id)
         if any(each.code == VALUE_TOO_LARGE for each in decoded.rejected):
             # It was accepted when it was written: the limit of the workers is larger, or was.
             why = f"the request of {quoted(id)} is larger than TIMERS_MAX_REQUEST_BYTES of this console ({limit} bytes)"

@@ -269,8 +269,8 @@ ROUTES: tuple[Route, ...] = (
             Answer(200, "it was pending, and has the new due time", "Verdict", {"ETag": _TAG}),
             Answer(
                 201,
-                "it had fired, and is set again (verdict already-fired): only below feature level 9, or if the "
-                "partition lists 1,000 late changes already",
+                "it had fired, and is set again (verdict already-fired): only if the partition lists 1,000 late "
+                "changes already",
                 "Verdict",
             ),
             _UNDECIDED,

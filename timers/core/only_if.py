@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from timers.core.index import Index, latest, nothing_is_cold
-from timers.core.levels import READABLE_LATE
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -72,25 +71,20 @@ class _LateChanges:
 
     Attributes:
         offsets: of the new ones, for the list in the progress.
-        unlisted: number of those that count, because the list may not hold them.
-        is_full: whether the reason is that the list is full.
+        unlisted: number of those that count, because the list is full.
     """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.offsets: list[int] = []
         self.unlisted = 0
-        self.is_full = False
 
     def takes(self, offset: int) -> bool:
-        """Whether such a request is refused. It is if the list may hold it."""
-        listed = self._progress.late_changes
-        may_list = self._progress.level >= READABLE_LATE
-        if may_list and len(listed) + len(self.offsets) < MOST_LATE_CHANGES:
+        """Whether such a request is refused. It is if the list has room for it."""
+        if len(self._progress.late_changes) + len(self.offsets) < MOST_LATE_CHANGES:
             self.offsets.append(offset)
             return True
         self.unlisted += 1
-        self.is_full = may_list
         return False
 
 
@@ -202,9 +196,9 @@ class ConditionalIndex(Index):
         decoded.drop(refused | stale)
         at = decoded.definitions and [(known.get(id), offset) for id, offset, _, _ in operations]
         begun = [offset for entry, offset in at or () if offset in decoded.definitions and self._is_at(entry, offset)]
-        if late.is_full and (not self._was_full or late.offsets):
+        if late.unlisted and (not self._was_full or late.offsets):
             self._on_full(self._place)
-        self._was_full = late.is_full or (self._was_full and not late.offsets)
+        self._was_full = bool(late.unlisted) or (self._was_full and not late.offsets)
         number = len(refused) - cancels
         return OperationResults(entries, verdicts, (), number, tuple(late.offsets), begun, late.unlisted)
 

@@ -120,7 +120,7 @@ REPLACED: Final = "replaced"
 """The timer was pending and does not fire: a new version replaces it."""
 ALREADY_FIRED: Final = "already-fired"
 """The cancel or the replacement came too late; a replacement is then a new timer. Not for a request that names a
-version, from the level :data:`timers.core.levels.READABLE_LATE` on."""
+version."""
 UNKNOWN: Final = "unknown"
 """No timer has this id: it never had one, or it was cancelled, or it fired so long ago that the retention has ended."""
 SET: Final = "set"
@@ -175,8 +175,7 @@ class OperationResults(NamedTuple):
     begun: Sequence[int] = ()
     """Offsets of the definitions that count: the first occurrence of each is appended."""
     unlisted: int = 0
-    """Number of requests that count although the version that they name has fired: the feature level does not allow the
-    list yet, or the list is full."""
+    """Number of requests that count although the version that they name has fired: the list is full."""
 
 
 NO_RESULTS = OperationResults({})

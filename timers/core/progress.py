@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, is_over, reached
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import FIRST, HOLDS, says_trimmed
+from timers.core.levels import FIRST, HOLDS, TRIMMED
 from timers.core.lineage import Lineage
 from timers.core.timer import Row
 
@@ -29,8 +29,8 @@ VERDICT_RETENTION = "TIMERS_VERDICT_RETENTION_S"
 FEATURE_LEVEL = "feature-level"
 """The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
 LOG_TRIMMED = "log-trimmed"
-"""1: the log may begin late, because it was compared with its snapshots: what no pending timer needs is deleted [I31].
-Below the level :data:`timers.core.levels.READABLE_LATE`, the level itself says so."""
+"""1: the log may begin late, because it was compared with its snapshots: what no pending timer needs is deleted
+[I31]."""
 HOLE_DUE_S = "hole-due-s"
 HOLE_OFFSET = "hole-offset"
 """Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
@@ -169,7 +169,7 @@ class History(tuple[SettingChange, ...]):
             Hole(before, (due_s, offset)) for (before, due_s), offset in zip(dues, offsets, strict=False)
         )
         history.trims = any(
-            each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and says_trimmed(each.value)) for each in history
+            each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and each.value in TRIMMED) for each in history
         )
         history.passed_over = tuple((each.from_offset, each.value) for each in history if each.name == PASSED_OVER)
         history.changed_at = max((each.from_offset for each in history), default=0)
@@ -224,7 +224,7 @@ class Progress:
     """None unless pending requests may be missing in the log."""
 
     snapshot: NamedSnapshot | None = None
-    """The newest snapshot; None below the level :data:`timers.core.levels.SNAPSHOTS`."""
+    """The newest snapshot; None: there is none."""
 
     older_snapshot: NamedSnapshot | None = None
     """The one before it."""
@@ -515,7 +515,7 @@ class Progress:
     @classmethod
     def first(cls, level: int) -> Progress:
         """Returns the progress of a new machine, which has this feature level from its first record on."""
-        return cls().with_setting(FEATURE_LEVEL, level) if level > FIRST else cls()
+        return cls().with_setting(FEATURE_LEVEL, level)
 
     def has_same_history(self, history: tuple[SettingChange, ...], applied: int) -> bool:
         """Whether ``history`` and this history agree on all records below ``applied``.

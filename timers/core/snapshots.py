@@ -16,7 +16,6 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import SNAPSHOTS
 from timers.core.machine import Machine
 from timers.core.ports import Lost, Page, SnapshotStore, Store, View
 from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
@@ -111,7 +110,7 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
 
 def may_take(machine: Machine) -> bool:
     """Whether a view of the machine's store may be taken, and its snapshot be named later."""
-    return machine.progress.level >= SNAPSHOTS and machine.state is State.ACCEPTING
+    return machine.state is State.ACCEPTING
 
 
 def may_name(now: Progress, begun: Progress) -> bool:

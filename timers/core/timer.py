@@ -236,8 +236,6 @@ class Decoded:
     follows: dict[int, Follows] = field(default_factory=dict)
     """Offset of an operation that is an occurrence -> which record it follows."""
 
-    null_requests: list[int] = field(default_factory=list)
-    """Offsets of cancels with headers of a request: their senders may have lost a value."""
     fired_versions: dict[int, int] = field(default_factory=dict)
     """Offset of a tombstone of the engine -> offset of the version that fired. Other cancels end every version."""
 
@@ -253,7 +251,6 @@ class Decoded:
         self.conditions.update(later.conditions)
         self.definitions.update(later.definitions)
         self.follows.update(later.follows)
-        self.null_requests.extend(later.null_requests)
         self.fired_versions.update(later.fired_versions)
         self.callers.update(later.callers)
 

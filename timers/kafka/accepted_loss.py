@@ -6,7 +6,6 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
-from timers.core.levels import READABLE_LATE
 from timers.core.progress import MAX_PASSED_OVER, Progress
 from timers.core.timer import Rejected, TopicPartition
 from timers.errors import LogMismatch
@@ -58,9 +57,9 @@ def refusal(
         progress: of the partition.
         consequence: what else happens if no record after the batch is read.
     """
-    is_full, is_old = len(progress.settings.passed_over) >= MAX_PASSED_OVER, progress.level < READABLE_LATE
+    is_full = len(progress.settings.passed_over) >= MAX_PASSED_OVER
     accepted = batch.end_offset > batch.from_offset and is_accepted(accept_loss, tp, batch)
-    if accepted and not (is_full or is_old):
+    if accepted and not is_full:
         return None
     if is_full:
         way = (
@@ -75,11 +74,8 @@ def refusal(
         )
     else:
         name = f"{partition_name(*tp)}:{batch.from_offset}-{batch.end_offset - 1}"
-        names = accept_loss if accepted else ",".join(filter(None, (accept_loss, name)))
-        first = (
-            f"run `timers levels --raise {READABLE_LATE}` (docs/operations.md#feature-levels), then " if is_old else ""
-        )
-        way = f"To go on without these records, {first}start once with TIMERS_ACCEPT_LOSS={names} ({_MORE})"
+        names = ",".join(filter(None, (accept_loss, name)))
+        way = f"To go on without these records, start once with TIMERS_ACCEPT_LOSS={names} ({_MORE})"
     return f"{batch.args[0]}. No record after it is read, and {consequence}. {way}"
 
 

@@ -145,7 +145,7 @@ class ProgressLog(ProgressRules):
 
     def level_of_new_machines(self) -> int:
         """The feature level of a machine without progress: the one that the operator allows, if this version has it."""
-        return levels.wanted(levels.FIRST, _permitted(self._settings, self.allowed_level()), is_verified=False)
+        return _permitted(self._settings, self.allowed_level())
 
     def allowed_level(self) -> int:
         """The feature level that the operator allows: `timers levels --raise` writes it.
@@ -156,7 +156,7 @@ class ProgressLog(ProgressRules):
         """
         value = self.of_app(progress_record.APP_KEY)
         name, first = progress_record.ALLOWED_LEVEL, levels.FIRST
-        return first if value is None else progress_record.decode_number(name, value, first)
+        return first if value is None else max(first, progress_record.decode_number(name, value, first))
 
     def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:
         """Newest committed value of a record that is about the whole app.
@@ -402,7 +402,9 @@ def permitted_level(settings: Settings) -> int:
 
 
 def _permitted(settings: Settings, allowed: int) -> int:
-    """Return the level that an operator allows; a lower one where a machine could not append occurrences [I37]."""
+    """Return the level that an operator allows, if this version has it; a lower one where a machine could not append
+    occurrences [I37]."""
+    allowed = min(allowed, levels.RAISED_TO)
     if allowed < levels.REPEATS or not settings.id_topic:
         return allowed
     access = _write_access(settings)

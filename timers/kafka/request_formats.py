@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from timers.core.levels import BY_HEADERS, READABLE_LATE, REPEATS
+from timers.core.levels import REPEATS
 from timers.process.config.settings import Settings
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
@@ -37,10 +37,7 @@ NATIVE = RequestFormat(
     future.decode,
     future.rebuild_request,
     allows_cold_tier=True,
-    decode_from_level={
-        BY_HEADERS: partial(future.decode, by_headers=True),
-        REPEATS: partial(future.decode, by_headers=True, drops_schema_ids=True),
-    },
+    decode_from_level={REPEATS: partial(future.decode, drops_schema_ids=True)},
 )
 
 REQUEST_FORMATS = (
@@ -59,11 +56,7 @@ REQUEST_FORMATS = (
             has_conditions=True,
             allows_cold_tier=True,
             copy_needs_timer_again=True,
-            decode_from_level={
-                BY_HEADERS: partial(future_by_id.decode, by_headers=True),
-                READABLE_LATE: partial(future_by_id.decode, by_headers=True, needs_value=True),
-                REPEATS: partial(future_by_id.decode, by_headers=True, needs_value=True, repeats=True),
-            },
+            decode_from_level={REPEATS: partial(future_by_id.decode, repeats=True)},
         ),
         "TIMERS_ID_TOPIC",
         lambda settings: _as_list(settings.id_topic),

@@ -21,7 +21,6 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import OffsetSpec
 
-from timers.core import levels
 from timers.core.machine import Machine
 from timers.core.ports import View
 from timers.core.progress import LOG_TRIMMED, Progress
@@ -33,7 +32,6 @@ from timers.kafka.clients import asking_admin, librdkafka, max_message_bytes
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import SEGMENT_MS
-from timers.kafka.progress_log import allowed_level
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
@@ -86,15 +84,10 @@ _T = TypeVar("_T")
 
 
 class Runner(Protocol):
-    """Runs a machine on another thread.
-
-    Attributes:
-        is_verified: whether log and snapshots were compared, and agree.
-    """
+    """Runs a machine on another thread."""
 
     name: str
     machine: Machine
-    is_verified: bool
 
     @property
     def record_bytes(self) -> float:
@@ -138,6 +131,8 @@ class _Known:
 
     runner: Runner
     next_at: float = 0.0
+    is_verified: bool = False
+    """Whether log and snapshots were compared, and agree."""
     deleted_to: int = 0
     """Where the log begins, and needs no further deletion until the bounds rise."""
     may_roll: bool = False
@@ -316,7 +311,7 @@ class Trimmer:
                 if known.may_roll:
                     self._roll(logs, known, tp, now_s, end)
                 return
-            is_ready = progress.settings.trims or known.runner.is_verified
+            is_ready = progress.settings.trims or known.is_verified
             if not is_ready and (end - progress.next_offset > MOST_UNREAD or self._is_behind()):
                 # A comparison takes seconds of CPU, which the machines need.
                 self._say_once(logging.INFO, known, PUT_OFF)
@@ -382,8 +377,8 @@ class Trimmer:
         self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
     ) -> bool:
         """Compare log and snapshots before the first deletion. Then the machine may note that its log is trimmed."""
-        if known.runner.is_verified or not levels.allows_trimming(allowed_level(self._settings)):
-            return known.runner.is_verified
+        if known.is_verified:
+            return True
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
         found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
         if found is None:
@@ -395,7 +390,7 @@ class Trimmer:
             )
         said = known.runner.name, found.timers, found.from_offset, found.to_offset
         logger.info("%s: log and snapshots agree on %d timers, offsets %d to %d", *said)
-        known.runner.is_verified = True
+        known.is_verified = True
         return True
 
     def _paced(self, check: Callable[[], None]) -> Callable[[], None]:
@@ -437,8 +432,7 @@ class Trimmer:
         committed = known.runner.machine.committed
         if not committed.settings.trims:
             if self._agree(known, tp, committed, log, check):
-                if committed.level >= levels.READABLE_LATE:  # below it, a raise says so
-                    self._ask(known.runner, _note_trimmed)
+                self._ask(known.runner, _note_trimmed)
                 known.next_at = monotonic() + LEAST_S
             return 0
         snapshots = topics.snapshots(self._settings.app_id, tp[0])

@@ -6,20 +6,18 @@ The worker, the simulator and the tests assemble machines here, so they run the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from timers.core.counters import Counters
 from timers.core.horizon import Horizon, needs_horizon
 from timers.core.index import Index, MarkerIndex, ScheduleIndex, nothing_is_cold
-from timers.core.levels import RAISED_TO, READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.only_if import ConditionalIndex
 from timers.core.operation import Entry
-from timers.core.ports import Decoder, Outbox, Store
+from timers.core.ports import Outbox, Store
 from timers.core.progress import (
     MAX_REQUEST_BYTES,
     MOST_LATE_CHANGES,
@@ -32,25 +30,17 @@ from timers.core.reading import RecordDecoder
 from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
-from timers.core.timer import Decoded, TopicPartition
+from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
 from timers.kafka.accepted_loss import check_loss
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
-from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat
 from timers.wire.formats.future_by_id import rule_of
 
 logger = logging.getLogger(__name__)
-
-NULL_REQUEST = (
-    f"%s/%d/%d has no value, but header {h.TIMER_TOPIC} or {h.TIMER_DUE}, as a request has: at feature level %d it "
-    f"cancels the timer with its id. From level {READABLE_LATE} on (`timers levels --raise {RAISED_TO}`) such a record "
-    "becomes a dead letter, and the timer stays. This is not logged again for the partition"
-)
-_warned: set[TopicPartition] = set()
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ class PartitionSpec:
         if request_format.has_conditions:
             settings[VERDICT_RETENTION] = self.retention_s
         return Variant(
-            RecordDecoder(self._decoder, horizon, limits.max_request_bytes),
+            RecordDecoder(self.request_format.decoder, horizon, limits.max_request_bytes),
             settings,
             self.index(store, nothing_is_cold if horizon is None else horizon.is_cold),
             horizon,
@@ -118,20 +108,6 @@ class PartitionSpec:
             StoreAge(store, limits.stale_after_s) if limits.stale_after_s else None,
             partial(check_missing, self.accept_loss, self.tp),
         )
-
-    def _decoder(self, level: int, rejects_overdue: bool) -> Decoder:
-        decode = self.request_format.decoder(level, rejects_overdue)
-        if not self.request_format.has_conditions or level >= READABLE_LATE:
-            return decode
-
-        def decode_and_warn(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-            decoded = decode(records, max_request_bytes)
-            if decoded.null_requests and self.tp not in _warned:  # once, because any sender of requests can cause it
-                _warned.add(self.tp)
-                logger.warning(NULL_REQUEST, *self.tp, decoded.null_requests[0], level)
-            return decoded
-
-        return decode_and_warn
 
     def index(self, store: Store, is_cold: Callable[[Entry], bool]) -> Index | None:
         """Returns the index over the entries of ``store``; None: timers have no ids."""

@@ -103,7 +103,7 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
     headers = [*_callback_headers(row.headers), *own, (h.TIMER_ROW, row.id.encode())]
     request = Request(row.key, value, headers)
     record = RequestRecord(0, request.key, request.value, tuple(headers), now_ms, LOG_APPEND_TIME)
-    decoded = future_by_id.decode([record], max_request_bytes, by_headers=True, needs_value=True, repeats=True)
+    decoded = future_by_id.decode([record], max_request_bytes, repeats=True)
     for rejected in decoded.rejected:
         raise InvalidTimerError(f"{rejected.message} ({rejected.code})")
     return request

@@ -5,7 +5,7 @@
     key       due epoch second, in digits
     value     ``Future``: topic, key and payload of the callback
 
-or, from feature level :data:`timers.core.levels.BY_HEADERS` on, without protobuf::
+or, without protobuf::
 
     value     payload of the callback, as it is
     headers   timer-topic                    topic of the callback
@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from timers.core.levels import BY_HEADERS, RAISED_TO
 from timers.core.repeating import SENT
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
-from timers.wire.dead_letter import VALUE_TOO_LARGE
 from timers.wire.plain_requests import IS_COMPILED, read_plain
 
 
@@ -34,9 +32,7 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
     return Future(callBackTopic=topic, callBackKey=key, callBack=value).SerializeToString()
 
 
-def decode(
-    records: Sequence[Any], max_request_bytes: int, *, by_headers: bool = False, drops_schema_ids: bool = False
-) -> Decoded:
+def decode(records: Sequence[Any], max_request_bytes: int, *, drops_schema_ids: bool = False) -> Decoded:
     """Decode records of the request topic: the hot path of acceptance.
 
     It takes about 0.8 µs a record, most of it in protobuf, and 0.2 µs a plain one where :func:`read_plain` is compiled.
@@ -44,7 +40,6 @@ def decode(
     once for each batch. A record with a condition, which needs an id, is rejected.
 
     Args:
-        by_headers: whether the feature level allows requests without protobuf; see :func:`read_callback`.
         drops_schema_ids: whether callbacks of a ``Future`` are without :data:`timers.wire.headers.SCHEMA_IDS`.
     """
     by_due: RowsByDue = {}
@@ -69,7 +64,7 @@ def decode(
                     own = h.timer_headers(headers)
                     if h.TIMER_IF in own:
                         raise InvalidRequestError("condition-without-id", _CONDITION_WITHOUT_ID)
-                    topic, key, payload = read_callback(value, own, max_request_bytes, by_headers)
+                    topic, key, payload = read_callback(value, own, max_request_bytes)
                     headers = callback_headers(kept, own, drops_schema_ids)
                 else:
                     try:
@@ -102,28 +97,22 @@ def decode(
 
 
 def read_callback(
-    value: bytes | None, own: Mapping[str, bytes | None], max_request_bytes: int, by_headers: bool
+    value: bytes | None, own: Mapping[str, bytes | None], max_request_bytes: int
 ) -> tuple[str, Key, bytes]:
     """Return topic, key and payload of a callback: from a ``Future``, or from headers of a request without protobuf.
 
     Args:
         value: of the record.
         own: its headers with the prefix ``timer-``.
-        by_headers: whether the feature level allows requests without protobuf.
     """
-    if by_headers and h.TIMER_TOPIC in own:
+    if h.TIMER_TOPIC in own:
         if value is None:
             raise InvalidRequestError("value-missing", "the record has no value: it is the payload, and may be empty")
         check_size(value, max_request_bytes)
         topic = (own[h.TIMER_TOPIC] or b"").decode(errors="replace")
         check_topic(topic, f"header {h.TIMER_TOPIC}")
         return topic, own.get(h.TIMER_KEY), value
-    try:
-        future = parse(value, max_request_bytes)
-    except InvalidRequestError as error:
-        if h.TIMER_TOPIC in own and value is not None and error.code != VALUE_TOO_LARGE:
-            raise InvalidRequestError("level-too-low", _LEVEL_TOO_LOW) from None
-        raise
+    future = parse(value, max_request_bytes)
     return future.callBackTopic, own.get(h.TIMER_KEY, future.callBackKey), future.callBack
 
 
@@ -142,11 +131,6 @@ MAX_ATTEMPT_DIGITS = 9
 
 _CONDITION_WITHOUT_ID = (
     f"header {h.TIMER_IF} is a condition on a timer with an id: publish it to TIMERS_ID_TOPIC, with the id as key"
-)
-
-_LEVEL_TOO_LOW = (
-    f"header {h.TIMER_TOPIC} makes it a request without protobuf, which its partition reads from feature level "
-    f"{BY_HEADERS} on: `timers levels --raise {RAISED_TO}` allows it, then retry this dead letter"
 )
 
 

@@ -25,8 +25,7 @@ TIMER_ATTEMPT = "timer-attempt"
 """On the retry topic only: how many attempts to send have failed, in ASCII digits."""
 
 TIMER_TOPIC = repeating.TARGET
-"""On a request without protobuf: the callback topic. The value of such a record is the payload, as it is. It is read
-from feature level :data:`timers.core.levels.BY_HEADERS` on."""
+"""On a request without protobuf: the callback topic. The value of such a record is the payload, as it is."""
 
 TIMER_KEY = "timer-key"
 """On a request: the callback's key if it is null or not text, because a ``Future`` cannot hold such a key, or if the

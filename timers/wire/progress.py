@@ -173,34 +173,13 @@ def decode(
         LevelTooHigh: the machine was raised to a higher feature level.
         LogMismatch: the record cannot be read, has a version below the first level, or another machine wrote it.
     """
-    supported = levels.SUPPORTED if supported is None else supported
-    try:
-        message = progress_pb2.Progress.FromString(value)
-    except DecodeError:
-        raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
-    if message.version > supported:
-        raise LevelTooHigh(message.version, supported, name)
-    if message.version < levels.FIRST:
-        raise LogMismatch(
-            f"the progress record of {name} has version {message.version}, which no released version of timers wrote: "
-            f"this one reads {levels.FIRST} and higher. Start with another TIMERS_APP_ID: then all timers that the "
-            "request topics still hold fire, also those that have fired"
-        )
-    if not has_checksum(value):
-        raise LogMismatch(
-            f"the progress record of {name} has no valid checksum: was it damaged, or written by another program?"
-        )
+    message = _message(value, levels.FIRST, levels.SUPPORTED if supported is None else supported, name)
     if machine is not None and message.machine != machine:
         raise LogMismatch(
             f"the progress record of {name} was written by the machine {message.machine!r}, not by {machine!r}: was it "
             "copied?"
         )
-    try:
-        settings = History(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
-    except ValueError:
-        raise LogMismatch(
-            "a progress record holds a setting that is not a number: was it written by this app?"
-        ) from None
+    settings = _history(message)
     progress = _progress(message, settings)
     names = [each.name for each in settings]
     if names.count(HOLE_DUE_S) != names.count(HOLE_OFFSET):
@@ -211,6 +190,40 @@ def decode(
             "was it written by this app?"
         )
     return progress, message.topic_id
+
+
+def _message(value: bytes, lowest: int, highest: int, name: str) -> progress_pb2.Progress:
+    """Return a record whose version is in a range.
+
+    Raises:
+        LevelTooHigh, LogMismatch: as :func:`decode`.
+    """
+    try:
+        message = progress_pb2.Progress.FromString(value)
+    except DecodeError:
+        raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
+    if message.version > highest:
+        raise LevelTooHigh(message.version, highest, name)
+    if message.version < lowest:
+        raise LogMismatch(
+            f"the progress record of {name} has version {message.version}, which no released version of timers wrote: "
+            f"this one reads {levels.FIRST} and higher. First run commit aa3045c5 of timers until all partitions have "
+            f"level {levels.FIRST}, which `timers levels --raise {levels.FIRST}` allows there"
+        )
+    if not has_checksum(value):
+        raise LogMismatch(
+            f"the progress record of {name} has no valid checksum: was it damaged, or written by another program?"
+        )
+    return message
+
+
+def _history(message: progress_pb2.Progress) -> History:
+    try:
+        return History(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
+    except ValueError:
+        raise LogMismatch(
+            "a progress record holds a setting that is not a number: was it written by this app?"
+        ) from None
 
 
 def topic_id_of(value: bytes) -> bytes:
@@ -298,9 +311,15 @@ def decode_witness(text: str | None) -> tuple[Witness, bytes] | None:
 # ---- records that are about no machine ---------------------------------------------------------------------------
 
 
+_VERSION_OF_NUMBERS = 4
+"""Workers of each level read these records."""
+
+
 def encode_number(name: str, number: int) -> bytes:
     """Return the value of such a record: one number under a name. Inverse: :func:`decode_number`."""
-    return encode(Progress(settings=History([SettingChange(name, 0, number)])), b"")
+    message = progress_pb2.Progress(version=_VERSION_OF_NUMBERS)
+    message.settings.add(name=name, value=str(number))
+    return with_checksum(message)
 
 
 def decode_number(name: str, value: bytes, without: int = 0) -> int:
@@ -309,7 +328,8 @@ def decode_number(name: str, value: bytes, without: int = 0) -> int:
     Raises:
         LogMismatch: the record cannot be read.
     """
-    return decode(value)[0].setting_at(name, 0, without)
+    history = _history(_message(value, _VERSION_OF_NUMBERS, levels.SUPPORTED, "the app"))
+    return Progress(settings=history).setting_at(name, 0, without)
 
 
 def import_key(number: int) -> bytes:

@@ -371,8 +371,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_late_changes_unlisted_total",
-        "Requests with timer-if that counted although the version that they name had fired, so that both fire: below "
-        "feature level 9, or because 1,000 that were refused are noted already.",
+        "Requests with timer-if that counted although the version that they name had fired, so that both fire, because "
+        "1,000 that were refused are noted already.",
         partial(summed, lambda metrics: metrics.counters.unlisted),
     ),
     Entry(

@@ -32,7 +32,6 @@ from tests.simulation.kit.store import SimDisk, SimStore
 from timers.core import levels
 from timers.core.backoff import AFTER_UNFORESEEN, Reopening
 from timers.core.clock_guard import ClockGuard, Clocks
-from timers.core.levels import READABLE_LATE
 from timers.core.limits import Limits
 from timers.core.lineage import EpochEnd, Lineage, Parted, Unknown, compared, next_question, parted_inside
 from timers.core.loop import MAX_WAITING_FETCHES, Loop
@@ -596,8 +595,7 @@ class SimWorker:
 
     def pass_over(self, machine: Machine, offset: int) -> None:
         """Let a machine pass over a damaged record, which its operator has accepted."""
-        if machine.progress.level >= READABLE_LATE:
-            pass_over(machine, Rejected(offset, BATCH_UNREADABLE, "damaged", None, b"damaged", []), offset + 1)
+        pass_over(machine, Rejected(offset, BATCH_UNREADABLE, "damaged", None, b"damaged", []), offset + 1)
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
         """The requests that the consumer reads. It does not hold values that are too large [I23]."""

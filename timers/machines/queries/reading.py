@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from timers.core.fired import Hold
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.levels import FIRST, SNAPSHOTS
+from timers.core.levels import FIRST
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, offset_of, repeating, request_of
@@ -66,9 +66,6 @@ def want_snapshot(machine: Machine, want: Callable[[], None]) -> None:
     Raises:
         NoAnswer: it may not be taken now.
     """
-    level = machine.progress.level
-    if level < SNAPSHOTS:
-        raise NoAnswer(f"its feature level is {level}, and snapshots need {SNAPSHOTS}: see `timers levels`")
     if not may_take(machine):
         raise NoAnswer("its log is being read again, or its broker's clock is behind: try again later")
     if machine.progress.next_offset:

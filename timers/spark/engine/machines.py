@@ -26,12 +26,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
-from timers.core import levels
 from timers.core.backoff import AFTER_LOST, Reopening
 from timers.core.counters import Counters, subtracted
 from timers.core.fired import Command
 from timers.core.index import Swept
-from timers.core.levels import READABLE_LATE
 from timers.core.lineage import Lineage
 from timers.core.loop import IDLE_COMMIT_S, Loop
 from timers.core.machine import Machine
@@ -47,7 +45,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
-from timers.kafka.progress_log import ProgressLog, permitted_level
+from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.shared_answers import SharedAnswers
@@ -345,10 +343,6 @@ class Openings:
         """Whether what a bucket knows is of the topic of now."""
         return known.topic_id == self.parts.cluster.topic_ids[tp[0]]
 
-    def level_for(self, machine: Machine) -> int:
-        """The level that a machine may have now, by what the operator allows."""
-        return levels.wanted(machine.progress.level, permitted_level(self._places.settings), is_verified=False)
-
     def log_end(self, tp: TopicPartition) -> int | None:
         """Where a log ends for committed readers now; None: its leader does not answer."""
         with suppress(TimeoutError):
@@ -624,10 +618,6 @@ class MachineRun:
         """
         position, end, lineage = machine.position, batch.read_on_from, self._read.lineage
         if not machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
-            may_raise = machine.progress.level < READABLE_LATE and not machine.recovering
-            level = self._partitions.level_for(machine) if may_raise else 0
-            if level >= READABLE_LATE and not machine.raise_level(level):
-                return self._fetches(position)  # it has no tick yet
             accept_loss = self._partitions.parts.settings.accept_loss
             sentence = refusal(accept_loss, self._tp, batch, machine.progress, "the engine ends")
             if sentence is not None:

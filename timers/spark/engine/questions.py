@@ -177,7 +177,6 @@ class MomentaryRunner:
 
     def __init__(self, name: str, machine: Machine, copy: Callable[[RocksStore], RocksStore]) -> None:
         self.name, self.machine = name, machine
-        self.is_verified = False
         self.record_bytes: float = RECORD_BYTES
         self._copy = copy
         self.store: RocksStore | None = None
@@ -312,13 +311,12 @@ class Snapshots:
                 logger.exception("the snapshots of this process failed with an exception that no code expects")
 
     def _raise_levels(self) -> None:
-        """Raise machines to the level that the operator allows: to one that trims only if log and snapshots agree."""
+        """Raise machines to the level that the operator allows."""
         lower = [each for each in self.runners.values() if each.machine.progress.level < levels.RAISED_TO]
-        allowed = permitted_level(self._settings) if lower else 0
+        level = permitted_level(self._settings) if lower else 0
         for runner in lower:
-            now = runner.machine.progress.level
-            if (level := levels.wanted(now, allowed, is_verified=runner.is_verified)) > now:
-                asked = runner.ask(lambda machine, level=level: machine.raise_level(level))  # type: ignore[misc]
+            if level > runner.machine.progress.level:
+                asked = runner.ask(partial(Machine.raise_level, level=level))
                 asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
 
     def _fail(self, tp: TopicPartition, damage: Exception) -> None:

@@ -8,8 +8,8 @@ From feature level :data:`timers.core.levels.REPEATS` on, a request with ``timer
 a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence of it, which the
 engine has appended.
 
-From feature level :data:`timers.core.levels.READABLE_LATE` on, a null value with ``timer-topic`` or ``timer-due`` is
-rejected: it is a request whose sender has lost its value. Some clients write null for a value that is not set.
+A null value with ``timer-topic`` or ``timer-due`` is rejected: it is a request whose sender has lost its value. Some
+clients write null for a value that is not set.
 """
 
 from __future__ import annotations
@@ -138,8 +138,6 @@ def decode(
     records: Sequence[Any],
     max_request_bytes: int,
     *,
-    by_headers: bool = False,
-    needs_value: bool = False,
     repeats: bool = False,
 ) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2.2 µs a record.
@@ -147,10 +145,8 @@ def decode(
     Each due second is parsed once for a batch: most records have only this header.
 
     Args:
-        by_headers: whether the feature level allows requests without protobuf.
-        needs_value: whether it rejects a null value with a header of a request. Below it, such a record is a cancel.
-        repeats: whether it allows timers that repeat, and callbacks of a ``Future`` are without the headers of a
-            schema registry.
+        repeats: whether the feature level allows timers that repeat, and callbacks of a ``Future`` are without the
+            headers of a schema registry.
     """
     decoded = Decoded()
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
@@ -162,9 +158,9 @@ def decode(
         key, value, headers, offset = record.key, record.value, record.headers or _NO_HEADERS, record.offset
         try:
             if value is None:
-                _decode_cancel(decoded, record, headers, needs_value, repeats)
+                _decode_cancel(decoded, record, headers, repeats)
                 continue
-            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] == h.TIMER_NOMINAL and repeats and by_headers
+            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] == h.TIMER_NOMINAL and repeats
             if may_be_occurrence and _read_occurrence(decoded, record, headers, max_request_bytes, plain):
                 continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
@@ -195,7 +191,7 @@ def decode(
                     future.check(value, topic, max_request_bytes)
                     legal.add(topic)
             else:
-                topic, row_key, payload = future.read_callback(value, own, max_request_bytes, by_headers)
+                topic, row_key, payload = future.read_callback(value, own, max_request_bytes)
         except InvalidRequestError as error:
             decoded.rejected.append(checks.rejected(record, error))
             continue
@@ -211,17 +207,16 @@ def decode(
     return decoded
 
 
-def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value: bool, repeats: bool) -> None:
+def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, repeats: bool) -> None:
     """Add a cancel to ``decoded``.
 
     Raises:
         InvalidRequestError: it is a request without its value, or its condition or its id cannot be read.
     """
-    lost_its_value, condition = False, None
+    condition = None
     if headers:  # most cancels have none
         names = {name for name, _ in headers}
-        lost_its_value = not _OF_REQUESTS.isdisjoint(names) or (repeats and h.TIMER_REPEAT in names)
-        if lost_its_value and needs_value:
+        if not _OF_REQUESTS.isdisjoint(names) or (repeats and h.TIMER_REPEAT in names):
             raise InvalidRequestError("value-missing", _VALUE_MISSING)
         condition = decode_condition(record)
     offset, timestamp_s = record.offset, record.timestamp // 1000
@@ -230,8 +225,6 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, needs_value:
     decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
     if condition is not None:
         decoded.conditions[offset] = condition
-    if lost_its_value:
-        decoded.null_requests.append(offset)
 
 
 # ---- timers that repeat ---------------------------------------------------------------------------------------------
@@ -366,7 +359,7 @@ def _decode_repeating(
     is_definition = h.TIMER_FOLLOWS not in own
     # What was accepted as a definition is accepted as an occurrence too: the limit may be lower now.
     most = max_request_bytes if is_definition else max(max_request_bytes, MAX_VALUE_BYTES)
-    topic, key, payload = future.read_callback(record.value, own, most, by_headers=True)
+    topic, key, payload = future.read_callback(record.value, own, most)
     due_s = timestamp_s if is_definition else checks.decode_due(own.get(h.TIMER_DUE), f"header {h.TIMER_DUE}")
     others = h.without_timer_headers(record.headers) if len(own) < len(record.headers) else []
     if is_definition:

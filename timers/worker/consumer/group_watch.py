@@ -186,7 +186,7 @@ class GroupWatch(Service):
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
-        lower = [each for each in runners if each.machine.progress.level < _wanted(each, levels.RAISED_TO)]
+        lower = [each for each in runners if each.machine.progress.level < levels.RAISED_TO]
         if runners and not lower and not stopped:
             return
         members = await self._consumer.described()
@@ -209,8 +209,8 @@ class GroupWatch(Service):
             if able:
                 self._consumer.rejoin()
 
-    async def _raise(self, runners: list[Runner], permitted: int) -> None:
-        for runner, level in ((each, _wanted(each, permitted)) for each in runners):
+    async def _raise(self, runners: list[Runner], level: int) -> None:
+        for runner in runners:
             if runner.machine.progress.level >= level:
                 continue
             raising: Future[bool] = runner.ask(partial(Machine.raise_level, level=level))
@@ -220,7 +220,3 @@ class GroupWatch(Service):
                         logger.info("%s: raised to feature level %d", runner.name, level)
             except (Ended, Lost, MachineStopped, TimeoutError) as error:  # the pool handles it; the next look raises it
                 logger.warning("%s: not raised to feature level %d yet (%r)", runner.name, level, error)
-
-
-def _wanted(runner: Runner, permitted: int) -> int:
-    return levels.wanted(runner.machine.progress.level, permitted, is_verified=runner.is_verified)

@@ -142,7 +142,6 @@ class Runner:
     Attributes:
         paused: whether too many fetches wait.
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
-        is_verified: whether log and snapshots were compared, and agree. Any thread.
         is_recovered: whether the recovery of the machine was logged. On the event loop of the pool.
     """
 
@@ -156,7 +155,6 @@ class Runner:
         id_partitions: int = 0,
     ) -> None:
         self.name = name
-        self.is_verified = False
         self.is_recovered = False
         self.machine, self._transaction, self._close, self._stop, self.view, self._expect, self.reads_ahead = opened
         self._pool = pool

@@ -149,20 +149,11 @@ def _user(settings: Settings) -> str:
 
 
 def _done(settings: Settings, made: Given, line: str, wait: bool, output: Output) -> None:
-    command = made.target.command
-    fields = {
-        "number": command.number,
-        "topic": command.target,
-        "paused": command.is_paused,
-        "until_s": command.until_s or None,
-        "over_s": command.over_s,
-        "replaced": made.replaced,
-    }
-    output.show(fields, line)
+    output.show(made.shown, line)
     if made.before:
         say(made.before)
     if wait:
-        _wait_for(settings, command)
+        _wait_for(settings, made.target.command)
 
 
 def _wait_for(settings: Settings, command: Command) -> None:

@@ -15,7 +15,7 @@ from timers.errors import AccessError, InvalidTimerError, TargetError, TimersErr
 from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
 
 if TYPE_CHECKING:
-    from timers.offline.targets import Given, Make
+    from timers.offline.targets import Make
 
 
 @handles("listTargets")
@@ -78,7 +78,7 @@ async def _give(call: Call, made: Callable[..., Make]) -> Reply:
         raise Problem("unknown", why, outcome="unknown") from None
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
-    return Reply(_shown(given))
+    return Reply(given.shown)
 
 
 def _seconds(call: Call, name: str) -> int | None:
@@ -98,16 +98,3 @@ def seconds(name: str, text: str) -> int:
         return parse_duration(text)
     except InvalidTimerError as error:
         raise Problem("parameter-invalid", f"{name}: {error}") from None
-
-
-def _shown(given: Given) -> dict[str, Any]:
-    command = given.target.command
-    return {
-        "topic": command.target,
-        "number": command.number,
-        "paused": command.is_paused,
-        "until_s": command.until_s or None,
-        "over_s": command.over_s,
-        "replaced": given.replaced,
-        "changed_since": given.is_changed_since,
-    }

@@ -67,6 +67,20 @@ class Given(NamedTuple):
     ``target`` is the newest one."""
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """The command, as a JSON object."""
+        command = self.target.command
+        return {
+            "topic": command.target,
+            "number": command.number,
+            "paused": command.is_paused,
+            "until_s": command.until_s or None,
+            "over_s": command.over_s,
+            "replaced": self.replaced,
+            "changed_since": self.is_changed_since,
+        }
+
+    @property
     def before(self) -> str:
         """What a command has replaced, as a sentence; empty: nothing."""
         former = self.replaced

@@ -37,6 +37,7 @@ def test_no_later_run_with_timers_that_repeat_breaks_a_promise(first: int) -> No
         RepeatSimulator(seed).run()
 
 
+@pytest.mark.slow
 def test_no_long_run_with_other_zone_data_and_snapshots_breaks_a_promise() -> None:
     """``python -m tests.simulation.repeat_years`` makes many, which are longer."""
     counts: Counter[str] = Counter()

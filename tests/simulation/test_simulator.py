@@ -74,6 +74,7 @@ def test_no_run_with_an_upgrade_breaks_a_promise(seeds: range) -> None:
     assert counts["fired"] > 10 * len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 600), marks=pytest.mark.long)], ids=str)
 def test_no_run_with_slow_openings_breaks_a_promise(seeds: range) -> None:
     faults: Counter[str] = Counter()

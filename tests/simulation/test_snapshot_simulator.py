@@ -15,6 +15,7 @@ SEEDS = 8
 """Later seeds run in ``make test-all``."""
 
 
+@pytest.mark.slow
 def test_no_run_with_snapshots_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):

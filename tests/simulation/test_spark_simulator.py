@@ -75,12 +75,6 @@ def test_later_runs_whose_machines_hold_back_the_ends_of_their_logs(first: int) 
         SchedulingSpark(seed).go()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_runs_in_which_logs_lose_their_end(seed: int) -> None:
-    run_of(LosingSpark, seed)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, 820, 80))
 def test_later_runs_in_which_logs_lose_their_end(first: int) -> None:
@@ -88,18 +82,14 @@ def test_later_runs_in_which_logs_lose_their_end(first: int) -> None:
         LosingSpark(seed).go()
 
 
-def test_the_losses_are_noticed_and_accepted() -> None:
+@pytest.mark.slow
+def test_runs_in_which_logs_lose_their_end_notice_and_accept_it() -> None:
     runs = [run_of(LosingSpark, seed) for seed in range(SEEDS)]
     for name in ("cuts", "stopped", "accepted", "letters", "lost checkpoints"):
         assert sum(run.happened[name] for run in runs), name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
-def test_runs_that_take_snapshots_and_trim_logs(seed: int) -> None:
-    run_of(SnapshotSpark, seed)
-
-
 def test_the_runs_take_and_restore_snapshots() -> None:
     runs = [run_of(SnapshotSpark, seed) for seed in range(SEEDS // 2)]
     for name in ("snapshots restored", "snapshots compared", "logs trimmed"):

@@ -85,6 +85,13 @@ def findings(**faults: list[dict[str, object]]) -> Findings:
     return found
 
 
+def without_charts() -> Findings:
+    """Drawing takes most of the time of a report."""
+    found = findings()
+    found.lags, found.ahead = [], []
+    return found
+
+
 class Page(HTMLParser):
     """The tags of a page, those that are not closed, and its visible text."""
 
@@ -303,7 +310,7 @@ def test_what_lies_outside_of_a_picture_is_said() -> None:
 
 def test_reports_are_kept_by_day_with_a_trend(tmp_path: Path) -> None:
     """One that is damaged, or of another program, is left out; that of the same day is replaced."""
-    found = findings()
+    found = without_charts()
     found.lag = Lag("all", 90, 10, 20, 30, 4000)
     for day, fired_ms in ((1, 5), (2, 7), (2, 9)):
         found.lag = found.lag._replace(p50_ms=fired_ms)
@@ -329,7 +336,7 @@ def test_reports_are_kept_by_day_with_a_trend(tmp_path: Path) -> None:
 
 def test_a_day_is_replaced_by_a_whole_audit_only_and_a_trend_is_of_one_kind(tmp_path: Path) -> None:
     """A report of an earlier version may be of any kind."""
-    found = findings()
+    found = without_charts()
     older = json.dumps(report.as_json(found))
     (tmp_path / "2029-12-31.json").write_text(older)
     for day, kind in ((1, "day"), (2, "topics"), (3, "day")):
@@ -353,7 +360,7 @@ def test_of_more_reports_than_a_trend_shows_only_the_newest_are_read(
         (tmp_path / f"2030-01-0{day}.json").write_text(json.dumps(report.as_json(findings())))
     (tmp_path / "2030-01-01.json").unlink()
     (tmp_path / "2030-01-01.json").mkdir()  # to read it is an error
-    path = _write_reports(tmp_path, date(2030, 1, 4), findings(), SETTINGS, "day", is_whole=True)
+    path = _write_reports(tmp_path, date(2030, 1, 4), without_charts(), SETTINGS, "day", is_whole=True)
     assert re.findall(r'<a href="([^"]+)">', path.read_text()) == ["2030-01-04.html", "2030-01-03.html"]
 
 

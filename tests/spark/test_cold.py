@@ -287,6 +287,7 @@ def test_files_are_few_and_what_is_not_near_is_not_looked_at(
     assert cold.files_scanned(whole, tables.held) == 2
 
 
+@pytest.mark.long
 def test_a_new_file_costs_no_more_than_a_few_others(
     spark: SparkSession, tables: ColdTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

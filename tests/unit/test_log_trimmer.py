@@ -220,6 +220,32 @@ def test_what_stands_against_it_is_one_sentence_and_nothing_is_deleted(
     trial.brokers = None  # type: ignore[assignment]
 
 
+def test_what_stands_against_it_again_after_it_was_over_is_said_again(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = made()
+    for wrong in (["its retention.ms is 7 days"], [], ["its retention.ms is 7 days"]):
+        trial.brokers.wrong, trial.brokers.start = wrong, 0
+        if TP in trial.trimmer._known:
+            trial.trimmer._known[TP].deleted_to = 0
+        trial.trim()
+        trial.now_s += AGAIN_S
+    assert trial.brokers.deleted, "it was over"
+    assert caplog.text.count("its retention.ms is 7 days") == 2
+
+
+def test_each_partition_says_what_stands_against_it(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = made()
+    trial.brokers.wrong = ["its retention.ms is 7 days"]
+    trial.trim()
+    trial.runner = SimpleNamespace(name="requests/2", machine=trial.machine, is_verified=False)
+    trial.now_s += AGAIN_S
+    trial.trim()
+    assert [f"requests/{partition}: its log is not trimmed" in caplog.text for partition in (1, 2)] == [True, True]
+
+
 def test_a_client_that_failed_is_not_used_again(made: Callable[..., Trial]) -> None:
     """An admin client may keep a former epoch of a leader for 15 minutes, and is refused for so long."""
     trial = made()

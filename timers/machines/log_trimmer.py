@@ -139,6 +139,8 @@ class _Known:
     """Whether the newest segment may hold only what was deleted."""
     rolled_to: int = 0
     """End of the log after the last new segment that this process made."""
+    said: str = ""
+    """What was logged last of what stands against a deletion; empty: nothing does."""
 
 
 class _Unwanted(Exception):
@@ -257,7 +259,6 @@ class Trimmer:
         self._others: dict[str, tuple[float, list[str], dict[int, int]]] = {}
         """Topic -> when its other readers were looked for, who they are, and how far the history has read it."""
         self._logs: LogTrimmer | None = None
-        self._said: set[str] = set()
 
     def is_due(self, tp: TopicPartition, runner: Runner) -> bool:
         """Whether to look at the log of a machine now. Sends no request."""
@@ -316,7 +317,6 @@ class Trimmer:
                 # A comparison takes seconds of CPU, which the machines need.
                 self._say_once(logging.INFO, known, PUT_OFF)
                 return
-            self._said.discard(PUT_OFF)
             to = self._delete(logs, known, tp, log, start, kept_from, check)
         except Refused as why:
             self._note(known, tp, str(why))
@@ -333,15 +333,16 @@ class Trimmer:
                 logger.info("%s: %d offsets deleted; its log begins at offset %d", known.runner.name, to - start, to)
 
     def _note(self, known: _Known, tp: TopicPartition, why: str) -> None:
-        """Note what stands against the deletion, and say it once."""
+        """Note what stands against the deletion, and say it once, and again after it was over."""
         self._pool.partition_metrics[tp].trim_refused = bool(why)
         if why:
             known.next_at = monotonic() + AGAIN_S
             self._say_once(logging.WARNING, known, why)
+        known.said = why
 
     def _say_once(self, level: int, known: _Known, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
+        if why != known.said:
+            known.said = why
             logger.log(level, "%s: its log is not trimmed: %s", known.runner.name, why)
 
     # ---- before --------------------------------------------------------------------------------------------------

@@ -56,18 +56,26 @@ def test_a_workflow_may_only_read_and_always_ends(path: Path) -> None:
     assert "pull_request_target" not in workflow["on"], "it runs what a stranger sent, with our rights"
     assert workflow["concurrency"]["group"]
     for name, job in workflow["jobs"].items():
+        if "uses" in job:
+            assert job["uses"] == f"./{CI.relative_to(ROOT)}" and "permissions" not in job, (
+                "a workflow that is tested here"
+            )
+            continue
         assert 0 < int(job["timeout-minutes"]) <= 60
         if (path.stem, name) == ("release", "publish"):
             assert job["permissions"] == {"contents": "read", "id-token": "write", "attestations": "write"}
             assert "github.ref_type == 'tag'" in job["if"] and job["environment"] == "pypi"
             assert not any("run" in step for step in job["steps"]), "what may publish runs nothing of ours"
+            assert {"check", "tests"} == set(job["needs"]), "only what was tested is published"
+            used = [step["uses"] for step in job["steps"]]
+            assert all(re.fullmatch(r"[a-z-]+/[a-z-]+@[0-9a-f]{40}", each) for each in used), "tags can be moved"
         else:
             assert "permissions" not in job
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_each_action_has_a_major_version(path: Path) -> None:
-    used = [step["uses"] for job in load(path)["jobs"].values() for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for job in load(path)["jobs"].values() for step in job.get("steps", ()) if "uses" in step]
     assert used
     for action in used:
         # Those of the host itself; another one is pinned by what is in it.

@@ -137,17 +137,17 @@ def test_a_topic_that_is_made_anew_while_nothing_is_asked_is_counted_once(
     settings, topic, said = audited.settings, audited.settings.id_topic, list[str]()
     planted.writer.ask_by_id(planted.target, "order", planted.due_s, planted.asked_ms)
     tables.open(job._owner(settings), keys=False)
-    running = job._Job(spark, settings, job.Params(tables.root), tables, said.append, job.Total(), Event())
-    assert running.round(is_last=False) == 1
+    running = job._Job(spark, settings, job.Params(tables.root), tables, said.append, job.Total(), Event(), 10)
+    assert running.round() == 1
     audited.delete_topic(topic)
     audited.create_own_topics()
-    assert [running.round(is_last=False) for _ in range(3)] == [0, 0, 0]
+    assert [running.round() for _ in range(3)] == [0, 0, 0]
     assert len([line for line in said if "the topic was made anew" in line]) == len(tables.gaps())
     planted.writer.ask_by_id(planted.target, "order", planted.due_s, planted.asked_ms)
-    running.round(is_last=False)
+    running.round()
     asked = tables.read(history.REQUEST).orderBy("batch").collect()
     assert [row.topic for row in asked] == [topic, f"{topic}@1"]
-    assert len(tables.anew([topic])[topic]) == 1
+    assert len(history.made_anew(tables.gaps(), [topic])[topic]) == 1
 
 
 def test_a_topic_is_as_often_made_anew_as_this_version_has_found_it_as_a_topic_of_requests(
@@ -157,12 +157,12 @@ def test_a_topic_is_as_often_made_anew_as_this_version_has_found_it_as_a_topic_o
     tables = History(spark, str(tmp_path))
     tables.open("app@cluster", keys=False)
     gap = history.Gap("requests", 0, 0, 5, 1000, history.ANEW)
-    before = [history.gap_row(gap._replace(until_ms=500)), history.gap_row(gap._replace(until_ms=600), history.OUTPUT)]
-    tables.commit(1, "run", None, [*before, {"event": history.MADE}])
+    before = [gap._replace(until_ms=500), gap._replace(until_ms=600, role=history.OUTPUT)]
+    tables.commit(1, "run", None, [*map(history.gap_row, before), {"event": history.MADE}])
     for batch in (2, 3):  # their first records have the same time
-        found = [history.gap_row(gap._replace(partition=partition), history.REQUEST) for partition in (0, 1)]
-        tables.commit(batch, "run", None, [*found, {"event": history.MADE}])
-    assert tables.anew(["requests", "other"]) == {"requests": [1000, 1000]}
+        found = [gap._replace(partition=partition, role=history.REQUEST) for partition in (0, 1)]
+        tables.commit(batch, "run", None, [*map(history.gap_row, found), {"event": history.MADE}])
+    assert history.made_anew(tables.gaps(), ["requests", "other"]) == {"requests": {2: 1000, 3: 1000}}
     assert len(tables.accept_gaps()) == 6
     assert all(each.is_accepted for each in tables.gaps())
 
@@ -209,7 +209,7 @@ def test_timers_that_are_lost_are_made_of_all_batches_whoever_opens_the_tables_f
     assert opened().known().through == 2
     shutil.rmtree(tmp_path / "timers")
     assert list(job.accept_gaps(spark, settings, job.Params(str(tmp_path)))) == []
-    assert job.is_fresh(spark, settings, str(tmp_path), 5)
+    assert job.is_kept_up(spark, settings, str(tmp_path), 5, print)
     assert not (tmp_path / "timers").exists()
     tables = opened()
     assert tables.known().through == 0
@@ -266,6 +266,13 @@ def test_a_killed_job_leaves_nothing_out_and_nothing_twice(
     killed("commit", after=True)
     is_whole()
     shutil.rmtree(table / "timers")
+    assert not list(job.accept_gaps(spark, audited.settings, job.Params(str(table))))
+    assert job.is_kept_up(spark, audited.settings, str(table), int(time.time() * 1000), print)
+    killed("named", after=False)
+    killed("fence", after=False)
+    is_whole()
+    shutil.rmtree(table / "timers")
+    assert job.erase(spark, audited.settings, job.Params(str(table)), "of no timer", None) == 0
     is_whole()
 
 
@@ -304,8 +311,15 @@ def test_tables_are_maintained_each_day_however_often_the_job_starts(
 ) -> None:
     """They are sorted when they have grown by half."""
     planted, table = world(audited, ProductWriter(audited)), tmp_path / "history"
-    tables, known = History(spark, str(table)), 0
+    tables, known, promised = History(spark, str(table)), 0, list[float]()
     monkeypatch.setattr(history, "_UNSORTED_BYTES", 0)
+    keep_up = History.keep_up
+
+    def noting(self: History, *arguments: Any) -> None:
+        promised.append(self.known().again_s - time.time())
+        keep_up(self, *arguments)
+
+    monkeypatch.setattr(History, "keep_up", noting)
 
     def start(sorted_bytes: int | None) -> list[str]:
         """What a job that starts does to the table of events; if this was long ago and it had so many bytes then."""
@@ -327,6 +341,8 @@ def test_tables_are_maintained_each_day_however_often_the_job_starts(
     assert start(None) == []
     assert start(1000) == ["SORT", "VACUUM END"]
     assert rows(spark, table).count() == 4
+    assert len(promised) == 2 and min(promised) > job.AT_WORK_S - 600, "an audit would end the job"
+    assert tables.known().again_s == 0, "an audit would wait for a job that has ended"
     alter(spark, tables.timers, LAYOUT, KNOWN_LAYOUT + 1)
     with pytest.raises(SettingsError, match=r"/timers' has the layout 2, and this version of kafka-timers knows 1: "):
         add(spark, audited, table)

@@ -447,16 +447,17 @@ def count_unplaced(outputs: DataFrame) -> list[Unplaced]:
 
 def _reason(log: Log, missing: str) -> Column:
     """Why an output is not judged whose request was not read; ``missing`` if the log shows that there is none."""
-    # The engine writes numbers without leading zeros.
-    is_name = F.col("request").rlike(rf"^{SOURCE_PATTERN}\z") & ~F.col("request").rlike("/0[0-9]")
     topic, name = F.substring_index("request", "/", 1), F.split(F.substring_index("request", "~", 1), "/")
+    # That of a log of the history may have a number (timers.spark.audit.anew).
+    is_known = F.coalesce(topic.isin(list(log.ends)), F.lit(False))
+    plain = F.when(is_known, F.regexp_replace("request", "^([^@/]*)@[0-9]+/", "$1/")).otherwise(F.col("request"))
+    # The engine writes numbers without leading zeros.
+    is_name = plain.rlike(rf"^{SOURCE_PATTERN}\z") & ~plain.rlike("/0[0-9]")
     offset = F.when(is_name, F.get(name, F.lit(2)).try_cast("bigint"))
     place = topic, F.get(name, F.lit(1)), offset
     was_not_read = inside(log.ends, *place) & ~inside(log.read, *place)
     return (
-        F.when(
-            F.coalesce(topic.isin(list(log.ends)), F.lit(False)), F.when(was_not_read, NOT_IN_SCOPE).otherwise(missing)
-        )
+        F.when(is_known, F.when(was_not_read, NOT_IN_SCOPE).otherwise(missing))
         .when(F.coalesce(is_name, F.lit(False)), OTHER_TOPIC)
         .otherwise(NO_SOURCE)
     )

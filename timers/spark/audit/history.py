@@ -62,9 +62,10 @@ EVENT = schema(
                where the topic ended at ``timestamp_ms``, with the records of open transactions. ``run`` is the process
 ``gap``        records from ``offset`` to ``end`` that the job could not read, and that have a time before
                ``timestamp_ms``; ``code`` says why; ``kind`` as in ``position``, null from an earlier version
-``accepted``   the same columns, of a gap that an operator has accepted; without ``batch`` and ``kind``
+``accepted``   the same columns, of a gap that an operator has accepted; without ``batch``
 ``made``       ``timers`` was made of all batches up to ``offset``; ``end`` is 1 if this batch has records. All records
-               of before ``timestamp_ms`` are read, but those that positions show to be missing
+               of before ``timestamp_ms`` are read, but those that positions show to be missing. By ``due_s`` the
+               process commits again; null: it ends, or is of an earlier version
 =============  ========================================================================================================
 
 ``log`` counts the logs of a partition: a topic that was made anew has the same offsets again. Of a topic of requests
@@ -150,8 +151,17 @@ class Gap(NamedTuple):
     until_ms: int
     """Records with this time or a later one could be read."""
     code: str
+    role: str | None = None
+    """What its topic was read as, :data:`REQUEST` or :data:`OUTPUT`; None: an earlier version has found it."""
+    batch: int = 0
+    """Number of the commit that noted it."""
     is_accepted: bool = False
     """An operator has accepted it."""
+
+    @property
+    def offsets(self) -> str:
+        """Its offsets in words. Where a topic ended that was made anew is not known."""
+        return f"from {self.start:,} on" if self.code == ANEW else f"{self.start:,} to {self.end:,}"
 
 
 Place: TypeAlias = tuple[str, str, int]
@@ -168,6 +178,8 @@ class Known(NamedTuple):
     """``timers`` was made of all batches up to this one."""
     as_of_ms: int
     """All records of before this time are read, but those that positions show to be missing."""
+    again_s: int = 0
+    """The epoch second by which the process of the last commit commits again; 0: it has ended."""
 
 
 class History:
@@ -242,15 +254,16 @@ class History:
         ).collect()[0]
         if last is None:
             return Known(0, {}, 0, 0)
-        positions, through = {}, 0
+        positions, through, again_s = {}, 0, 0
         for row in rows.where(F.col("batch") == last).collect():
             if row.event == MADE:
                 # A commit that only notes how far all is read has nothing to be made of.
                 through = last if row.offset == last - 1 and not row.end else row.offset
+                again_s = row.due_s or 0
             else:
                 about = row.offset, row.end, row.log, row.topic_id, row.timestamp_ms
                 positions[row.kind, row.topic, row.partition] = Position(*about)
-        return Known(last, positions, 0 if self._is_made_anew else through, as_of_ms or 0)
+        return Known(last, positions, 0 if self._is_made_anew else through, as_of_ms or 0, again_s)
 
     def commit(
         self, batch: int, run: str, rows: DataFrame | None, more: Iterable[Mapping[str, Any]]
@@ -287,21 +300,13 @@ class History:
         raise _taken(self.root)
 
     def gaps(self) -> list[Gap]:
-        """What could not be read."""
+        """What could not be read, in the order in which it was found; of a log before the one that followed it."""
         columns = "topic", "partition", "offset", "end", "timestamp_ms", "code"
-        rows = self.read(GAP, ACCEPTED).select("event", *columns).collect()
-        accepted = {row[1:] for row in rows if row.event == ACCEPTED}
-        return [Gap(*row[1:])._replace(is_accepted=row[1:] in accepted) for row in rows if row.event == GAP]
-
-    def anew(self, topics: Collection[str]) -> dict[str, list[int]]:
-        """When some topics of requests were made anew, each time. After those times that an earlier version found, the
-        requests have the names that they had before: these do not count."""
-        is_that = (F.col("code") == ANEW) & (F.col("kind") == REQUEST) & F.col("topic").isin(*topics)
-        rows = self.read(GAP).where(is_that).select("topic", "batch", "timestamp_ms")
-        found = defaultdict[str, list[int]](list)
-        for topic, _, at_ms in sorted(rows.distinct().collect()):
-            found[topic].append(at_ms)
-        return dict(found)
+        rows = self.read(GAP, ACCEPTED).select(*columns, "kind", "batch", "event").collect()
+        accepted = {row[: len(columns)] for row in rows if row.event == ACCEPTED}
+        gaps = (Gap(*row[:-1]) for row in rows if row.event == GAP)
+        found = [gap._replace(is_accepted=gap[: len(columns)] in accepted) for gap in gaps]
+        return sorted(found, key=lambda gap: (gap.batch, gap.code != ANEW))
 
     def accept_gaps(self) -> list[Gap]:
         """Note that the gaps are accepted, beside a job that runs, and return those that were not accepted before."""
@@ -654,14 +659,21 @@ def position_row(place: Place, position: Position) -> dict[str, Any]:
     return {"event": POSITION, **said, **told}
 
 
-def gap_row(gap: Gap, role: str | None = None) -> dict[str, Any]:
-    """A gap as a row of :data:`EVENT`.
-
-    Args:
-        role: what its topic was read as, :data:`REQUEST` or :data:`OUTPUT`.
-    """
+def gap_row(gap: Gap) -> dict[str, Any]:
+    """A gap as a row of :data:`EVENT`."""
     place = {"topic": gap.topic, "partition": gap.partition, "offset": gap.start, "end": gap.end}
-    return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code, "kind": role}
+    return {"event": GAP, **place, "timestamp_ms": gap.until_ms, "code": gap.code, "kind": gap.role}
+
+
+def made_anew(lacks: Iterable[Gap], topics: Collection[str]) -> dict[str, dict[int, int]]:
+    """When some topics of requests were made anew: topic -> number of the commit that noted it -> time, in ms. Of gaps
+    in the order of :meth:`History.gaps`. After those times that an earlier version found, the requests have the names
+    that they had before: these do not count."""
+    found = defaultdict[str, dict[int, int]](dict)
+    for gap in lacks:
+        if gap.code == ANEW and gap.role == REQUEST and gap.topic in topics:
+            found[gap.topic][gap.batch] = gap.until_ms
+    return dict(found)
 
 
 def _create(

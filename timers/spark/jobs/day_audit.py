@@ -22,9 +22,10 @@ from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.spark import jvm
 from timers.spark.audit import gaps, history
+from timers.spark.audit.anew import named
 from timers.spark.audit.findings import Counted, Findings, PartitionRead
-from timers.spark.audit.gaps import DELETED, OPEN, Reason, ranges_between
-from timers.spark.audit.history import Gap, History, Known
+from timers.spark.audit.gaps import DELETED, OPEN, Reason
+from timers.spark.audit.history import ANEW, Gap, History, Known
 from timers.spark.audit.outcomes import LOST
 from timers.spark.audit.reading import moved_below, with_holds
 from timers.spark.cold import day_of
@@ -33,6 +34,8 @@ from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, Audit, judged, measured
 from timers.spark.storage import Cut
 from timers.wire.topics import partition_name
 
+_NO_END = 2**63 - 1
+
 
 def run(spark: SparkSession, audit: Audit, table: str, day: date, say: Callable[[str], None]) -> Findings:
     """Bring the table up to the topics, and audit the timers that are due on a day (UTC)."""
@@ -40,19 +43,21 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date, say: Callable[
     stages = partial(measured, spark, say, done)
     topics, progress = TopicOffsets(settings), job.progress_of(settings)
     with stages("history read") as stage:
-        if not job.is_fresh(spark, settings, table, audit.moment.as_of_ms):
+        if not job.is_kept_up(spark, settings, table, audit.moment.as_of_ms, say):
             stage.rows = job.run(spark, settings, job.Params(table), say).records
     tables = History(spark, table)
     tables.pin()
-    known, lacks, anew = tables.known(), tables.gaps(), tables.anew(job.told_apart_topics(settings))
+    known, lacks = tables.known(), tables.gaps()
+    made_anew = history.made_anew(lacks, job.told_apart_topics(settings))
+    times = {topic: [*of.values()] for topic, of in made_anew.items()}
     clocks_ms = 0 if topics.brokers == 1 else BROKERS_CLOCKS_MS
     moment = replace(audit.moment, clocks_ms=clocks_ms, as_of_ms=min(audit.moment.as_of_ms, known.as_of_ms))
     audit = replace(audit, moment=moment)
     is_audited = gaps.matches(audit.callback_topics) if audit.callback_topics else F.lit(True)
     with Cut() as kept:
         with stages("requests read") as stage:
-            rest = job.not_accepted(spark, settings, known, topics, progress, anew)
-            evidence, own = tables.of_day(day, job.topics_in(settings, known, anew), moment, kept, rest)
+            rest = job.not_accepted(spark, settings, known, topics, progress, times)
+            evidence, own = tables.of_day(day, job.topics_in(settings, known, times), moment, kept, rest)
             own = own.where(is_audited)
             numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
             groups = own.groupBy("topic", "callback_topic", "kind").agg(*numbers, F.count("follows"))
@@ -71,7 +76,8 @@ def run(spark: SparkSession, audit: Audit, table: str, day: date, say: Callable[
                 found = gaps.decide(found, missing)
         if None in counts:
             evidence.also(tables.requests_of(found.where("status is null").select("request")))
-        findings = judged(audit, stages, evidence, found, _log(known, lacks), kept, by_callbacks=None in counts)
+        log = _log(known, lacks, made_anew)
+        findings = judged(audit, stages, evidence, found, log, kept, by_callbacks=None in counts)
     findings.gaps = list(_reasons(known, lacks, topics))
     findings.accepted = [job.described_gap(gap) for gap in lacks if gap.is_accepted]
     findings.counted = counted
@@ -89,16 +95,31 @@ def _read_to(known: Known, role: str) -> dict[TopicPartition, int]:
     return {(topic, p): each.offset for (of, topic, p), each in known.positions.items() if of == role}
 
 
-def _log(known: Known, lacks: Sequence[Gap]) -> gaps.Log:
-    """What was read of the logs of requests."""
-    starts, ends = defaultdict[str, dict[int, int]](dict), defaultdict[str, dict[int, int]](dict)
-    for (topic, partition), offset in _read_to(known, history.REQUEST).items():
-        ends[topic][partition] = offset
-        starts[topic][partition] = 0
+def _log(known: Known, lacks: Sequence[Gap], made_anew: Mapping[str, Mapping[int, int]]) -> gaps.Log:
+    """What was read of the logs of requests, by the names that their requests have
+    (:mod:`timers.spark.audit.anew`).
+
+    Args:
+        lacks: in the order of :meth:`timers.spark.audit.history.History.gaps`.
+        made_anew: result of :func:`timers.spark.audit.history.made_anew`.
+    """
+    starts = defaultdict[TopicPartition, int](int)
+    ends, read = defaultdict[str, dict[int, range]](dict), defaultdict[str, dict[int, range]](dict)
     for gap in lacks:
-        if gap.partition in starts.get(gap.topic, {}):
-            starts[gap.topic][gap.partition] = max(starts[gap.topic][gap.partition], gap.end)
-    return gaps.Log(gaps.before(ends), ranges_between(starts, ends))
+        place, times = (gap.topic, gap.partition), list(made_anew.get(gap.topic, ()))
+        if gap.role == history.OUTPUT:
+            continue
+        if gap.code == ANEW and gap.batch in times:
+            # Where the former log ended is not known.
+            name = named(gap.topic, times.index(gap.batch))
+            ends[name][gap.partition] = range(_NO_END)
+            read[name][gap.partition] = range(starts.pop(place, 0), gap.start)
+        else:
+            starts[place] = max(starts[place], gap.end)
+    for (topic, partition), offset in _read_to(known, history.REQUEST).items():
+        name = named(topic, len(made_anew.get(topic, ())))
+        ends[name][partition], read[name][partition] = range(offset), range(starts[topic, partition], offset)
+    return gaps.Log(ends, read)
 
 
 def _missing(
@@ -141,14 +162,15 @@ def _missing(
 def _reasons(known: Known, lacks: Sequence[Gap], topics: TopicOffsets) -> Iterator[Reason]:
     """Why requests of the day may not be visible."""
     asked = _read_to(known, history.REQUEST)
-    stable = topics.ends({topic for topic, _ in asked})
+    names = {topic for topic, _ in asked}
+    stable = topics.ends(names)
     for topic, partition in asked:
         end, high = stable.get(topic, {}).get(partition), known.positions[history.REQUEST, topic, partition].end
         if end is not None and end < high:
             name = partition_name(topic, partition)
             yield Reason(OPEN, f"{name} has records from offset {end:,} on that are behind an open transaction")
     for gap in lacks:
-        if (gap.topic, gap.partition) in asked and not gap.is_accepted:
+        if gap.topic in names and gap.role != history.OUTPUT and not gap.is_accepted:
             name = partition_name(gap.topic, gap.partition)
-            lost = f"the requests of {name} from offset {gap.start:,} to {gap.end:,} are not in the table"
+            lost = f"the requests of {name} at offsets {gap.offsets} are not in the table"
             yield Reason(DELETED, f"{lost}, until `timers spark history --accept-gaps` accepts this")

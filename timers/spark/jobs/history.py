@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from threading import Event
@@ -22,9 +22,10 @@ from confluent_kafka import TopicPartition as KafkaPlace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from timers.core.printable import utc_text
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.errors import SettingsError
+from timers.errors import SettingsError, SparkError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, librdkafka, reader
 from timers.kafka.progress_log import read_all
@@ -68,6 +69,10 @@ RETRY_UPKEEP_S = 3600
 
 FRESH_S = 60
 """A job that runs notes after :data:`IDLE_S` and at most this time that it has read all."""
+
+AT_WORK_S = 3 * 3600
+"""How long upkeep may take, or a part of many records, or to make all timers again: for this time after such work has
+begun, an audit does not end the job, but uses the tables as they are."""
 
 _WHY = {
     DELETED: "they were deleted before they were read",
@@ -160,35 +165,47 @@ def run(
     if params.keys and not keeps_keys:
         raise SettingsError(f"the history in {params.table!r} keeps no keys: leave out --keys, or name another --table")
     params = replace(params, keys=keeps_keys)
-    job = _Job(spark, settings, params, table, say, total, stop)
+    job = _Job(spark, settings, params, table, say, total, stop, every_s)
     next_look_s = monotonic() + LOOK_S
     if monitor is not None:
         monitor.upkept()
     while True:
         begun, named = monotonic(), job.named
         with described(spark, "timers history"):
-            count = job.round(is_last=every_s is None)
+            count = job.round()
         if monitor is not None:
             monitor.ended(count, monotonic() - begun, job.behind)
         if every_s is None and job.named == named:
-            _keep_up(table, say, monitor)
+            _keep_up(job, table, say, monitor)
             return total
         if monotonic() > next_look_s:
-            next_look_s = monotonic() + (LOOK_S if _keep_up(table, say, monitor) else RETRY_UPKEEP_S)
+            next_look_s = monotonic() + (LOOK_S if _keep_up(job, table, say, monitor) else RETRY_UPKEEP_S)
         if stop.wait(0 if every_s is None else max(0.0, every_s - (monotonic() - begun))):
             return total
 
 
-def is_fresh(spark: SparkSession, settings: Settings, table: str, as_of_ms: int) -> bool:
-    """Whether a job keeps a table up to the topics: a second one would end it. Raises as :meth:`History.open`."""
+def is_kept_up(spark: SparkSession, settings: Settings, table: str, as_of_ms: int, say: Callable[[str], None]) -> bool:
+    """Whether a job keeps a table up to the topics, or is at work on it: a second one would end it.
+
+    Raises: as :meth:`History.open`; SparkError if a job is at work that has not read all for the first time.
+    """
     tables = History(spark, table)
     if not tables.exists():
         return False
     tables.open(_owner(settings), keys=False)
-    return tables.known().as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S)
+    known = tables.known()
+    if known.as_of_ms >= as_of_ms - 1000 * (IDLE_S + FRESH_S):
+        return True
+    if known.again_s * 1000 < as_of_ms:
+        return False
+    busy = f"a `timers spark history` is at work on {table!r} until {utc_text(known.again_s)} at the latest"
+    if not known.as_of_ms:
+        raise SparkError(f"{busy}, and has not read all that is there yet: wait for it, or start it again if it died")
+    say(f"{busy}: the audit is as of {utc_text(known.as_of_ms // 1000)}. If that job died, start it again first")
+    return True
 
 
-def _keep_up(table: History, say: Callable[[str], None], monitor: Monitor | None) -> bool:
+def _keep_up(job: _Job, table: History, say: Callable[[str], None], monitor: Monitor | None) -> bool:
     """Maintain the tables if it is time, by what they note themselves: a process may run for less than a day. Returns
     whether it has succeeded."""
     now_s = int(Clock().now_s())
@@ -196,7 +213,8 @@ def _keep_up(table: History, say: Callable[[str], None], monitor: Monitor | None
         if now_s < table.upkept_s() + UPKEEP_S:
             table.merge(say)
             return True
-        table.keep_up(say, now_s)
+        with job.at_work():
+            table.keep_up(say, now_s)
     except jvm.ERRORS as error:
         say(f"history: the tables are not maintained, and it is tried again later: {sentence_of(error)}")
         return False
@@ -217,7 +235,7 @@ def accept_gaps(spark: SparkSession, settings: Settings, params: Params) -> Iter
 def described_gap(gap: Gap) -> str:
     """What is missing in the history, and why."""
     name = partition_name(gap.topic, gap.partition)
-    return f"{name}: offsets {gap.start:,} to {gap.end:,} are not in the history, because {_WHY[gap.code]}"
+    return f"{name}: offsets {gap.offsets} are not in the history, because {_WHY[gap.code]}"
 
 
 def _existing(spark: SparkSession, settings: Settings, params: Params) -> History:
@@ -264,10 +282,11 @@ class _Job:
         say: Callable[[str], None],
         total: Total,
         stop: Event,
+        every_s: int | None,
     ) -> None:
         self._spark, self._settings, self._params = spark, settings, params
         self._table, self._say, self._total = table, say, total
-        self._stop = stop
+        self._stop, self._every_s = stop, every_s
         self._unheld = ""
         self._progress: Mapping[TopicPartition, Progress] = {}
         self._run = uuid.uuid4().hex
@@ -276,16 +295,35 @@ class _Job:
         self._known = table.known()
         self._named = table.named()
         self._told_apart = told_apart_topics(settings)
-        self._anew = table.anew(self._told_apart)
+        found = history.made_anew(table.gaps(), self._told_apart)
+        self._anew = {topic: [*times.values()] for topic, times in found.items()}
         self._noted_at = -float(IDLE_S)
         self._moment = Moment(0, 0)
         # Of a process before this one that still runs, no row is added from here on.
         before = self._known.batch
-        self._add((), {}, self._known.as_of_ms or None)
+        self._note(AT_WORK_S if self._known.through < before else self._again_s)
         table.create_timers()
         table.fence(before)
 
-    def round(self, *, is_last: bool) -> int:
+    @property
+    def _again_s(self) -> int:
+        """Seconds until the next commit at the latest, if nothing takes long."""
+        return max(self._every_s or 0, IDLE_S) + FRESH_S
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside the block the job commits nothing for a long time, and no audit ends it."""
+        self._note(AT_WORK_S)
+        try:
+            yield
+        finally:
+            self._note(self._again_s if self._every_s is not None else None)
+
+    def _note(self, again_s: int | None) -> None:
+        """Commit no records, but when the next commit is."""
+        self._add((), {}, self._known.as_of_ms or None, again_s)
+
+    def round(self) -> int:
         """Read what is new, bring the timers up to it, and return the number of offsets."""
         settings = self._settings
         topics = TopicOffsets(settings)
@@ -309,15 +347,16 @@ class _Job:
             self._say(described_gap(gap))
         size = sum(each.size for each in plans)
         # A gap is committed in its round: the next one would find it again.
-        is_idle = not size and not any(plan.gaps for plan in plans)
+        is_idle, is_last = not size and not any(plan.gaps for plan in plans), self._every_s is None
         if is_idle and not is_last and monotonic() - self._noted_at < IDLE_S:
             return 0
         most = self._params.max_records
-        parts = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
-        for number, some in enumerate(parts):
-            self._add(some, progress, as_of_ms if number == len(parts) - 1 else None)
+        *parts, rest = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
+        for some in parts:
+            self._add(some, progress, None, AT_WORK_S)
+        self._add(rest, progress, as_of_ms, self._again_s if size or not is_last else None)
         if is_last and size:
-            self._add((), progress, as_of_ms)  # notes that the timers are made
+            self._note(None)  # also that the timers are made
         self._noted_at = monotonic()
         self._hold_trimming()
         return size
@@ -380,7 +419,7 @@ class _Job:
                 if known is None:
                     start = max(first, begins.get(partition, 0))
                     if first and start == first:
-                        plan.gaps.append(self._deleted(topics, topic, partition, 0, first, as_of_ms))
+                        plan.gaps.append(self._deleted(topics, role, topic, partition, 0, first, as_of_ms))
                 elif known.topic_id != id or high < known.offset:
                     log, code = known.log + 1, CUT if known.topic_id == id else ANEW
                     start = min(first, high) if code == ANEW else high
@@ -390,17 +429,24 @@ class _Job:
                         clocks_ms = 0 if role == history.REQUEST else PRODUCERS_CLOCKS_MS
                         first_ms = topics.first_ms(topic, partition, first, stable[topic][partition], clocks_ms)
                         until_ms = min(as_of_ms, first_ms or as_of_ms)
-                    plan.gaps.append(Gap(topic, partition, min(known.offset, high), known.end, until_ms, code))
+                    lost = known.offset if code == ANEW else high
+                    plan.gaps.append(Gap(topic, partition, lost, known.end, until_ms, code, role))
+                    if code == ANEW and start:
+                        plan.gaps.append(self._deleted(topics, role, topic, partition, 0, start, as_of_ms))
                 else:
                     start, log = max(first, known.offset), known.log
                     if first > known.offset:
-                        plan.gaps.append(self._deleted(topics, topic, partition, known.offset, first, as_of_ms))
+                        plan.gaps.append(self._deleted(topics, role, topic, partition, known.offset, first, as_of_ms))
                 # Never back: a position may be beyond what a machine that has begun since has accepted.
                 end = max(start, end) if known is not None else max(first, end)
                 start = min(start, end)
                 plan.starts.setdefault(topic, {})[partition] = start
                 plan.ends.setdefault(topic, {})[partition] = end
                 plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
+            for of, name, partition in self._known.positions.keys() - plan.positions.keys():
+                if (of, name) == (role, topic):  # it was made anew with fewer partitions
+                    known = self._known.positions[role, topic, partition]
+                    plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, ANEW, role))
         return plan
 
     def _with_new(self, plans: Collection[_Plan]) -> dict[str, list[int]]:
@@ -432,17 +478,26 @@ class _Job:
             return {}
         return topics.at_time([topic], max(0, since_ms - MARGIN_MS))[topic]
 
-    def _deleted(self, topics: TopicOffsets, topic: str, partition: int, start: int, end: int, as_of_ms: int) -> Gap:
+    def _deleted(
+        self, topics: TopicOffsets, role: str, topic: str, partition: int, start: int, end: int, as_of_ms: int
+    ) -> Gap:
         until_ms = topics.whole_since_ms([topic], as_of_ms)[topic][partition]
-        return Gap(topic, partition, start, end, until_ms, DELETED)
+        return Gap(topic, partition, start, end, until_ms, DELETED, role)
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
-    def _add(self, plans: Collection[_Plan], progress: Mapping[TopicPartition, Progress], as_of_ms: int | None) -> None:
+    def _add(
+        self,
+        plans: Collection[_Plan],
+        progress: Mapping[TopicPartition, Progress],
+        as_of_ms: int | None,
+        again_s: int | None,
+    ) -> None:
         """Commit the records of some plans, and bring the timers up to them.
 
         Args:
             as_of_ms: everything of before this time is read then; None: it is not.
+            again_s: seconds until the next commit at the latest; None: there is none.
         """
         begun, known = monotonic(), self._known
         rows, positions, times = [], dict(known.positions), self._with_new(plans)
@@ -453,17 +508,20 @@ class _Job:
             if plan.size:
                 rows.append(rows_of(plan, progress, times).withColumn("log", self._log_of(plan)))
             positions |= plan.after()
+            for gap in plan.gaps:
+                if (plan.role, gap.topic, gap.partition) not in plan.positions:
+                    del positions[plan.role, gap.topic, gap.partition]
         # A task writes a file for each kind of row.
         found = [_union(rows).coalesce(self._spark.sparkContext.defaultParallelism)] if rows else [None]
         said = [history.position_row(place, each) for place, each in positions.items()]
-        said += [history.gap_row(gap, plan.role) for plan in plans for gap in plan.gaps]
-        made = {"event": history.MADE, "offset": known.through, "end": int(bool(rows))}
-        said.append({**made, "timestamp_ms": as_of_ms})
+        said += [history.gap_row(gap) for plan in plans for gap in plan.gaps]
+        made = {"event": history.MADE, "offset": known.through, "end": int(bool(rows)), "timestamp_ms": as_of_ms}
+        said.append({**made, "due_s": None if again_s is None else int(Clock().now_s()) + again_s})
         batch, named = self._table.commit(self._known.batch + 1, self._run, found[0], said)
         self._anew = times
         for topic, since_ms in named.items():
             self._named[topic] = min(since_ms, self._named.get(topic, since_ms))
-        self._known = known._replace(batch=batch, positions=positions)
+        self._known = known._replace(batch=batch, positions=positions, as_of_ms=as_of_ms or known.as_of_ms)
         if not rows:
             is_made = known.through == batch - 1
             self._known = self._known._replace(through=batch if is_made else known.through)

@@ -116,7 +116,7 @@ class PartlyPublishedError(PublishError):
 
 
 class NoVerdictError(TimersError):
-    """The verdict on a cancel or update did not arrive in time. The request takes effect when it is read."""
+    """The brokers have a cancel or update, and its verdict did not arrive in time. It takes effect when it is read."""
 
 
 class QueueError(TimersError):

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from tests.harness.sim_consumer import SimConsumer
-from timers.client.by_id import ById, _Call, _ProbedCall, _Topic
+from timers.client.by_id import ById, Call, _ProbedCall, _Topic
 from timers.client.config import Connection
 
 OLD = _Topic(b"old", 2)
@@ -25,9 +25,9 @@ class Looking:
     def look(self, found: _Topic | None) -> bool:
         return self.ids._note(cast(Any, self.consumer), found, len(self.ids._unproved))
 
-    def probed(self) -> _Call:
+    def probed(self) -> Call:
         """A call whose probe was answered."""
-        call = _Call()
+        call = Call()
         self.ids._unproved.append(_ProbedCall(call, "id", self.ids._verdicts))
         return call
 
@@ -90,6 +90,7 @@ def test_an_id_that_was_not_known_at_first_is_no_change(looking: Looking) -> Non
 
 def test_a_call_without_a_verdict_says_that_the_topic_was_made_anew(looking: Looking) -> None:
     call = looking.probed()
-    assert "does a worker run" in str(looking.ids.no_verdict_error(call.future, 5))
+    call.set_source(b"timer-request-by-id/0/7")
+    assert "does a worker run" in str(looking.ids.no_verdict_error(call, 5))
     looking.look(_Topic(b"new", 2))
-    assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call.future, 5))
+    assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call, 5))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -339,6 +340,27 @@ def end_producer(part: Publisher, cluster: subprocess.Popen[str], topic: str) ->
         if part._single is not producer:
             return
     raise AssertionError("the producer has no fatal error")
+
+
+def test_no_verdict_comes_only_on_what_the_brokers_have(cluster: subprocess.Popen[str], brokers: str) -> None:
+    """However short the call is: a request that is not acknowledged may be in no log, so nobody will read it."""
+
+    async def cancel_in_loop(client: AsyncTimersClient, kind: type[TimersError], timeout_s: float) -> None:
+        with pytest.raises(kind):
+            await client.cancel("one", timeout_s=timeout_s)
+
+    in_loop = AsyncTimersClient(brokers, timeout_s=ANSWERED_S)
+    with TimersClient(brokers, timeout_s=ANSWERED_S) as client:
+        for timeout_s in (ANSWERED_S, 0.0):
+            ends(partial(client.cancel, "one", timeout_s=timeout_s), NoVerdictError)
+            asyncio.run(cancel_in_loop(in_loop, NoVerdictError, timeout_s))
+        cluster.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, cluster.pid, os.WSTOPPED | os.WNOWAIT)
+        ends(lambda: client.cancel("one", timeout_s=0.0), UnacknowledgedError)
+        ends(lambda: client.update("one", "t", "k", b"", at=DUE_S, timeout_s=TIMEOUT_S), UnacknowledgedError)
+        asyncio.run(cancel_in_loop(in_loop, UnacknowledgedError, 0.0))
+        cluster.send_signal(signal.SIGCONT)
+        asyncio.run(in_loop.close())
 
 
 @pytest.mark.slow

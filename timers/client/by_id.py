@@ -68,7 +68,7 @@ _MAX_UNPROVED = 100
 """Probes for which the brokers are asked at the latest, however many verdicts arrive."""
 
 
-class _Call:
+class Call:
     """A call that waits for the verdict on one request. The verdict may arrive before the source of the request."""
 
     def __init__(self, *, is_probe: bool = False, sets_version: bool = False) -> None:
@@ -78,6 +78,12 @@ class _Call:
         self._source: bytes | None = None
         self._verdicts: dict[bytes, VerdictMessage] = {}
         self.future: Future[VerdictMessage] = Future()
+        self.acknowledged: Future[None] = Future()
+        """Done when the brokers have the request, or have not taken it."""
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self._source is not None
 
     def add_verdict(self, source: bytes, outcome: VerdictMessage) -> None:
         """Store a verdict on a request of the same id; it is the result if the source is that of this call."""
@@ -92,8 +98,14 @@ class _Call:
         with self._lock:
             self._source = source
             outcome = self._verdicts.get(source)
+        set_result(self.acknowledged, None)
         if outcome is not None:
             self.set_result(outcome)
+
+    def set_error(self, error: TimersError) -> None:
+        """Set why the brokers have not taken the request."""
+        set_result(self.acknowledged, error)
+        self.set_result(error)
 
     def set_result(self, result: VerdictMessage | TimersError) -> None:
         """Set the result, unless there is one or the future was cancelled. An update says which version it is, unless
@@ -123,7 +135,7 @@ class _Topic(NamedTuple):
 class _ProbedCall(NamedTuple):
     """A call whose probe was answered."""
 
-    call: _Call
+    call: Call
     id: str
     began_with: _Topic
     """The topic of verdicts when the call began."""
@@ -139,7 +151,7 @@ class ById(Publisher):
         self._verdict_topic = connection.settings.verdict_topic
         self._consumer: Consumer | None = None
         self._reader: threading.Thread | None = None
-        self._calls: dict[bytes, list[_Call]] = {}
+        self._calls: dict[bytes, list[Call]] = {}
         self._verdicts = _Topic(b"", 1)
         """The topic of verdicts that is read."""
         self._made_anew_at = -math.inf
@@ -228,10 +240,8 @@ class ById(Publisher):
         self.submit_record(self._topic, key, value, headers, on_result)
         return future
 
-    def update(
-        self, request: TimerRequest, condition: str | None = None, request_hash: bytes | None = None
-    ) -> Future[VerdictMessage]:
-        """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`.
+    def update(self, request: TimerRequest, condition: str | None = None, request_hash: bytes | None = None) -> Call:
+        """Publish a new version of a timer. The call waits for the verdict on the version before. Needs :meth:`listen`.
 
         Args:
             condition: ``absent``, or the source of the version that the request was made for; None: none.
@@ -246,8 +256,8 @@ class ById(Publisher):
         with_probe = condition is None and request.repeat is None
         return self._publish_call(key, value, headers, with_probe=with_probe, sets_version=condition is None)
 
-    def cancel(self, id: str, condition: str | None = None) -> Future[VerdictMessage]:
-        """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
+    def cancel(self, id: str, condition: str | None = None) -> Call:
+        """Publish a cancel. The call waits for the verdict. Needs :meth:`listen`."""
         return self._publish_call(id_key(id), None, [*condition_headers(condition)])
 
     def _publish_call(
@@ -258,7 +268,7 @@ class ById(Publisher):
         *,
         with_probe: bool = False,
         sets_version: bool = False,
-    ) -> Future[VerdictMessage]:
+    ) -> Call:
         call = self._add_call(key, sets_version=sets_version)
         probe = self._probe_sender(key, call) if with_probe else None
         try:
@@ -266,11 +276,13 @@ class ById(Publisher):
         except BaseException:
             self._remove_call(key, call)
             raise
-        return call.future
+        return call
 
-    def no_verdict_error(self, future: Future[VerdictMessage], timeout_s: float) -> NoVerdictError:
-        """Cancel a call whose verdict did not come in time; return the error."""
-        future.cancel()
+    def no_verdict_error(self, call: Call, timeout_s: float) -> TimersError:
+        """End a call whose verdict did not come in time; return the error."""
+        call.future.cancel()
+        if not call.is_acknowledged:
+            return self._kafka.unreachable_error(timeout_s=timeout_s)
         if monotonic() < self._made_anew_at + timeout_s + LOOK_S:
             return NoVerdictError(
                 f"no verdict came within {timeout_s:g} s: topic {self._verdict_topic!r} was deleted and made anew, or "
@@ -288,15 +300,15 @@ class ById(Publisher):
         own = () if request.repeat is None else self._kafka.settings.own_topics
         return Encoder(self._kafka.max_request_bytes, own, tracing.current)(request)
 
-    def _sent(self, call: _Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
+    def _sent(self, call: Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
         if isinstance(result, TimersError):
-            call.set_result(result)
+            call.set_error(result)
             return
         call.set_source(result.encode())
         if on_sent is not None:
             on_sent(int(result.rsplit("/", 2)[1]))
 
-    def _probe_sender(self, key: bytes, call: _Call) -> Callable[[int], None]:
+    def _probe_sender(self, key: bytes, call: Call) -> Callable[[int], None]:
         """A function that publishes the probe of ``call`` to a partition."""
         began_with = self._verdicts
 
@@ -318,14 +330,14 @@ class ById(Publisher):
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _add_call(self, key: bytes, *, is_probe: bool = False, sets_version: bool = False) -> _Call:
-        call = _Call(is_probe=is_probe, sets_version=sets_version)
+    def _add_call(self, key: bytes, *, is_probe: bool = False, sets_version: bool = False) -> Call:
+        call = Call(is_probe=is_probe, sets_version=sets_version)
         with self._calls_lock:
             self._calls.setdefault(key, []).append(call)
         call.future.add_done_callback(lambda _: self._remove_call(key, call))
         return call
 
-    def _remove_call(self, key: bytes, call: _Call) -> None:
+    def _remove_call(self, key: bytes, call: Call) -> None:
         with self._calls_lock:
             left = [each for each in self._calls.get(key, ()) if each is not call]
             if left:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timers.client.by_id import ById
+from timers.client.by_id import ById, Call
 from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
 from timers.client.publish import Publisher, left_s
@@ -30,7 +30,8 @@ _IdResult = TypeVar("_IdResult")
 _VerdictResult = TypeVar("_VerdictResult")
 _RetryResult = TypeVar("_RetryResult")
 
-_CONNECTING_S = 0.5
+_LONGER_S = 0.5
+"""A short call may take so much longer to connect, and again for the brokers' acknowledgement of what it has sent."""
 
 FULL_QUEUE_WAIT_S = 0.01
 """Time between two tries to submit to a full queue."""
@@ -128,18 +129,17 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
         verdict: _VerdictResult = self._run(self._await_verdict(lambda ids: ids.cancel(id, if_source), timeout_s))
         return verdict
 
-    async def _await_verdict(
-        self, submit: Callable[[ById], Future[VerdictMessage]], timeout_s: float | None
-    ) -> VerdictMessage:
+    async def _await_verdict(self, submit: Callable[[ById], Call], timeout_s: float | None) -> VerdictMessage:
         timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
         deadline, ids = self._deadline(timeout_s), self._by_id()
-        if not ids.listening:  # a short call may take a little longer for this
-            await self._connect(ids.listen, self._deadline(min(timeout_s, self._publisher.timeout_s) + _CONNECTING_S))
-        future = await self._retry_while_full(partial(submit, ids), deadline)
-        try:
-            return await self._result(future, deadline)
-        except TimeoutError:
-            raise ids.no_verdict_error(future, timeout_s) from None
+        if not ids.listening:
+            await self._connect(ids.listen, self._deadline(min(timeout_s, self._publisher.timeout_s) + _LONGER_S))
+        call = await self._retry_while_full(partial(submit, ids), deadline)
+        with suppress(TimeoutError):
+            return await self._result(call.future, deadline)
+        with suppress(TimeoutError):  # until then nobody can say that the request will be read
+            await self._result(call.acknowledged, self._deadline(_LONGER_S))
+        raise ids.no_verdict_error(call, timeout_s)
 
     async def _publish(self, part: Publisher, submit: Callable[[], Future[str]], timeout_s: float | None = None) -> str:
         deadline = self._deadline(timeout_s)

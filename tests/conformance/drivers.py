@@ -135,6 +135,7 @@ class SimulatedEngine(SimTimers):
             message_topic=MESSAGES,
             hot_horizon_s=HORIZON_S,
         )
+        self._own_topics = self._settings.own_topics
         self._formats = enabled_formats(self._settings)
         self._kafka = type(self._kafka)(self.clock, self._formats, missing)
         self.names = {

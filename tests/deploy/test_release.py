@@ -64,7 +64,7 @@ def test_each_link_of_the_index_page_leads_to_a_file_of_the_version(setup_py: An
 def test_without_a_repository_links_to_its_files_become_text(setup_py: Any) -> None:
     page = setup_py.index_page(README, "")
     assert all(target.startswith(("https://", "http://")) for target in LINK.findall(page))
-    assert "**Go on with First steps**" in page and "(A request waits in timer-request" in page
+    assert "**Next: First steps**" in page and "(A request waits in timer-request" in page
     assert setup_py.links("") == {}
 
 
@@ -79,7 +79,7 @@ def test_the_sbom_names_what_of_others_is_in_a_wheel(setup_py: Any, compiled: bo
     document = setup_py.bill_of_materials("kafka-timers", "0.1.0", compiled)
     found = {part["purl"].partition("@")[0] for part in document["components"]}
     of_cython = {"pkg:pypi/cython"} if compiled else set()
-    assert found == {"pkg:npm/htmx.org", "pkg:npm/uplot"} | of_cython
+    assert found == {"pkg:npm/htmx.org", "pkg:npm/swagger-ui-dist", "pkg:npm/uplot"} | of_cython
     licenses = {part["licenses"][0]["license"]["id"] for part in document["components"]}
     assert licenses <= set(PROJECT["project"]["license"].split(" AND "))
     (root,) = document["dependencies"]
@@ -111,8 +111,9 @@ def test_the_workflow_checks_the_wheels_of_all_machines_and_publishes_them_last(
         None,
         "source",
         ["source", "compiled"],
-        "check",
+        ["check", "tests"],
     ]
+    assert jobs["tests"]["uses"] == "./.github/workflows/ci.yml"
     assert WORKFLOW["env"]["KAFKA_TIMERS_SOURCE"].endswith("/tree/${{ github.ref_name }}")
 
 

@@ -365,7 +365,7 @@ def record_batches(draw: Draw) -> set[str]:
 _CODES = {code for code in CODES if code.startswith(("key-", "value-"))} - {"value-not-json", "value-not-a-marker"}
 _CODES |= {"topic-missing", "topic-invalid"}
 
-_ID_CODES = (_CODES - {"key-missing", "value-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
+_ID_CODES = (_CODES - {"key-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
 _CONDITION_CODES = {"condition-invalid", "condition-without-append-time"}
 
 _COUNTDOWN_CODES = (
@@ -375,7 +375,7 @@ _COUNTDOWN_CODES = (
     | {"key-not-a-number", "key-negative", "key-in-milliseconds"}  # of timer-again
 )
 _MARKER_CODES = {"value-missing", "value-too-large", "value-not-a-marker", "marker-invalid", "time-missing"}
-_SCHEDULE_CODES = (_ID_CODES - {"id-not-text", "value-not-a-future"}) | {"overdue"}
+_SCHEDULE_CODES = (_ID_CODES - {"id-not-text", "value-missing", "value-not-a-future"}) | {"overdue"}
 
 FUZZES = {
     "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),

@@ -235,7 +235,7 @@ def test_a_gap_of_the_history_that_is_accepted_leaves_the_verdict_as_it_is() -> 
     known = Known(1, {("request", "timer-request", 0): place, ("output", "orders", 0): place}, 1, 0)
     gaps = [Gap(topic, 0, 3, 7, 0, "records-deleted") for topic in ("timer-request", "orders")]
     (reason,) = day_audit._reasons(known, gaps, SimTopics())
-    assert reason.code == DELETED and "timer-request/0 from offset 3 to 7" in reason.text
+    assert reason.code == DELETED and "timer-request/0 at offsets 3 to 7" in reason.text
     assert "`timers spark history --accept-gaps`" in reason.text
     accepted = [gap._replace(is_accepted=True) for gap in gaps]
     assert list(day_audit._reasons(known, accepted, SimTopics())) == []

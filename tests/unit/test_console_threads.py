@@ -241,6 +241,8 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
     loop = asyncio.get_running_loop()
 
     class Log:
+        is_open = True
+
         def write(self, topic: str, key: None, entry: bytes, headers: None) -> Future[str]:
             written: Future[str] = Future()
             written.set_result("t/0/1")

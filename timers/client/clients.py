@@ -137,7 +137,7 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
         call = await self._retry_while_full(partial(submit, ids), deadline)
         with suppress(TimeoutError):
             return await self._result(call.future, deadline)
-        with suppress(TimeoutError):  # until then nobody can say that the request will be read
+        with suppress(TimeoutError):  # without it the request may be in no log
             await self._result(call.acknowledged, self._deadline(_LONGER_S))
         raise ids.no_verdict_error(call, timeout_s)
 

@@ -102,6 +102,12 @@ def functions(name: str, longer_than: int = 0) -> dict[str, int]:
     return found
 
 
+def test_no_tool_has_left_a_folder() -> None:
+    """Tools keep what they have found in folders with a dot: such files are of one machine."""
+    hidden = {name.split("/")[0] for name in FILES if name.startswith(".")}
+    assert hidden == {".ci", ".dockerignore", ".github", ".gitignore", ".pre-commit-config.yaml"}
+
+
 @pytest.mark.parametrize("folder", ["broker", "spark"])
 def test_tests_that_make_check_does_not_collect_have_their_marker(folder: str) -> None:
     """``make check`` leaves out these folders: a test without the marker would run nowhere."""

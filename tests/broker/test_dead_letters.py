@@ -162,7 +162,7 @@ def test_a_request_that_would_fail_again_is_not_retried(sent: Sent, run: Run, ru
     assert (code, out) == (0, "")
     assert "bound to be rejected again" in err
     # With --force it is published unchanged, and becomes a dead letter again.
-    code, out, _ = run("retry", "--force", sent.valueless)
+    code, out, _ = run("retry", "--yes", "--force", sent.valueless)
     assert code == 0
     again = out.split()[-1]
     letter = await_letters(running, {again})[again]
@@ -272,7 +272,7 @@ def test_a_retry_after_an_interruption_and_a_kill_publishes_no_request_twice(sys
     def start() -> subprocess.Popen[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
         return subprocess.Popen(
-            [sys.executable, "-m", "timers.cli.main", "dead-letters", "retry", "--all"],
+            [sys.executable, "-m", "timers.cli.main", "dead-letters", "retry", "--all", "--yes"],
             env={**clean, **system.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -234,19 +234,19 @@ def test_dead_letter_commands_need_no_more_than_the_documented_acls(
     listed = command(capsys, "dead-letters", "list")
     assert listed.code == 0, listed.err
     assert listed.out.count(original) == 2
-    refused = command(capsys, "dead-letters", "retry", "--all")
+    refused = command(capsys, "dead-letters", "retry", "--all", "--yes")
     assert (refused.code, refused.out) == (1, "")
     writing = [
         *acl(TOPIC, settings.request_topic, READ, WRITE, principal=who),
         *acl(TOPIC, settings.retried_topic, WRITE, CREATE, principal=who),
     ]
     acls.add(guarded.admin, writing)
-    refused = command(capsys, "dead-letters", "retry", "--all")
+    refused = command(capsys, "dead-letters", "retry", "--all", "--yes")
     assert (refused.code, refused.out) == (1, "")
     assert f"{who} may not do that" in refused.err
     assert f"on transactional id '{guarded.app_id}-dead-letters'" in refused.err
     acls.add(guarded.admin, acl(TRANSACTIONAL_ID, f"{guarded.app_id}-dead-letters", WRITE, principal=who))
-    done = command(capsys, "dead-letters", "retry", "--all")
+    done = command(capsys, "dead-letters", "retry", "--all", "--yes")
     assert done.code == 0, done.err
     first, *again = guarded.reader(settings.request_topic).take(3)
     assert [(r.partition, r.key, r.value, r.headers) for r in again] == 2 * [(2, b"17", first.value, first.headers)]

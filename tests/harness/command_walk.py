@@ -104,8 +104,8 @@ WALKS: dict[str, Walks] = {
     "dead-letters show": lambda planted: [Walk((planted.letter,))],
     "dead-letters retry": lambda planted: [
         Walk((planted.letter, "--dry-run"), shows=NOT_AT_ALL),
-        Walk((planted.letter,), shows=NOT_AT_ALL, again=False),
-        Walk((planted.letter, UNSAFE), code=2, shows=QUOTED),
+        Walk((planted.letter, "--yes"), shows=NOT_AT_ALL, again=False),
+        Walk((planted.letter, UNSAFE, "--yes"), code=2, shows=QUOTED),
     ],
     "queue send": lambda planted: [
         Walk((planted.queue, "--value", UNSAFE, "--key", UNSAFE, "-H", f"{UNSAFE}=v"), shows=NOT_AT_ALL),

@@ -137,6 +137,7 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
             (["retry"], "say which, in one way: NAME..., or options such as --code and --topic, or --all"),
             (["retry", "2/17", "--all"], "say which, in one way"),
             (["retry", "2/17", "--since", "1h"], "say which, in one way"),
+            (["retry", "--all"], "without a terminal this command cannot ask: add --yes, or --dry-run to see"),
             (["retry", "seventeen"], "'seventeen' is neither a position nor a source of a dead letter"),
             (["list", "--code", "nonsense"], "'nonsense' is not one of 'key-missing'"),
             (["list", "--since", "yesterday"], "'yesterday' is not a time"),

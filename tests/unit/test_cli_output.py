@@ -224,7 +224,7 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         ["log", "verify"],
         ["dead-letters", "list"],
         ["dead-letters", "show", "0/1"],
-        ["dead-letters", "retry", "--all"],
+        ["dead-letters", "retry", "--all", "--yes"],
         ["list"],
         ["get", "order-17"],
         ["queue", "stat", "jobs"],

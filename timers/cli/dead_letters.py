@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from timers.cli.lazy import NamedGroup
-from timers.cli.output import Output, confirm, output_option, say
+from timers.cli.output import Output, confirm, output_option, require_terminal, say
 from timers.cli.queue import queue_options
 from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
+_WITHOUT_A_TERMINAL = "add --yes, or --dry-run to see what it would do"
 
 
 @click.group(cls=NamedGroup)
@@ -203,7 +203,7 @@ def show(name: str, output: Output) -> None:
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
-@click.option("--yes", "-y", is_flag=True, help="Publish without asking. Without a terminal the command never asks.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal it is required.")
 @output_option()
 def retry(
     names: tuple[str, ...],
@@ -222,14 +222,16 @@ def retry(
 
     \b
       timers dead-letters retry 2/17
-      timers dead-letters retry --code topic-unknown --topic orders
+      timers dead-letters retry --code topic-unknown --topic orders --since 2h --dry-run
     """
     from timers.offline.dead_letters.letters import LetterFilter
 
     check_selection(names, selection, everything, "NAME..., or options such as --code and --topic")
     settings = load_settings()
     letter_filter = LetterFilter(**selection, names=full_names(names, settings.dead_letter_topic))
-    publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes and sys.stdin.isatty())
+    if not (yes or dry_run):
+        require_terminal(_WITHOUT_A_TERMINAL)
+    publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes)
 
 
 def check_selection(names: Sequence[str], selection: Mapping[str, Any], everything: bool, ways: str) -> None:
@@ -393,11 +395,8 @@ def redrive(
       timers queue redrive jobs --code attempts-exhausted --since 1h --yes
     """
     check_selection(positions, selection, everything, "POSITION..., or options such as --code and --since")
-    on_terminal = sys.stdin.isatty()
-    if not (yes or dry_run or on_terminal):
-        raise click.UsageError(
-            "without a terminal this command cannot ask: add --yes, or --dry-run to see what it would do"
-        )
+    if not (yes or dry_run):
+        require_terminal(_WITHOUT_A_TERMINAL)
     settings = load_settings()
     names = frozenset(full_names(positions, settings.dead_letter_topic))
     letter_filter = letters_of(settings, name, topic, **selection, names=names)

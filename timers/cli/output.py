@@ -73,6 +73,16 @@ def confirm(question: str) -> bool:
     return click.confirm(printable(question), err=True)
 
 
+def require_terminal(ways_out: str) -> None:
+    """Raise UsageError if the command cannot ask the user.
+
+    Args:
+        ways_out: what to do without a terminal, such as ``"add --yes"``.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"without a terminal this command cannot ask: {ways_out}")
+
+
 def say_failure(sentence: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         click.echo(f"{click.style('timers:', fg='red')} {printable(sentence)}", err=True)

@@ -28,6 +28,7 @@ from timers.cli.output import (
     confirm,
     metrics_options,
     output_option,
+    require_terminal,
     say,
     say_metrics,
 )
@@ -406,8 +407,8 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
     The topic keeps its records, and other queues and groups on it get them. Messages that a timer brings later, such as
     retries, still come. Stop the processes of the queue first: while one runs, the command fails.
     """
-    if not (yes or sys.stdin.isatty()):
-        raise click.UsageError("without a terminal this command cannot ask: add --yes")
+    if not yes:
+        require_terminal("add --yes")
     settings = load_settings()
 
     from timers.queue.inspection import Inspection  # not at the top: `--help` needs no librdkafka

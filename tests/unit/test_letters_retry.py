@@ -24,6 +24,7 @@ from timers.kafka import progress_log, request_reader
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.kafka.request_reader import DeletedRequest
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
+from timers.offline.dead_letters.retrying import Retry
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -101,7 +102,7 @@ class SimLetterLog(LetterLog):
 
     def __init__(self, topics: SimTopics) -> None:
         self._topics = topics
-        self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
+        self.settings = self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
         self.topic = TOPIC
         offsets: Any = SimpleNamespace(unknown=topics.unknown, id_of=lambda _: topics.id)
         self._offsets = offsets
@@ -191,6 +192,24 @@ def test_a_look_at_a_retry_ends_and_steps_go_on_from_there(box: LetterBox, topic
         ranges = done.rest
     assert (published, steps) == (COUNT, 2)
     assert len(topics.marks) == 2 * COUNT
+
+
+@pytest.mark.parametrize("code", sorted(dead_letter.QUEUE_CODES))
+def test_messages_that_may_do_harm_again_are_put_back_only_if_they_are_named(topics: SimTopics, code: str) -> None:
+    topics.letters = [letter(0, 0, code), letter(0, 2)]
+
+    def published(letter_filter: LetterFilter, *, force: bool = False) -> tuple[int, Counter[str]]:
+        log = SimLetterLog(topics)
+        made = Retry(log.settings, log, letter_filter, log.spans(letter_filter), Marks(), 0.0, force=force)
+        seen = made.preview()
+        return seen.requests, seen.left_out
+
+    left_out = Counter({f"{code}: only if its code or its position is given": 1})
+    everything = (1, left_out) if code in {"crashed", "unsigned"} else (2, Counter[str]())
+    assert published(LetterFilter()) == published(LetterFilter(since_s=0)) == everything
+    assert published(LetterFilter(), force=True) == everything, "force names nothing"
+    assert published(LetterFilter(codes=["rejected"]))[0] == (code == "rejected")
+    assert published(LetterFilter(codes=[code])) == published(LetterFilter(names=[f"{TOPIC}/0/0"])) == (1, Counter())
 
 
 def test_letters_that_are_written_after_the_look_are_not_retried(box: LetterBox, topics: SimTopics) -> None:

@@ -369,7 +369,7 @@ MESSAGES = Words("message", "to put back", "Put {} back?", "put back")
 @queue_options
 @click.argument("positions", metavar="[POSITION]...", nargs=-1)
 @selecting
-@click.option("--all", "everything", is_flag=True, help="All dead letters of the queue.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the queue, without crashed and unsigned.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Also those that were put back before.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal it is required.")
@@ -388,7 +388,8 @@ def redrive(
     """Put messages that the queue NAME gave up back on it. Their attempts are counted from 1 again.
 
     Choose them by POSITION, as `timers queue dead` shows it (2/17), by options, or with --all. No other queue on the
-    topic gets them. Timers bring them, so a worker must run. Each is put back once: a second call leaves it out.
+    topic gets them. Timers bring them, so a worker must run. Each is put back once: a second call leaves it out. Those
+    that may do harm again, crashed and unsigned, are put back only by --code or POSITION.
 
     \b
       timers queue redrive jobs 2/17

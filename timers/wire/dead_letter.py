@@ -63,6 +63,10 @@ REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED = "rejected", "attempts-exhauste
 QUEUE_CODES = (REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED)
 """Codes of a queue's dead letters (:mod:`timers.queue`)."""
 
+NAMED_ONLY = frozenset({CRASHED, UNSIGNED})
+"""Codes of messages that may do harm when they come again: they ended two processes, or the queue did not sign them.
+They are put back only if the code or the dead letter is named."""
+
 RECEIVER_CODES = frozenset({RETRIES_EXHAUSTED, *QUEUE_CODES})
 """Codes of dead letters that receivers write. Their source is a message of any topic, and they contain a request of the
 format ``future`` which sends the message again."""

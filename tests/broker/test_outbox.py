@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from tests.harness.waiting import due_in, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import AsyncSqlOutbox, SqlOutbox
 from timers.client.outbox import TABLE, schema
-from timers.errors import InvalidTimerError, OutboxError, SettingsError
+from timers.errors import InvalidTimerError, OutboxError, SettingsError, UnreachableError
 from timers.outbox import Relaying
 from timers.outbox import relay as relays
 from timers.outbox.databases import Postgres, database
@@ -400,6 +401,25 @@ def test_a_session_that_other_programs_use_too_is_refused(server: PostgresServer
         with pytest.raises(OutboxError, match="pooler in session mode"):
             rows.waiting(0, 10)
         rows._connection = own
+
+
+def test_a_relay_whose_brokers_do_not_answer_keeps_its_table_and_says_so(shop: Shop, ids: Ids) -> None:
+    class Brokerless(relays.Relay):
+        def _opened(self) -> Any:
+            raise UnreachableError("no broker answers")
+
+    rows = database(shop.url, TABLE)
+    with closing(rows):
+        rows.connect()
+        relay = Brokerless(rows, ids.system.settings)
+        for _ in range(3):
+            with pytest.raises(UnreachableError):
+                relay._work(threading.Event())
+        assert not relay.counters.is_first, "the alert TimersOutboxWaits goes by it"
+        other = database(shop.url, TABLE)
+        with closing(other):
+            other.connect()
+            assert not other.is_first()
 
 
 def test_a_transaction_that_is_prepared_sends_its_rows_when_it_is_committed(server: PostgresServer) -> None:

@@ -185,7 +185,7 @@ class Postgres:
         )
         self._connection: psycopg.Connection[Any] | None = None
         self._place: tuple[int, int] | None = None
-        """The table and the session of the lock."""
+        """The table and the session of the lock; None: it was not taken."""
 
     def connect(self) -> None:
         import psycopg
@@ -220,7 +220,7 @@ class Postgres:
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 self._connection.close()
-            self._connection = None
+            self._connection = self._place = None
 
     def forget(self) -> None:
         if self._connection is not None:
@@ -233,10 +233,12 @@ class Postgres:
             f"SELECT to_regclass('{self.table}')::oid::bigint AS oid, pg_backend_pid() AS pid, EXISTS (SELECT "
             "FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS held) AS asked"
         )
-        if is_shared:
-            raise OutboxError(_SHARED)
         if oid is None:
             raise OutboxError(_no_table(self.table, "postgresql"))
+        if (oid, pid) == self._place:  # asked again: no broker has answered since
+            return True
+        if is_shared:
+            raise OutboxError(_SHARED)
         if is_first:
             self._place = oid, pid
             self._execute(f'LISTEN "{CHANNEL}{oid}"')

@@ -334,11 +334,15 @@ def test_a_row_that_is_too_large_is_not_read_and_delays_no_other_one(server: Pos
         insert(connection, "o-1", headers="x" * 5_000_000, timer_key="k" * 5_000_000)
         insert(connection, "o-2")
         connection.commit()
-        (row,) = rows.waiting(0, 10)
-        assert (row.aggregateid, row.payload, row.headers, row.timer_key) == ("o-1", None, None, None)
-        with pytest.raises(InvalidTimerError, match="the row has 10000001 bytes"):
-            request_of(row, 0, 1_000_000)
-        rows.refuse(row.number, "too large")
+        with closing(shop.connect()) as holder:
+            holder.execute("SELECT FROM timer_outbox WHERE aggregateid = 'o-1' FOR UPDATE")
+            row, small = rows.waiting(0, 10)
+            assert (row.aggregateid, row.payload, row.headers, row.timer_key) == ("o-1", None, None, None)
+            assert (small.aggregateid, small.payload) == ("o-2", b"v"), "also while the large one gets no reason"
+            with pytest.raises(InvalidTimerError, match="the row has 10000001 bytes"):
+                request_of(row, 0, 1_000_000)
+            assert not rows.refuse(row.number, "too large")
+        assert rows.refuse(row.number, "too large")
         assert [(row.aggregateid, row.payload) for row in rows.waiting(0, 10)] == [("o-2", b"v")]
         assert rows.waiting(0, 1, 10_000_001)[0].payload == b"v"
 

@@ -282,6 +282,51 @@ def test_one_row_of_many_tries_a_partition(world: World) -> None:
     assert world.left() == ids_on(0, 1)
 
 
+def test_rows_that_are_too_large_hold_up_no_other_row(world: World) -> None:
+    for number in range(3):
+        world.connection.execute(
+            "INSERT INTO timer_outbox (aggregateid, timer_topic, payload) VALUES (?, 't', zeroblob(?))",
+            (f"large-{number}", databases.MOST_BYTES + 1),
+        )
+    world.put("small")
+    assert world.relay.look()
+    assert world.publisher.sent == [b"small"]
+    while world.relay.look():
+        pass
+    assert world.relay.counters.refused == 3, "with no wait in between"
+
+
+def test_after_a_look_that_only_refuses_rows_the_next_one_follows_at_once(world: World, constants: Constants) -> None:
+    constants(relays, _MOST_ROWS=2)
+    for id in ("wrong-1", "wrong-2"):
+        world.connection.execute("INSERT INTO timer_outbox (aggregateid, type) VALUES (?, 'wrong')", (id,))
+    world.put("right")
+    looks = 0
+    while world.relay.look():
+        looks += 1
+    assert world.publisher.sent == [b"right"]
+    assert looks == 2, "each but the last one has done something"
+
+
+def test_rows_that_another_program_holds_wait_without_a_look_after_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As PostgreSQL does it: their marks and their reasons are not written."""
+    world.connection.execute("INSERT INTO timer_outbox (aggregateid, type) VALUES ('wrong', 'wrong')")
+    SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)
+    marked_ms = int(world.clock.now_s() * 1000)
+    world.connection.execute("UPDATE timer_outbox SET sent_ms = ? WHERE timer_if = 'absent'", (marked_ms,))
+    world.connection.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.rows, "refuse", lambda number, reason: False)
+        patch.setattr(world.rows, "mark", lambda rows, now_ms: set())
+        assert not world.relay.look()
+    counters = world.relay.counters
+    assert (counters.refused, counters.again, world.publisher.sent, caplog.text) == (0, 0, [], "")
+    assert world.relay.look()
+    assert (counters.refused, counters.again, len(world.publisher.sent)) == (1, 1, 1)
+
+
 def test_a_row_that_another_relay_has_deleted_is_not_sent(world: World) -> None:
     world.put("o-1", "o-2")
     read = world.rows.waiting

@@ -352,9 +352,11 @@ def test_a_look_reads_as_much_as_fits_into_memory(connection: sqlite3.Connection
         outbox.schedule(connection, "orders", "k", b"x" * size, at=DUE_S)
     connection.execute("UPDATE timer_outbox SET payload = zeroblob(9000000) WHERE number = 1")
     connection.commit()
-    (large,) = rows.waiting(0, 10)
+    large, *others = rows.waiting(0, 10)
     assert (large.number, large.payload, large.row_bytes > 9_000_000) == (1, None, True)
-    assert len(rows.waiting(0, 10, 10_000_000)[0].payload or b"") == 9_000_000
+    assert [row.number for row in others] == [2, 3], "what is not read fills no memory"
+    (read,) = rows.waiting(0, 10, 10_000_000)
+    assert len(read.payload or b"") == 9_000_000
     assert [row.number for row in rows.waiting(1, 10)] == [2, 3]
     assert [row.number for row in rows.waiting(1, 1)] == [2]
 

@@ -59,7 +59,8 @@ class Database(Protocol):
 
     def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
         """The first rows without a reason above a number, in the order of their numbers, of about
-        :data:`MOST_BYTES`. Of a row above ``largest_bytes`` the columns that are large are None: it is not read."""
+        :data:`MOST_BYTES`. Of a row above ``largest_bytes`` the columns that are large are None: it is not read, and
+        its size does not count."""
 
     def mark(self, rows: Sequence[Row], now_ms: int) -> set[int]:
         """Note that they are sent now. Returns the numbers of those that are there, and that no other transaction
@@ -71,8 +72,9 @@ class Database(Protocol):
         """Delete rows that were sent. One that another transaction holds stays, with its mark; and so does another row
         with the number of one, in a table that was emptied or made anew."""
 
-    def refuse(self, number: int, reason: str) -> None:
-        """Let a row stay, with the reason why it is not sent."""
+    def refuse(self, number: int, reason: str) -> bool:
+        """Let a row stay, with the reason why it is not sent. False: another transaction holds the row, or has deleted
+        it, and it has no reason yet."""
 
     def refused(self) -> int:
         """How many rows have a reason."""
@@ -132,12 +134,14 @@ class _Statements:
             f"SELECT *, {size} AS row_bytes FROM {table} WHERE reason IS NULL AND number > {param} "
             f"ORDER BY number LIMIT {param}"
         )
-        before = "sum(row_bytes) OVER (ORDER BY number ROWS UNBOUNDED PRECEDING) - row_bytes"
+        judged = f"SELECT *, row_bytes <= {param} AS fits FROM ({first}) AS first"
+        # What does not fit is not read, so it takes no place: the rows behind it do not wait for its reason.
+        rows_before = "ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+        before = f"sum(CASE WHEN fits THEN row_bytes END) OVER ({rows_before})"
         columns = ", ".join(f"CASE WHEN fits THEN {name} END" if name in large else name for name in READ)
         self.waiting = (
-            f"SELECT {columns}, row_bytes{place} FROM ("
-            f"SELECT *, {before} AS bytes_before, row_bytes <= {param} AS fits FROM ({first}) AS first"
-            f") AS summed WHERE bytes_before < {MOST_BYTES} ORDER BY number"
+            f"SELECT {columns}, row_bytes{place} FROM (SELECT *, coalesce({before}, 0) AS bytes_before "
+            f"FROM ({judged}) AS judged) AS summed WHERE bytes_before < {MOST_BYTES} ORDER BY number"
         )
         # Both: a table that was emptied or made anew has other rows with the same numbers.
         those = f"{is_one_of.format('number')} AND {is_one_of.format('id')}"
@@ -148,7 +152,7 @@ class _Statements:
         )
         self.delete = f"DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {those}{free})"
         one = f"SELECT number FROM {table} WHERE number = {param}{free}"
-        self.refuse = f"UPDATE {table} SET reason = {param} WHERE number IN ({one})"
+        self.refuse = f"UPDATE {table} SET reason = {param} WHERE number IN ({one}) RETURNING number"
         self.refused = f"SELECT count(*) FROM {table} WHERE reason IS NOT NULL"
 
 
@@ -264,10 +268,10 @@ class Postgres:
         delete = f"BEGIN; SET LOCAL synchronous_commit = off; {self._sql.delete}; COMMIT"
         self._execute(delete, *_names(rows), cursor=psycopg.ClientCursor(self._open()))  # several statements
 
-    def refuse(self, number: int, reason: str) -> None:
+    def refuse(self, number: int, reason: str) -> bool:
         encoding = self._open().info.encoding  # which may lack characters of the reason
         held = reason.replace("\0", "").encode(encoding, "backslashreplace").decode(encoding)
-        self._execute(self._sql.refuse, held, number)
+        return bool(self._execute(self._sql.refuse, held, number))
 
     def refused(self) -> int:
         return int(self._execute(self._sql.refused)[0][0])
@@ -391,8 +395,8 @@ class Sqlite:
     def delete(self, rows: Sequence[Row]) -> None:
         self._execute(self._sql.delete, *map(json.dumps, _names(rows)))
 
-    def refuse(self, number: int, reason: str) -> None:
-        self._execute(self._sql.refuse, reason, number)
+    def refuse(self, number: int, reason: str) -> bool:
+        return bool(self._execute(self._sql.refuse, reason, number))
 
     def refused(self) -> int:
         return int(self._execute(self._sql.refused)[0][0])

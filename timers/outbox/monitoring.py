@@ -44,7 +44,8 @@ METRICS: tuple[Entry[Relay], ...] = (
     ),
     Entry(
         "timers_outbox_active{table}",
-        "1 if this relay sends the rows; 0: another one does, or the database or, since it began, the brokers cannot be reached.",
+        "1 if this relay sends the rows; 0: another one does, or the database cannot be reached, or no broker has "
+        "answered since it began.",
         lambda relay: [((relay.table,), float(relay.counters.is_first))],
     ),
     Entry(

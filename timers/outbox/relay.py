@@ -216,7 +216,8 @@ class Relay:
             )
 
     def look(self) -> bool:
-        """Send rows that are there. Returns whether there may be more.
+        """Send rows that are there. Returns whether another look may find more at once: not if all that is left waits,
+        such as for a transaction of another program, which holds the row.
 
         Raises:
             OutboxError: the database cannot be reached.
@@ -225,6 +226,7 @@ class Relay:
         self._take_answers()
         self._delete_taken()
         publisher = self._opened()
+        done = self.counters.found + self.counters.refused
         for _ in range(min(_MOST_ALONE, len(self._alone))):
             self._mark_and_submit(publisher, [self._alone.popleft()])
             self._await_answers()
@@ -232,13 +234,15 @@ class Relay:
         if not self._resting or now >= self._floor_until:
             self._floor, self._floor_until = 0, now + SEND_S
             self._passed.clear()
-        rows = self._rows.waiting(self._floor, _MOST_ROWS, largest_bytes(self._settings.max_request_bytes))
+        largest = largest_bytes(self._settings.max_request_bytes)
+        rows = self._rows.waiting(self._floor, _MOST_ROWS, largest)
         if not self._floor:
             self.counters.oldest_ms = min((row.created_ms for row in rows), default=None)
         if not (rows or self._floor or self._in_flight):
             self._resting.clear()
             self._doubtful.clear()
-        is_full = len(rows) == _MOST_ROWS or sum(row.row_bytes for row in rows) >= databases.MOST_BYTES
+        read_bytes = sum(row.row_bytes for row in rows if row.row_bytes <= largest)
+        is_full = len(rows) == _MOST_ROWS or read_bytes >= databases.MOST_BYTES
         if self._partitions not in (0, publisher.partitions):
             self._recounted_ms = self._now_ms()
         self._partitions = publisher.partitions
@@ -246,10 +250,12 @@ class Relay:
         if is_full and self._resting:
             self._floor = rows[-1].number
             self._passed.update(row.aggregateid for row in rows)
+        is_given = False
         if chosen:
-            self._mark_and_submit(publisher, chosen)
+            is_given = self._mark_and_submit(publisher, chosen)
             self._await_answers()
-        return bool(chosen or self._alone) or (is_full and bool(self._floor))
+        is_done = self.counters.found + self.counters.refused > done
+        return is_given or is_done or bool(self._alone) or (is_full and bool(self._floor))
 
     def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
@@ -273,7 +279,6 @@ class Relay:
             if partition in self._doubtful:
                 tried.add(partition)
             chosen.append((row, partition))
-            self.counters.again += row.sent_ms is not None
         return chosen
 
     def _settled(self, marked: Sequence[Row], busy: set[str]) -> set[int]:
@@ -325,17 +330,20 @@ class Relay:
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 
-    def _mark_and_submit(self, publisher: Publisher, chosen: Sequence[_InFlight]) -> None:
-        """Mark rows, and give their requests to the producer. After a pause of this process no more are given: another
-        relay may have taken their marks for those of a relay that has ended."""
+    def _mark_and_submit(self, publisher: Publisher, chosen: Sequence[_InFlight]) -> bool:
+        """Mark rows, and give their requests to the producer. Returns whether one was marked: no other transaction
+        holds it. After a pause of this process no more are given: another relay may have taken their marks for those
+        of a relay that has ended."""
         marked_at = self._clock.boot_s()
         marked = self._rows.mark([each.row for each in chosen], self._now_ms())
         for each in chosen:
             if self._clock.boot_s() - marked_at > SEND_S / 2:
                 logger.warning("this process was paused: what it had marked is sent later")
-                return
+                break
             if each.row.number in marked:
+                self.counters.again += each.row.sent_ms is not None and not each.is_alone
                 self._submit(publisher, each)
+        return bool(marked)
 
     def _submit(self, publisher: Publisher, each: _InFlight) -> None:
         request, answer = each.request, partial(self._answer, each)
@@ -402,9 +410,9 @@ class Relay:
             self._alone.append(each._replace(is_alone=True))
 
     def _refuse(self, row: Row, reason: str) -> None:
-        logger.error("row %d (timer %.300r) is not sent: %s", row.number, row.aggregateid, reason)
-        self._rows.refuse(row.number, reason[:_SHOWN])
-        self.counters.refused += 1
+        if self._rows.refuse(row.number, reason[:_SHOWN]):
+            logger.error("row %d (timer %.300r) is not sent: %s", row.number, row.aggregateid, reason)
+            self.counters.refused += 1
 
     def _note(self, error: TimersError) -> None:
         if self.counters.error != str(error):

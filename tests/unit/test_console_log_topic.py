@@ -18,7 +18,7 @@ class SimLog:
     """A producer of entries whose topic may be missing; then none is acknowledged."""
 
     def __init__(self) -> None:
-        self.exists = True
+        self.exists = self.is_open = True
         self.written: list[bytes] = []
         self.keys: set[bytes] = set()
         self.made = self.closed = 0
@@ -65,23 +65,20 @@ async def test_an_entry_that_finds_no_topic_makes_it_anew(log: tuple[KafkaCluste
 
 
 async def test_a_log_whose_producer_has_ended_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ended(SimLog):
-        is_open = False
+    """Also if the topic was deleted since: the attempt to open creates it. All changes that wait share the attempt."""
+    opened: list[SimLog] = []
 
-        def open(self) -> None:
-            self.is_open = True
+    def open_log(_: KafkaCluster) -> SimLog:
+        opened.append(SimLog())
+        return opened[-1]
 
-        def write(self, topic: str, key: bytes, value: bytes, headers: None) -> Future[str]:
-            assert self.is_open
-            return super().write(topic, key, value, headers)
-
-    log = Ended()
-    monkeypatch.setattr(KafkaCluster, "_new_log", lambda _: log)
+    monkeypatch.setattr(KafkaCluster, "_new_log", open_log)
     cluster = KafkaCluster(Settings(brokers="b:1"))
-    for entry in (b"first", b"second"):
-        log.is_open = False
-        await cluster.record(entry)
-    assert log.written == [b"first", b"second"]
+    await cluster.record(b"first")
+    opened[0].is_open = False
+    await asyncio.gather(*(cluster.record(b"later") for _ in range(20)))
+    assert [log.written for log in opened] == [[b"first"], [b"later"] * 20]
+    assert [log.closed for log in opened] == [1, 0]
 
 
 async def test_an_entry_that_brokers_do_not_take_is_an_error(

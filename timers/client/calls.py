@@ -82,6 +82,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
+            UnacknowledgedError: the brokers have not acknowledged the cancel, so it may count or not.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
 
@@ -189,6 +190,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
 
         Raises:
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
+            UnacknowledgedError: the brokers have not acknowledged the update, so it may count or not.
             SettingsError: ``TIMERS_ID_TOPIC`` is empty.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token, id, repeat)

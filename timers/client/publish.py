@@ -259,19 +259,24 @@ class Publisher:
                 try:
                     producer.poll(POLL_S)
                 except KafkaException as error:  # raised once; each later call of it says it, too
-                    self._give_up_if_fatal(producer, error)
+                    with self._submit_lock:  # a request may find the same, and the next one open another producer
+                        self._give_up_if_fatal(producer, error)
                 except SystemError:  # a fatal error while a report was made: the next request finds it
                     pass
                 self._count_again(producer)
-            for lost in self._lost[:]:
-                with contextlib.suppress(KafkaException, SystemError):
-                    lost.poll(0)
-                if not len(lost):
-                    self._lost.remove(lost)
+            self._poll_lost()
+
+    def _poll_lost(self) -> None:
+        """Pass on the answers of former producers, and forget those that have no more to come."""
+        for lost in self._lost[:]:
+            with contextlib.suppress(KafkaException, SystemError):
+                lost.poll(0)
+            if not len(lost):
+                self._lost.remove(lost)
 
     def _give_up_if_fatal(self, producer: Producer, error: KafkaException) -> None:
         """After a fatal error, let the next :meth:`open` make a new producer. What was given to the former one and not
-        sent yet fails now."""
+        sent yet fails now. The caller holds the lock of submitting."""
         if is_fatal(error.args[0]) and self._single is producer:
             self._single = None
             self._lost.append(producer)
@@ -301,6 +306,7 @@ class Publisher:
             except BaseException as error:  # of the caller's iterable
                 if missing := self._flush_bulk(stall) + bulk.failed:
                     error.add_note(f"{missing} of the {bulk.read} timers before it were not acknowledged by the broker")
+                    self._bulk.clear()
                 raise
             unanswered = self._flush_bulk(stall)
             if bulk.failed or isinstance(stopped, PublishError):

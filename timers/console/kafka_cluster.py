@@ -339,10 +339,8 @@ class KafkaCluster:
         return None if found is None else h.last(found.headers or (), h.TIMER_REQUEST_HASH)
 
     async def record(self, entry: bytes) -> None:
-        """Write an entry to the log of changes. Returns when all in-sync replicas have it.
-
-        If the topic was deleted, it is made anew. What its changes were is lost.
-        """
+        """Write an entry to the log of changes. Returns when all in-sync replicas have it. If the topic was deleted, it
+        is made anew, and has lost the changes before."""
         give_up_s = monotonic() + 2 * PUBLISH_TIMEOUT_S
         while True:
             publisher = await self._open_log()
@@ -364,13 +362,20 @@ class KafkaCluster:
 
     async def _open_log(self) -> Publisher:
         opening = self._log_opening
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+        if opening is None or (opening.done() and not self._has_open_log(opening)):
             # All requests that wait share it, and its failure: they do not wait for one attempt after the other.
-            opening = self._log_opening = asyncio.create_task(asyncio.to_thread(self._new_log))
-        log = await asyncio.shield(opening)
-        if not log.is_open:  # its producer has ended after a fatal error
-            await asyncio.to_thread(log.open)
-        return log
+            opening = self._log_opening = asyncio.create_task(self._open_log_after(opening))
+        return await asyncio.shield(opening)
+
+    @staticmethod
+    def _has_open_log(opening: asyncio.Task[Publisher]) -> bool:
+        """Whether an attempt has succeeded, and its producer has not ended after a fatal error."""
+        return not opening.cancelled() and opening.exception() is None and opening.result().is_open
+
+    async def _open_log_after(self, former: asyncio.Task[Publisher] | None) -> Publisher:
+        if former is not None:
+            await self._close_log(former)
+        return await asyncio.to_thread(self._new_log)
 
     def _new_log(self) -> Publisher:
         settings, topic = self._settings, self._settings.console_log_topic
@@ -691,5 +696,4 @@ def may_be_asked(settings: Settings, url: str) -> bool:
         ip = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
-    networks = map(ipaddress.ip_network, settings.console_workers)
-    return ip.is_loopback or any(ip in network for network in networks)
+    return ip.is_loopback or any(ip in network for network in map(ipaddress.ip_network, settings.console_workers))

@@ -83,6 +83,11 @@ def summed(value: Callable[[PartitionMetrics], float], status: WorkerStatus) -> 
     return [((), sum(map(value, measured(status))))]
 
 
+def of_each(value: Callable[[PartitionMetrics], float], status: WorkerStatus) -> Samples:
+    """A value of each partition that this process has owned."""
+    return [(_labels(tp), value(metrics)) for tp, metrics in list(status.pool.partition_metrics.items())]
+
+
 def totals(status: WorkerStatus) -> dict[str, float]:
     """What was counted since the start, for the figures of the last day."""
     transactions = sum(sum(each.transactions.counts) for each in measured(status))
@@ -424,14 +429,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         partial(summed, lambda metrics: metrics.reopened),
     ),
     Entry(
-        "timers_snapshots_total",
+        "timers_snapshots_total{topic,partition}",
         "Snapshots that a progress names now or has named.",
-        partial(summed, lambda metrics: metrics.snapshots),
+        partial(of_each, lambda metrics: metrics.snapshots),
     ),
     Entry(
-        "timers_snapshots_failed_total",
+        "timers_snapshots_failed_total{topic,partition}",
         "Snapshots that were given up. The log says why; it is read instead.",
-        partial(summed, lambda metrics: metrics.snapshots_failed),
+        partial(of_each, lambda metrics: metrics.snapshots_failed),
     ),
     Entry(*partition_metrics.SNAPSHOT_UNREAD, partial(of_machine, lambda machine: offsets_since(machine.progress))),
     Entry(*partition_metrics.SNAPSHOT_OFFSET, partial(newest_snapshot, lambda named: named.applied)),

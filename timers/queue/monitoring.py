@@ -62,7 +62,8 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_oldest_age_seconds{queue}",
-        "Age of the oldest message of this process that is not done, since it came to its topic; 0 if all are done.",
+        "Age of the oldest message that this process has read and that is not done, since it came to its topic; 0 if "
+        "there is none.",
         _age_s,
     ),
     Entry("timers_queue_received_total{queue}", "Deliveries to receivers.", _counter("received")),

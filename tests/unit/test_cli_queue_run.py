@@ -21,6 +21,7 @@ from timers.cli.main import main
 
 class SimQueue:
     stopping = False
+    driver = SimpleNamespace(lost_last_calls="lost" in sys.argv)
 
     def __init__(self, *arguments, **named): ...
 
@@ -72,6 +73,16 @@ def test_ctrl_c_ends_with_130_when_the_functions_have_returned(sent: str, exit_c
     done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_code, done.stderr
     assert "it has run" in done.stderr and "stopped: 1 acknowledged" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_end_whose_last_calls_were_not_committed_is_a_failure(tmp_path: Path) -> None:
+    lines = "import os, signal\n\n\ndef function(message):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    (tmp_path / "module.py").write_text(lines)
+    command = [sys.executable, "-c", COMMAND, "lost"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    last = "timers: the queue 'jobs' ended before its last calls were committed: messages are delivered again\n"
+    assert "stopped: 1 acknowledged" in done.stderr and done.stderr.endswith(last)
 
 
 def test_a_signal_that_follows_the_first_line_at_once_lets_the_functions_return(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from tests.harness.constants import Constants
 from tests.harness.queue_thread import JOBS, LOG, MESSAGES, SESSION_S, Opened, failure
 from tests.harness.waiting import wait_until
+from timers.errors import QueueError
 from timers.queue.metadata import Partition, decode
 from timers.queue.port import Answer, Outcome, Plan
 from timers.queue.records import Kind
@@ -179,3 +180,25 @@ def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: 
     queue.transport.transactions.places.are_complete = True
     assert settled.result(60) is None
     assert queue.transport.commits[JOBS].offset == MESSAGES
+
+
+@pytest.mark.parametrize("is_expelled", [False, True])
+def test_an_end_says_whether_its_last_calls_were_committed(
+    queue: Opened, constants: Constants, is_expelled: bool
+) -> None:
+    """What was dropped before it was told to end is no matter of the end."""
+    constants("timers.queue.driver", _DRAIN_S=0.05)
+    queue.call(queue.transport.assigned, [JOBS])
+    (before, *_) = queue.receive(MESSAGES)
+    queue.transport.is_expelled = True
+    before.ack()
+    queue.call(queue.transport.revoked, [JOBS], lost=True)
+    with pytest.raises(QueueError, match="lost partitions before all earlier calls"):
+        queue.driver.wait_for_commit().result(30)
+    queue.transport.is_expelled = False
+    queue.call(queue.transport.assigned, [JOBS])
+    (again,) = queue.receive(1)
+    queue.transport.is_expelled = is_expelled
+    again.ack()
+    queue.close()
+    assert queue.driver.lost_last_calls == is_expelled

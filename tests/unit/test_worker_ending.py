@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,3 +124,25 @@ async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(
         await connection.close()
     broker.transport.abort()
     server.close()
+
+
+@pytest.mark.parametrize("timed_out", [STOP_TIMEOUT_S, END_TIMEOUT_S])
+async def test_a_worker_that_does_not_close_its_partitions_in_time_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed_out: float
+) -> None:
+    """If only the clients are slow to disconnect, all is done."""
+    ending = Ending(tmp_path, monkeypatch, "")
+    codes: list[int] = []
+
+    class Watchdog:
+        """A timer whose time is over at once."""
+
+        def __init__(self, timeout_s: float, end: Callable[[], None]) -> None:
+            self.start = end if timeout_s == timed_out else lambda: None
+
+    monkeypatch.setattr(threading, "Timer", Watchdog)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    ending.app._end_after_timeout = partial(TimersApp._end_after_timeout, ending.app)  # type: ignore[method-assign]
+    await ending.app.on_stop()
+    assert codes == [1 if timed_out == STOP_TIMEOUT_S else 0]

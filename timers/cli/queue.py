@@ -488,7 +488,8 @@ def run(
     packages. An async function runs in one event loop.
 
     After the first signal the command calls the function with no further message. When all calls have returned, it ends
-    with exit code 0 after SIGTERM, and with 130 after Ctrl-C. A second signal ends it at once.
+    with exit code 0 after SIGTERM, and with 130 after Ctrl-C; with 1 if the brokers did not commit that the last
+    messages are done, so they are delivered again. A second signal ends it at once.
 
     \b
       timers queue run jobs invoices:send --concurrency 8
@@ -536,11 +537,18 @@ def run(
             asyncio.run(AsyncQueue(queue).run(handler, concurrency=concurrency))
         else:
             queue.run(handler, concurrency=concurrency, processes=processes or 0)
+    _report_end(queue, name)
+    if signal.SIGINT in signals:
+        ctx.exit(INTERRUPTED)
+
+
+def _report_end(queue: Queue, name: str) -> None:
+    """Say what was done; QueueError if the brokers may not have all of it."""
     done = queue.counters()
     dead = counted(done.dead.total(), "dead letter")
     say(f"stopped: {done.acked:,} acknowledged, {done.retried:,} retried, {dead}")
-    if signal.SIGINT in signals:
-        ctx.exit(INTERRUPTED)
+    if queue.driver.lost_last_calls:
+        raise QueueError(f"the queue {name!r} ended before its last calls were committed: messages are delivered again")
 
 
 def _function(text: str) -> Callable[[Any], Any]:

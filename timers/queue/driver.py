@@ -94,6 +94,7 @@ class Driver:
         self._joins_by_s: float | None = None
         self._reader_waits = self._is_left = self._is_ended = self._is_over = False
         self._asked_s = self._round_began_s = now_s()
+        self._drops = 0  # when it was closed
         self._round: Steps[bool] | None = None
         self._answer: Future[Any] | None = None  # of the round's command that is carried out
         self._did_settle = False
@@ -277,6 +278,8 @@ class Driver:
     def close(self) -> None:
         """Let receivers return, and the queue's thread end."""
         with self.lock:
+            if not self.closing:
+                self._drops = self.member.settler.drops
             self.closing = self.member.is_ending = True
             self.lock.notify_all()
 
@@ -327,6 +330,12 @@ class Driver:
                     "retry may not be committed",
                     *(self.terms.name, timeout_s),
                 )
+
+    @property
+    def lost_last_calls(self) -> bool:
+        """After :meth:`close` and :meth:`join`: whether calls on messages may not be committed, which were before."""
+        is_alive = self._thread is not None and self._thread.is_alive()
+        return is_alive or self.member.settler.drops > self._drops
 
     def _run(self) -> None:
         try:

@@ -79,6 +79,7 @@ class Settler:
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
         ledgers: the ledger of each partition.
         has_dropped: whether a partition was lost before all calls of receivers on its messages were committed.
+        drops: how often that has happened.
     """
 
     def __init__(self, group: str, now_s: float) -> None:
@@ -95,6 +96,7 @@ class Settler:
         self.unknown: Plan | None = None
         self.ledgers: dict[Partition, Ledger] = {}
         self.has_dropped = False
+        self.drops = 0
         self._owned: dict[Partition, _Owned] = {}
         self.member: Any = None
         self.jobs: list[Job] = []
@@ -116,13 +118,17 @@ class Settler:
             if owned is not None:
                 del self.ledgers[partition]
                 held += owned.ledger.held_count
-                self.has_dropped |= owned.ledger.changes != owned.settled
+                self._note_drop(owned.ledger.changes != owned.settled)
                 owned.ledger.drop()
         kept = [job for job in self.jobs if self.owns(job.partition, job.ledger)]
         if len(kept) < len(self.jobs):  # a guard has no letter, and is no call of a receiver
-            self.has_dropped |= any(job.letter for job in self.jobs if not self.owns(job.partition, job.ledger))
+            self._note_drop(any(job.letter for job in self.jobs if not self.owns(job.partition, job.ledger)))
         self.jobs = kept
         return held
+
+    def _note_drop(self, has_dropped: bool) -> None:
+        self.has_dropped |= has_dropped
+        self.drops += has_dropped
 
     def owns(self, partition: Partition, ledger: Ledger) -> bool:
         """Whether this ledger counts: the partition was not lost since it was loaded."""

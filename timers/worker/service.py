@@ -348,7 +348,7 @@ class TimersApp(faust_internals.App):
 
     async def on_stop(self) -> None:
         """Hand the partitions over, and close the machines before their clients."""
-        self._end_after_timeout(STOP_TIMEOUT_S, "brokers, a disk or a machine")
+        self._end_after_timeout(STOP_TIMEOUT_S, "brokers, a disk or a machine", TimersError.exit_code)
         is_cut_off = False
         async with contextlib.AsyncExitStack() as stack:  # each step is made, even if one before it fails
             stack.push_async_callback(super().on_stop)
@@ -372,16 +372,20 @@ class TimersApp(faust_internals.App):
         if (figures := self.status.past_figures) is not None and (writing := figures.end()) is not None:
             await asyncio.wait([asyncio.wrap_future(writing)], timeout=FIGURES_S)
 
-    def _end_after_timeout(self, timeout_s: float, silent: str = "the brokers") -> None:
+    def _end_after_timeout(self, timeout_s: float, silent: str = "the brokers", exit_code: int = 0) -> None:
         """End the process after a time: Faust's clients wait forever for brokers that are down, and a machine for a
-        disk that stalls."""
+        disk that stalls.
+
+        Args:
+            exit_code: unless an error ends it. 0 if all machines are closed by then, or no broker can be reached.
+        """
 
         def end() -> None:
             logger.warning("%s did not answer for %g s; ending without leaving the group", silent, timeout_s)
             if self.fatal:
                 _report_fatal(self.fatal, self.settings)
             logging.shutdown()
-            os._exit(self.fatal.exit_code if self.fatal else 0)
+            os._exit(self.fatal.exit_code if self.fatal else exit_code)
 
         watchdog = threading.Timer(timeout_s, end)
         watchdog.daemon = True

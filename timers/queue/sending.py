@@ -74,8 +74,11 @@ class Guard:
         return self.leave(timeout_s) and self._client.cancel(self.id, left_s(deadline))
 
     def write_letter(self, letter: Record, due_s: int, timeout_s: float) -> bool:
-        """Write a dead letter, then cancel the timer; False if the message comes back, or may come back. After a crash
-        between these two steps the message exists twice."""
+        """Write a dead letter, then cancel the timer; False if the message comes back, or may come back.
+
+        After a crash between these two steps, or if it is not known whether the timer was cancelled, the message exists
+        twice. The other order could lose it.
+        """
         deadline = monotonic() + timeout_s
         return (
             self.leave(timeout_s)

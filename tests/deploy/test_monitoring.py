@@ -85,6 +85,8 @@ def check(expression: str) -> set[str]:
 def about(rule: dict[str, Any]) -> str:
     """Whose metrics an alert reads."""
     read = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in selectors(rule["expr"])} - OF_THE_PROCESS
+    if all(read & {entry.name for entry in catalog} for catalog in (QUEUE_METRICS, OUTBOX_METRICS, SHARED)):
+        return "all processes"
     on_spark = read & {entry.name for entry in (*SPARK_METRICS, *SHARED)}
     if read & {entry.name for entry in WORKER_METRICS}:
         return "workers and the engine on Spark" if on_spark else "workers only"

@@ -302,6 +302,16 @@ def test_marks_of_a_topic_that_was_made_anew_are_read_and_those_of_the_former_on
     assert all(again.of(letter(0, offset)) for offset in range(0, 14, 2))
 
 
+def test_only_marks_of_letters_that_are_asked_for_take_memory() -> None:
+    marks = Marks(spans=[Span(1, 7, 9), Span(0, 4, 4), Span(1, 2, 4)])
+    letters = [letter(partition, offset) for partition in range(3) for offset in range(12)]
+    for number, each in enumerate(letters):
+        marks.add(0, number, Mark(*each.mark_key, "timer-request/0/99"), 0)
+    assert [each.offset for each in letters if marks.of(each) is not None] == [2, 3, 7, 8]
+    assert all(each.partition == 1 for each in letters if marks.of(each) is not None)
+    assert marks.next_offset(0) == len(letters)
+
+
 def test_the_newest_mark_of_a_letter_counts_and_records_of_other_programs_do_not() -> None:
     marks = Marks(2)
     source = "timer-request/0/2"

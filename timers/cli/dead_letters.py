@@ -128,7 +128,7 @@ def show_letters(
     columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
-        marks = log.read_marks(Marks())
+        marks = log.read_marks(Marks(spans=spans))
         counts, again = Counter[str](), Counter[bool]()
 
         def marked() -> Iterator[tuple[Letter, Mark | None]]:
@@ -183,7 +183,7 @@ def show(name: str, output: Output) -> None:
     with LetterLog(settings) as log:
         letter_filter = LetterFilter(names=names)
         spans = log.spans(letter_filter)
-        marks = log.read_marks(Marks())
+        marks = log.read_marks(Marks(spans=spans))
         found = False
         for letter in log.read(letter_filter, spans):
             found = True
@@ -276,7 +276,7 @@ def publish_again(
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
         _say_missing(log)
-        marks = log.read_marks(Marks())
+        marks = log.read_marks(Marks(spans=spans))
         if not marks.is_whole:
             why = "whose leader does not answer. It says which requests were published again before: try again later"
             raise TimersError(f"nothing was published: topic {settings.retried_topic!r} has a partition {why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,10 +257,13 @@ class Marks:
 
     Args:
         most: marks that are kept, the newest ones; None: all. A mark takes about 400 bytes.
+        spans: offsets of the dead letters whose marks are kept, disjoint; None: all. The topic has a mark of each
+            letter that was ever retried.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, spans: Iterable[Span] | None = None) -> None:
         self.most = most
+        self._spans = None if spans is None else sorted(spans)
         self.is_whole = False
         """Whether the last reading came to the end of the topic."""
         self.topic_id = b""
@@ -280,7 +284,8 @@ class Marks:
     def add(self, partition: int, offset: int, mark: Mark, written_ms: int) -> None:
         """Note the next mark of a partition."""
         self._next[partition] = offset + 1
-        if topics.parse_source(mark.letter) is None:  # another program wrote it
+        place = topics.parse_source(mark.letter)
+        if place is None or not self._is_asked(*place[1:]):  # None: another program wrote it
             return
         name = _name(mark.letter, mark.source)
         self._kept[name] = mark.timer_id, written_ms
@@ -290,6 +295,12 @@ class Marks:
             # Before it goes: who does not find it then sees that it may have been there.
             self._forgotten_ms = max(self._forgotten_ms or 0, self._kept[oldest][1])
             del self._kept[oldest]
+
+    def _is_asked(self, partition: int, offset: int) -> bool:
+        if self._spans is None:
+            return True
+        at = bisect_right(self._spans, (partition, offset, sys.maxsize)) - 1
+        return at >= 0 and self._spans[at].partition == partition and offset < self._spans[at].end
 
     def of(self, letter: Letter) -> Mark | None:
         """The mark of a dead letter; None if there is none among those that were read and are kept."""

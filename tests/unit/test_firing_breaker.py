@@ -100,3 +100,22 @@ def test_circuits_of_another_process_are_used_as_they_are(clock: Clock) -> None:
     driver.merge(task.circuits())
     assert driver.problem("t", retried=True) == DeliveryProblem("target-failing", "again", 2 * FIRST_S)
     assert driver.problem("u", retried=True) is None
+
+
+def test_a_topic_that_nothing_tries_again_does_not_count_as_failing_for_ever(clock: Clock) -> None:
+    """It counts while retries may come, and for at most 30 minutes; timers of its next failure wait as before."""
+    circuit_breaker = CircuitBreaker(clock)
+    for _ in range(10):
+        circuit_breaker.open("old", "c", "r")
+        assert circuit_breaker.failing == 1, "each retry comes in time"
+        clock.now += LONGEST_S
+    circuit_breaker.open("new", "c", "r")
+    clock.now += 1_800 - LONGEST_S - 1
+    circuit_breaker.open("new", "c", "r")
+    assert (circuit_breaker.failing, circuit_breaker.count) == (2, 2)
+    clock.now += 1
+    assert (circuit_breaker.failing, circuit_breaker.count) == (1, 2)
+    circuit_breaker.open("old", "c", "r")
+    problem = circuit_breaker.problem("old", retried=True)
+    assert problem is not None and problem.open_s == LONGEST_S
+    assert circuit_breaker.failing == 2

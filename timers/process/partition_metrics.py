@@ -58,7 +58,7 @@ BUILD = (
 OPEN_CIRCUITS = (
     "timers_open_circuits",
     "Callback topics that failed and have not taken a record of this worker since; their timers go through the retry "
-    "topic.",
+    "topic. A topic that nothing tries again counts for up to 30 minutes after its last failure.",
 )
 GROUP_TAKEN = (
     "timers_group_taken",

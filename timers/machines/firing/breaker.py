@@ -96,6 +96,13 @@ class CircuitBreaker:
         """Number of topics that have failed and have not taken records since."""
         return len(self._circuits)
 
+    @property
+    def failing(self) -> int:
+        """Number of these topics, without those that nothing has tried since they may be tried again: it is not known
+        whether they fail. Retries come at least every ``LONGEST_S``."""
+        now = self._clock()
+        return sum(each.new_from + LONGEST_S > now for each in list(self._circuits.values()))
+
     def open(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> bool:
         """Open the circuit of ``topic``, longer each time it fails.
 

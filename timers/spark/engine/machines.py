@@ -291,7 +291,7 @@ class Openings:
 
     def open_circuits(self) -> int:
         """Number of callback topics that fail. Any thread."""
-        return self.parts.targets.circuit_breaker.count
+        return self.parts.targets.circuit_breaker.failing
 
     # ---- for buckets ------------------------------------------------------------------------------------------------
 

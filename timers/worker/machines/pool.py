@@ -222,8 +222,8 @@ class Pool:
 
     @property
     def open_circuits(self) -> int:
-        """Number of callback topics that failed, and have taken no timer since."""
-        return self.parts.targets.circuit_breaker.count
+        """Number of callback topics that failed lately, and have taken no timer since."""
+        return self.parts.targets.circuit_breaker.failing
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 

@@ -83,6 +83,31 @@ def test_a_new_topic_outlives_a_broker_unless_an_operator_has_decided_otherwise(
     assert created(admin, asked, {"cleanup.policy": "delete"}) == (made, expected)
 
 
+@pytest.mark.parametrize(
+    ("brokers", "config", "asked", "warned"),
+    [
+        (THREE[:2], {}, -1, True),
+        (THREE[:2], {}, 2, False),
+        (THREE[:2], {REPLICAS: ("1", SET)}, -1, False),
+        (THREE[:1], {}, -1, False),
+        (THREE, {}, -1, False),
+    ],
+    ids=str,
+)
+def test_one_replica_because_a_broker_may_be_down_is_said(
+    brokers: list[int],
+    config: dict[str, tuple[str, ConfigSource]],
+    asked: int,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    admin = SimAdmin()
+    admin.nodes = brokers
+    admin.broker_config.update(config)
+    created(admin, asked, {})
+    assert ("1 new topics, such as 't', get one replica, because 2 brokers run" in caplog.text) == warned
+
+
 def test_a_topic_that_says_all_itself_asks_nothing() -> None:
     admin = SimAdmin()
     admin.nodes, admin.denied = THREE, True

@@ -188,7 +188,8 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
     """New topics with the replicas and in-sync replicas that they should have (ADR 48).
 
     What TIMERS_REPLICATION or the files of the brokers say counts. Kafka's own defaults, one replica and one in sync,
-    are no decision: on a cluster of three brokers or more a topic gets three and two instead.
+    are no decision: on a cluster of three brokers or more a topic gets three and two instead. With two of them, of
+    which one more may be down, it gets one replica, with a warning.
     """
     open_ones = [each for each in topics if each.replication_factor == -1 or _needs_in_sync(each)]
     if not open_ones:
@@ -196,7 +197,7 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
     try:
         until = connection.give_up_at(timeout_s)
         nodes = connection.answer(admin.describe_cluster(request_timeout=timeout_s), until).nodes
-        if len(nodes) < REPLICAS:
+        if len(nodes) == 1:
             return topics
         broker = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
         found = connection.answer(admin.describe_configs([broker], request_timeout=timeout_s)[broker], until)
@@ -210,6 +211,18 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
             open_ones[0].topic,
             error,
         )
+        return topics
+    if len(nodes) < REPLICAS:
+        new = [each.topic for each in open_ones if each.replication_factor == -1]
+        if new and _is_kafkas_own(replicas):  # a broker that is down is not among the nodes
+            logger.warning(
+                "%d new topics, such as %r, get one replica, because %d brokers run: if the cluster has more, this stays "
+                "so when they are back. Set TIMERS_REPLICATION, and give these topics more replicas "
+                "(docs/operations.md#replicas)",
+                len(new),
+                new[0],
+                len(nodes),
+            )
         return topics
     decided = []
     for each in topics:

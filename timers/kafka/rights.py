@@ -50,7 +50,8 @@ def rights(settings: Settings, parts: Iterable[str], callback_topics: Iterable[s
     """Every right that these parts need with these settings, one for each resource.
 
     Topics are there already (`timers topics create --engine`), but those that are made later: of snapshots, and what
-    the console writes.
+    the console writes. None is on the cluster, not even DescribeConfigs for the replicas of a new topic: where brokers
+    have ``allow.everyone.if.no.acl.found=true``, the first ACL of a resource refuses it to all other logins.
 
     Args:
         parts: of :data:`PARTS`.

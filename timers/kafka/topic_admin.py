@@ -216,8 +216,8 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
         new = [each.topic for each in open_ones if each.replication_factor == -1]
         if new and _is_kafkas_own(replicas):  # a broker that is down is not among the nodes
             logger.warning(
-                "%d new topics, such as %r, get one replica, because %d brokers run: if the cluster has more, this stays "
-                "so when they are back. Set TIMERS_REPLICATION, and give these topics more replicas "
+                "%d new topics, such as %r, get one replica, because %d brokers run: if the cluster has more, this "
+                "stays so when they are back. Set TIMERS_REPLICATION, and give these topics more replicas "
                 "(docs/operations.md#replicas)",
                 len(new),
                 new[0],

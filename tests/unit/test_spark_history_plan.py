@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from threading import Event
 from typing import Any
 
+import pytest
+
 from timers.kafka.topic_offsets import Offsets
+from timers.process.config.settings import Settings
 from timers.spark.audit.history import ANEW, CUT, DELETED, REQUEST, Gap, Known, Position
-from timers.spark.jobs.history import _Job
+from timers.spark.jobs.history import FRESH_S, IDLE_S, Params, Total, _Job
 
 TOPIC, NOW_MS, FIRST_MS = "requests", 5000, 4000
 
@@ -44,6 +49,46 @@ def plan(known: dict[int, tuple[int, int, str]], first: dict[int, int], end: dic
     positions = {(REQUEST, TOPIC, p): Position(offset, of, 0, id, 0) for p, (offset, of, id) in known.items()}
     job._known, job._named = Known(3, positions, 3, 1000), {}
     return job._plan(SimOffsets(first, end), REQUEST, [TOPIC], {TOPIC: end}, NOW_MS, {})
+
+
+class SimHistory:
+    """A table whose commits are counted, and of whose timers the last ones are not made."""
+
+    def __init__(self, as_of_ms: int) -> None:
+        self._as_of_ms = as_of_ms
+        self.promised_s: list[float] = []
+
+    def known(self) -> Known:
+        return Known(3, {}, 2, self._as_of_ms)
+
+    def named(self) -> dict[str, int]:
+        return {}
+
+    def gaps(self) -> list[Gap]:
+        return []
+
+    def commit(self, batch: int, run: str, found: Any, said: list[dict[str, Any]]) -> tuple[int, dict[str, int]]:
+        self.promised_s.append(said[-1]["due_s"] - time.time())
+        return batch, {}
+
+    def create_timers(self) -> None:
+        """Do nothing."""
+
+    def fence(self, batch: int) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "every_s", "is_soon"), [(0, None, True), (0, 10, False), (1000, None, False), (1000, 10, False)]
+)
+def test_an_audit_that_is_killed_while_it_fills_the_tables_may_start_again_soon(
+    as_of_ms: int, every_s: int | None, is_soon: bool
+) -> None:
+    table: Any = SimHistory(as_of_ms)
+    spark: Any = None
+    found = _Job(spark, Settings.load({}), Params("t"), table, print, Total(), Event(), every_s)
+    promised_s = (*table.promised_s, found._at_work_s)  # of its start, and of a part of many records
+    assert [each <= IDLE_S + FRESH_S for each in promised_s] == [is_soon] * 2
 
 
 def test_what_a_topic_that_was_made_anew_lacks_begins_where_its_last_log_was_read() -> None:

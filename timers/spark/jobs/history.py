@@ -301,7 +301,7 @@ class _Job:
         self._moment = Moment(0, 0)
         # Of a process before this one that still runs, no row is added from here on.
         before = self._known.batch
-        self._note(AT_WORK_S if self._known.through < before else self._again_s)
+        self._note(self._at_work_s if self._known.through < before else self._again_s)
         table.create_timers()
         table.fence(before)
 
@@ -309,6 +309,13 @@ class _Job:
     def _again_s(self) -> int:
         """Seconds until the next commit at the latest, if nothing takes long."""
         return max(self._every_s or 0, IDLE_S) + FRESH_S
+
+    @property
+    def _at_work_s(self) -> int:
+        """Seconds that long work may take. The first run of an audit is started again if it is killed, and no audit can
+        use what it has made so far: so it promises each commit for soon, and an audit waits for minutes only."""
+        is_first_fill = self._every_s is None and not self._known.as_of_ms
+        return self._again_s if is_first_fill else AT_WORK_S
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -353,7 +360,7 @@ class _Job:
         most = self._params.max_records
         *parts, rest = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
         for some in parts:
-            self._add(some, progress, None, AT_WORK_S)
+            self._add(some, progress, None, self._at_work_s)
         self._add(rest, progress, as_of_ms, self._again_s if size or not is_last else None)
         if is_last and size:
             self._note(None)  # also that the timers are made

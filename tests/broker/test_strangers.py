@@ -103,7 +103,7 @@ def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
         assert shown.total("timers_group_taken") == 1
         assert "timers_partitions_unowned" not in shown.names
         set_environment(monkeypatch, {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"})
-        for code, arguments in ((NOT_KNOWN_CODE, "status"), (1, "list"), (0, "levels"), (1, "levels --raise 8")):
+        for code, arguments in ((NOT_KNOWN_CODE, "status"), (1, "list"), (0, "levels"), (1, "levels --raise 9")):
             ran = command(capsys, *arguments.split())
             assert ran.code == code and IS_NAMED.search(ran.out + ran.err), (arguments, ran)
         requests = [*system.send(*timers(system.target(), 100, due_in(1), 3))]

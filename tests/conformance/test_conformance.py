@@ -246,7 +246,7 @@ def test_queries_are_answered(life: Life) -> None:
         return []
 
     for id in ("cold-1", native.source):
-        timers = wait_until(partial(found, id), "it is found", 2 * DEADLINE_S)
+        timers = wait_until(partial(found, id), "it is found", 4 * DEADLINE_S)
         assert [(each["state"], each["due"]) for each in timers] == [("cold", due_s)]
 
 

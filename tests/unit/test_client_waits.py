@@ -201,7 +201,7 @@ async def test_a_short_call_that_connects_does_not_end_the_others(cluster: subpr
             short = asyncio.create_task(client.schedule("t", "k", b"", at=DUE_S, id=id, timeout_s=0.1))
             await asyncio.sleep(0)
             long = asyncio.create_task(client.schedule("t", "k", b"", at=DUE_S, id=id))
-            with pytest.raises(UnreachableError, match=r"within 0\.1 s"):
+            with pytest.raises(UnreachableError, match=r"within 0\.\d+ s"):
                 await short
             cluster.send_signal(signal.SIGCONT)
             assert await long

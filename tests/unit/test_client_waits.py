@@ -29,6 +29,7 @@ from timers.errors import (
     UnacknowledgedError,
     UnreachableError,
 )
+from timers.kafka.clients import flush
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue import AsyncQueue, Queue
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
@@ -392,10 +393,10 @@ def end_bulk(client: TimersClient, cluster: subprocess.Popen[str], ids: bool, er
         stop(cluster)
         for _ in range(20):
             yield REQUESTS[0]
-            producer.flush(1)  # until it is on its way
-            producer.purge()
             try:
-                producer.poll(1)
+                flush(producer, 1.0)  # until it is on its way
+                producer.purge()
+                flush(producer, 1.0)
             except KafkaException:
                 if error is KeyError:
                     raise KeyError("a column") from None

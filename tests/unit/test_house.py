@@ -256,3 +256,9 @@ def test_only_one_module_uses_private_parts_of_pyspark() -> None:
         if any(private.search(line) for line in path.read_text().splitlines())
     }
     assert found == {"timers/spark/jvm.py"}
+
+
+def test_only_one_function_waits_for_a_producer() -> None:
+    """``Producer.flush`` itself may end the process: see :func:`timers.kafka.clients.flush`."""
+    product = (name for name in CODE if name.startswith("timers/"))
+    assert {name for name in product if "producer.flush(" in (ROOT / name).read_text()} == {"timers/kafka/clients.py"}

@@ -9,6 +9,7 @@ import threading
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import aiokafka.producer.message_accumulator
 import aiokafka.producer.producer
@@ -19,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.harness.sim_consumer import Event, SimConsumer
 from timers.kafka import records
+from timers.kafka.clients import flush
 
 END = KafkaError._PARTITION_EOF
 
@@ -214,3 +216,13 @@ def test_partitions_that_have_ended_are_left_in_groups() -> None:
     left = {("t", number): range(1) for number in range(30)}
     consumer = SimReading(*((number, 0, None) for number in range(30)))
     assert len(read_of(consumer, left)) == 30 and len(consumer.ended) == 25
+
+
+@pytest.mark.parametrize(("answers", "timeout_s", "left"), [((3, 2, 0), 60.0, 0), ((2,), 0.0, 2), ((0,), 0.0, 0)])
+def test_the_answers_to_a_producer_are_awaited_in_parts(answers: tuple[int, ...], timeout_s: float, left: int) -> None:
+    """See :func:`timers.kafka.clients.flush`: a longer part would go on after a fatal error."""
+    producer = Mock()
+    producer.flush.side_effect = answers
+    assert flush(producer, timeout_s) == left
+    waits = [call.args[0] for call in producer.flush.mock_calls]
+    assert len(waits) == len(answers) and max(waits) < 0.2

@@ -39,6 +39,7 @@ from timers.errors import (
     TimersError,
     UnreachableError,
 )
+from timers.kafka.clients import flush
 from timers.kafka.connection import partitions_of
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
@@ -546,7 +547,7 @@ def _poll(producer: Producer, timeout_s: float) -> None:
 def _flush(producer: Producer, timeout_s: float) -> int:
     """Wait for the answers to what a producer has; return how many have not come. As :func:`_poll`."""
     try:
-        return int(producer.flush(timeout_s))
+        return flush(producer, timeout_s)
     except (KafkaException, SystemError):
         producer.purge(in_flight=False, blocking=False)
         return len(producer)

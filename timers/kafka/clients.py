@@ -1,13 +1,14 @@
-"""Factories and properties of the librdkafka clients."""
+"""Factories and properties of the librdkafka clients, and the one way to wait for a producer's answers."""
 
 from __future__ import annotations
 
 import logging
 import weakref
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from timers.kafka import connection
 from timers.process.config.settings import Settings
@@ -26,6 +27,8 @@ LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
 """Takes librdkafka's own log, which would otherwise go to stderr. Failures reach the caller as exceptions."""
 
 LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
+
+_PART_S = 0.1
 
 _CREATE_NO_TOPICS = {"allow.auto.create.topics": False}
 """Otherwise brokers with ``auto.create.topics.enable=true`` create each topic that a request names."""
@@ -107,6 +110,24 @@ def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s:
 
     reports.serve = serve
     return found
+
+
+def flush(producer: Producer, timeout_s: float) -> int:
+    """Wait for the answers to all that was produced; return how many records have none.
+
+    ``Producer.flush`` must not be used: it asks librdkafka in parts of 0.2 s, and goes on after a part that has raised
+    the exception of a fatal error. A report of a later part runs while that exception is pending, and what comes out of
+    it is caught by no ``except`` of Python 3.11, so it ends the process. ``Producer.poll`` is the same from 0.2 s on.
+
+    Raises:
+        KafkaException: a fatal error, once.
+    """
+    deadline = monotonic() + timeout_s
+    while True:
+        left_s = deadline - monotonic()
+        left = producer.flush(min(max(left_s, 0.0), _PART_S))
+        if not left or left_s <= _PART_S:
+            return int(left)
 
 
 def max_message_bytes(settings: Settings) -> int:

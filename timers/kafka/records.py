@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from timers.errors import TimersError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, reader
+from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, flush, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
 from timers.process.config.settings import Settings
@@ -193,7 +193,7 @@ def write(
     producer = Producer({**properties, "enable.idempotence": True}, logger=LIBRDKAFKA_LOG)
     for key, value in records:
         producer.produce(topic, value, key, partition, on_delivery=note)
-    left = producer.flush(timeout_s)
+    left = flush(producer, timeout_s)
     if failures or left:
         raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
 
@@ -299,7 +299,6 @@ class TopicReader:
         return self._reports.user_error(error, f"topic {self._topic!r} cannot be read")
 
 
-_ANSWER_POLL_S = 0.1
 _INIT_TIMEOUT_S = 30.0
 _COMMIT_TRIES = 3
 
@@ -377,14 +376,9 @@ class TransactionalWriter:
             own, at_ms = OneContext(headers), self._record_ms()
             self._producer.produce(topic, value, key, partition, headers=own, on_delivery=report, timestamp=at_ms)
             self._producer.poll(0)
-        deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
-        # flush() is not used: it calls delivery callbacks even while the exception of a fatal error is pending.
-        while len(sources) + len(failures) < len(records):
-            self._producer.poll(_ANSWER_POLL_S)
-            if monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        if failures:
-            raise KafkaException(failures[0])
+        left = flush(self._producer, TRANSACTION_TIMEOUT_MS / 1000)
+        if failures or left:
+            raise KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
         return [sources[index] for index in range(len(records))]
 
     def _commit(self) -> None:

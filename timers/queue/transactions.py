@@ -18,7 +18,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from timers.client.config import Connection
 from timers.errors import QueueError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, flush, max_message_bytes
 from timers.kafka.error_codes import FENCED, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
@@ -370,7 +370,7 @@ class _Deliveries:
         Raises:
             KafkaException: a record was not written.
         """
-        left = producer.flush(_WRITE_TIMEOUT_S)
+        left = flush(producer, _WRITE_TIMEOUT_S)
         if self._error is not None or left:
             raise KafkaException(self._error or KafkaError(KafkaError._TIMED_OUT))
 

@@ -14,6 +14,7 @@ from timers.core.clock_guard import ClockGuard
 from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
+from timers.kafka.clients import flush
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 
@@ -72,7 +73,7 @@ class Oscillator:
             holds = self._guard.holds(self._clock.boot_s())
             for broker, partition in self._one_of_each_leader() if holds else [(None, PARTITION_UA)]:
                 self._send(broker, partition)
-            self._producer.flush(2 * TICK_TIMEOUT_S)
+            flush(self._producer, 2 * TICK_TIMEOUT_S)
             if self._phase.offset_s is None:
                 self._stop.wait(1.0)
 

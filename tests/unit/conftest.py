@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from timers.process.config import project, settings
+
 if TYPE_CHECKING:
     from tests.harness.queue_thread import Opened
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_broker_of_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``make run`` may have been here: the settings would refuse to take other brokers than the one that has ended."""
+
+    def last_broker() -> str | None:
+        return None if project.project_dir().parent == ROOT else project.last_broker()
+
+    monkeypatch.setattr(settings, "last_broker", last_broker)
 
 
 @pytest.fixture

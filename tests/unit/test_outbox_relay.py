@@ -253,6 +253,34 @@ def test_a_cancel_does_not_overtake_a_request_that_is_passed_over(world: World, 
     assert world.left().count(id) == 2, "it and its cancel"
 
 
+def test_rows_that_a_relay_had_begun_to_send_do_not_hide_the_others(
+    world: World, constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than a look reads. Each waits the same time from when it was first seen, and then all are sent."""
+    constants(relays, _MOST_ROWS=3)
+    monkeypatch.setattr(sent, "find", lambda settings, rows, now_ms: Found(set(), set(), set()))
+    begun = [f"begun-{number}" for number in range(7)]
+    world.put(*begun)
+    world.connection.execute("UPDATE timer_outbox SET sent_ms = ?", (int(world.clock.now_s() * 1000),))
+    world.put("new-1", "begun-2", "new-2", "new-3", "new-4")
+    while world.relay.look():
+        pass
+    assert world.publisher.sent == [b"new-1", b"new-2", b"new-3", b"new-4"]
+    assert world.left() == [*begun, "begun-2"]
+    world.put("new-5")
+    assert world.relay.look(), "and what is committed meanwhile"
+    world.clock.boot += relays.SETTLED_S - 1
+    world.relay._floor_until = 0.0
+    while world.relay.look():
+        pass
+    assert world.left() == [*begun, "begun-2"]
+    world.clock.boot += 1
+    world.relay._floor_until = 0.0
+    while world.relay.look():
+        pass
+    assert world.left() == [], "none of them waits longer because it was not among the first rows"
+
+
 def test_large_rows_that_wait_do_not_hide_the_others(world: World, constants: Constants) -> None:
     constants(databases, MOST_BYTES=250)
     world.rows = world.relay._rows = Sqlite(world.rows.path, TABLE)

@@ -140,7 +140,7 @@ class Relay:
         self._doubtful: set[int] = set()
         """Partitions that get one row until it is taken."""
         self._floor, self._floor_until = 0, 0.0
-        """While a partition rests, rows up to this number are passed over, until then."""
+        """While a partition rests or rows settle, rows up to this number are passed over, until then."""
         self._partitions = 0
         """Partitions of the topic at the last look."""
         self._recounted_ms = -1
@@ -231,7 +231,7 @@ class Relay:
             self._mark_and_submit(publisher, [self._alone.popleft()])
             self._await_answers()
         now = time.monotonic()
-        if not self._resting or now >= self._floor_until:
+        if not (self._resting or self._seen) or now >= self._floor_until:
             self._floor, self._floor_until = 0, now + SEND_S
             self._passed.clear()
         largest = largest_bytes(self._settings.max_request_bytes)
@@ -246,8 +246,9 @@ class Relay:
         if self._partitions not in (0, publisher.partitions):
             self._recounted_ms = self._now_ms()
         self._partitions = publisher.partitions
+        self._forget_gone(rows, rows[-1].number if is_full else math.inf)
         chosen = self._checked(self._chosen(rows))
-        if is_full and self._resting:
+        if is_full and (self._resting or self._seen):
             self._floor = rows[-1].number
             self._passed.update(row.aggregateid for row in rows)
         is_given = False
@@ -256,6 +257,17 @@ class Relay:
             self._await_answers()
         is_done = self.counters.found + self.counters.refused > done
         return is_given or is_done or bool(self._alone) or (is_full and bool(self._floor))
+
+    def _forget_gone(self, rows: Sequence[Row], last: float) -> None:
+        """Forget when the marks were seen of rows that are no longer there, among those that this look has read, up to
+        the number ``last``."""
+        if self._seen:
+            there = {row.number for row in rows}
+            self._seen = {
+                number: at
+                for number, at in self._seen.items()
+                if number in there or not self._floor < number <= last
+            }
 
     def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
@@ -291,8 +303,7 @@ class Relay:
         ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked if row.is_harmless_twice}
         again = {number for number, age_ms in ages_ms.items() if -sent.CLOCKS_MS < age_ms < safe_ms}
         doubtful = [row for row in marked if row.number not in again]
-        seen = {row.number: self._seen.get(row.number, now) for row in doubtful}
-        self._seen = {**self._seen, **seen} if self._resting else seen  # while one rests, not all rows are read
+        self._seen = {row.number: now for row in doubtful} | self._seen
         waits = {row.aggregateid for row in doubtful if now - self._seen[row.number] < SETTLED_S}
         asked = [row for row in doubtful if row.aggregateid not in waits | busy]
         if not asked:

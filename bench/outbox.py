@@ -205,7 +205,10 @@ def _steady(bench: Bench, orders: int, *, keep: bool = False) -> tuple[dict[str,
 
 
 def idle(bench: Bench, orders: int) -> dict[str, Any]:
-    """Statements a second of a relay without rows: each is a transaction of its own."""
+    """Statements a second of a relay without rows: each is a transaction of its own. The server has no others."""
+    with psycopg.connect(bench.shop.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
+        connection.execute("SELECT pg_reload_conf()")
     relay = bench.process("relay", "timers.cli.main", "outbox", "run", bench.shop.url).start()
     relay.wait_for("this relay sends the rows")
     count = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"

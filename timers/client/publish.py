@@ -170,19 +170,25 @@ class Publisher:
             lock.release()
 
     def _connected(self, kafka: Connection, deadline: float, linger_ms: int, **properties: Any) -> Producer:
-        """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
+        """A producer that knows the request topic's metadata, so that it sends its first request sooner."""
         producer = kafka.producer(linger_ms=linger_ms, **properties)
         count = kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
         if kafka is self._kafka:
-            self._partitions, self._count_at = count, monotonic() + _COUNT_S
+            self._partitions, self._count_at = count, monotonic() + POLL_S
         return producer
 
     def _count_again(self, producer: Producer) -> None:
-        """From time to time, look up the number of partitions for :meth:`_partition`: an operator may add some, or make
-        the topic anew with fewer."""
-        if not self._keep_order or monotonic() < self._count_at:
+        """Soon after the start, look up the number of partitions again. librdkafka asks for the id of a producer,
+        without which it sends nothing, when metadata arrive. If no connection to a broker of the cluster is open yet,
+        as at the first time, it waits for the next metadata, or 0.5 s
+        (findings/librdkafka-first-record-after-half-a-second.sh).
+
+        With ``keep_order`` also from time to time, for :meth:`_partition`: an operator may add some, or make the topic
+        anew with fewer.
+        """
+        if monotonic() < self._count_at:
             return
-        self._count_at = monotonic() + _COUNT_S
+        self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
         with contextlib.suppress(KafkaException, TimersError):
             found = partitions_of(producer, self._kafka.reports, self._kafka.request_topic, _COUNT_ANSWER_S)
             self._partitions = found or self._partitions
@@ -404,6 +410,8 @@ class Publisher:
             if not reports:
                 properties |= {"delivery.report.only.error": True, "on_delivery": self._note_failure}
             self._bulk[kind] = self._connected(kafka, deadline, _BULK_LINGER_MS, **properties)
+            with contextlib.suppress(KafkaException):  # for its id: see _count_again
+                self._bulk[kind].list_topics(kafka.request_topic, min(_COUNT_ANSWER_S, left_s(deadline)))
         elif not by_id:
             self._count_again(self._bulk[kind])
         return kafka.request_topic, self._bulk[kind]

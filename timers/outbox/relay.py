@@ -264,9 +264,7 @@ class Relay:
         if self._seen:
             there = {row.number for row in rows}
             self._seen = {
-                number: at
-                for number, at in self._seen.items()
-                if number in there or not self._floor < number <= last
+                number: at for number, at in self._seen.items() if number in there or not self._floor < number <= last
             }
 
     def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:

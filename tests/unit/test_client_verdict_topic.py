@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from threading import Timer
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from tests.harness.sim_consumer import SimConsumer
+from timers.client import TimersClient, clients
 from timers.client.by_id import ById, Call, _ProbedCall, _Topic
 from timers.client.config import Connection
+from timers.wire.verdict import VerdictMessage
 
 OLD = _Topic(b"old", 2)
 
@@ -94,3 +98,16 @@ def test_a_call_without_a_verdict_says_that_the_topic_was_made_anew(looking: Loo
     assert "does a worker run" in str(looking.ids.no_verdict_error(call, 5))
     looking.look(_Topic(b"new", 2))
     assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call, 5))
+
+
+def test_a_verdict_that_was_read_before_its_request_was_acknowledged_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the call is: it has waited for the acknowledgement, and the answer is known."""
+    monkeypatch.setattr(clients, "_LONGER_S", 60.0)
+    call, verdict = Call(), VerdictMessage("one", "cancelled", 9)
+    call.add_verdict(b"source", verdict)
+    acknowledge = Timer(0.05, call.set_source, [b"source"])
+    client = TimersClient("b:1")
+    client._ids = cast(Any, SimpleNamespace(listening=True, cancel=lambda *_: call, close=lambda _: None))
+    with client:
+        acknowledge.start()
+        assert client.cancel("one", timeout_s=0.0) == verdict

@@ -79,7 +79,7 @@ class Call:
         self._verdicts: dict[bytes, VerdictMessage] = {}
         self.future: Future[VerdictMessage] = Future()
         self.acknowledged: Future[None] = Future()
-        """Done when the brokers have the request, or have not taken it."""
+        """Done when the brokers have the request, or have not taken it; a verdict that came before it is the result."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -98,9 +98,9 @@ class Call:
         with self._lock:
             self._source = source
             outcome = self._verdicts.get(source)
-        set_result(self.acknowledged, None)
         if outcome is not None:
             self.set_result(outcome)
+        set_result(self.acknowledged, None)
 
     def set_error(self, error: TimersError) -> None:
         """Set why the brokers have not taken the request."""

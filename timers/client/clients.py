@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
@@ -139,6 +139,8 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
             return await self._result(call.future, deadline)
         with suppress(TimeoutError):  # without it the request may be in no log
             await self._result(call.acknowledged, self._deadline(_LONGER_S))
+            with suppress(CancelledError):  # the first wait of an event loop ends the future
+                return call.future.result(0)  # the verdict may have come meanwhile
         raise ids.no_verdict_error(call, timeout_s)
 
     async def _publish(self, part: Publisher, submit: Callable[[], Future[str]], timeout_s: float | None = None) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from timers.console.openapi import answers_of, problem_codes
 from timers.console.problems import CODES
-from timers.console.routes import PUBLIC, ROUTES, Route, answers_of, problem_codes
+from timers.console.routes import PUBLIC, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.wire import dead_letter
 

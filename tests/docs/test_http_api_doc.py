@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.docs.http_api_page import MARK, PAGE, page
-from timers.console import routes as checking
+from timers.console import checking
+from timers.console.openapi import document
 from timers.console.problems import CODES, Problem
-from timers.console.routes import OPERATOR, ROUTES, document
+from timers.console.routes import OPERATOR, ROUTES
 from timers.console.schemas import SCHEMAS
 
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.console import routes as checking
+from timers.console import checking
 from timers.console.problems import Problem
 from timers.console.routes import ROUTES
 from timers.console.schemas import SCHEMAS

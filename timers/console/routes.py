@@ -1,28 +1,17 @@
-"""The table of all routes: method, path, role, parameters, body and answers; and the check of what is sent. Pure.
+"""The table of all routes: method, path, role, parameters, body and answers. Pure.
 
 The router, the check of roles, the OpenAPI document and ``docs/http-api.md`` are made from it. A path has no variable
 part: an id may hold any characters, and proxies change a path that holds such as ``..``.
-
-The check knows the part of JSON Schema that the schemas of parameters and of bodies use. A value that it refuses is
-named in a sentence. ``tests/unit/test_console_checking.py`` compares it with a complete validator.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from timers import __version__
 from timers.console import problems
 from timers.console import schemas as s
-from timers.console.problems import Problem
-from timers.console.schemas import SCHEMAS
-from timers.core.printable import is_utf8, quoted
 from timers.wire import headers as h
 
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
@@ -118,11 +107,14 @@ _IDEMPOTENCY_KEY = Parameter(
 _COMMAND_KEY = Parameter(
     "Idempotency-Key", _IDEMPOTENCY_KEY.schema, "give one command, also if the request is sent again soon"
 )
-_TRACE = tuple(
+TRACE = tuple(
     Parameter(name, s.string(f"as https://www.w3.org/TR/{where}/ defines it"), "header of the callback")
     for name, where in ((h.TRACEPARENT, "trace-context"), (h.TRACESTATE, "trace-context"), (h.BAGGAGE, "baggage"))
 )
-_SETS_TIMERS = frozenset(("NewTimer", "NewTimers", "TimerVersion", "TimerMove"))  # bodies
+
+SETS_TIMERS = frozenset(("NewTimer", "NewTimers", "TimerVersion", "TimerMove"))
+"""Bodies that set timers."""
+
 _TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
 _FROM = Parameter("from", s.SECOND, "first due second")
 _TO = Parameter("to", s.SECOND, "due second before which the list ends")
@@ -488,213 +480,3 @@ ROUTES: tuple[Route, ...] = (
 )
 
 BY_NAME = {route.name: route for route in ROUTES}
-
-
-def document(base_path: str) -> dict[str, Any]:
-    """The document for a console under this path."""
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "timers",
-            "version": __version__,
-            "description": "Set, find, change and watch timers. docs/http-api.md has examples.",
-        },
-        "servers": [{"url": base_path or "/"}],
-        "paths": _paths(),
-        "components": {
-            "schemas": SCHEMAS,
-            "securitySchemes": {
-                "basic": {"type": "http", "scheme": "basic"},
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "certificate": {"type": "mutualTLS"},
-            },
-        },
-    }
-
-
-@cache  # it takes 4 ms, and is the same for all consoles of a process
-def _paths() -> dict[str, Any]:
-    paths: dict[str, Any] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    return paths
-
-
-_ABOUT = {
-    "timers": "timers timer next pending",
-    "callback topics": "targets events fired",
-    "dead letters": "dead-letters dead-letter",
-    "queues": "queues queue",
-    "workers": "workers lateness figures",
-    "console": "health problem openapi.json metrics",
-}
-_TAGS = {name: tag for tag, names in _ABOUT.items() for name in names.split()}
-"""What follows ``/v1`` in a path -> its tag in the document."""
-
-
-def _operation(route: Route) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": route.name,
-        "summary": route.summary,
-        "tags": [_TAGS[route.path.removeprefix("/v1").split("/")[1]]],
-        "security": [{"basic": []}, {"bearer": []}, {"certificate": []}, {}] if route.role else [{}],
-        "responses": {str(status): _response(answers) for status, answers in answers_of(route).items()},
-    }
-    if route.role:
-        operation["x-timers-role"] = route.role
-    taken = (*route.headers, *(_TRACE if route.body in _SETS_TIMERS else ()))
-    if route.parameters or taken:
-        operation["parameters"] = [
-            {
-                "name": each.name,
-                "in": place,
-                "required": each.required,
-                "description": each.why,
-                "schema": {**each.schema, "type": "integer", "enum": [0, 1], "default": int(each.schema["default"])}
-                if each.schema["type"] == "boolean"
-                else each.schema,
-            }
-            for place, parameters in (("query", route.parameters), ("header", taken))
-            for each in parameters
-        ]
-    if route.body:
-        content = {JSON: {"schema": s.reference(route.body), "examples": {"example": {"value": route.example}}}}
-        operation["requestBody"] = {"required": True, "content": content}
-    return operation
-
-
-def answers_of(route: Route) -> dict[int, list[Answer]]:
-    """Status -> the answers with this status, those that all routes have included."""
-    found: dict[int, list[Answer]] = {}
-    for answer in (*route.answers, *map(_problem, problem_codes(route))):
-        found.setdefault(answer.status, []).append(answer)
-    return dict(sorted(found.items()))
-
-
-def problem_codes(route: Route) -> Iterable[str]:
-    """The codes of all problems that a route may answer with."""
-    yield from ("misdirected", "cross-site", "failed", "parameter-invalid", "address-too-long")
-    yield from dict.fromkeys(route.problems)
-    if route.role:
-        yield from ("login-missing", "rate-limited")
-    if route.writes:
-        yield from ("role-missing", "read-only", "not-recorded", "condition-unsupported")
-    if route.body:
-        yield from ("body-not-json", "body-too-large")
-
-
-def _problem(code: str) -> Answer:
-    status, meaning = problems.CODES[code]
-    return Answer(status, f"`{code}`: {meaning}", "Problem", content=problems.CONTENT_TYPE)
-
-
-def _response(answers: list[Answer]) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": ". ".join(answer.why for answer in answers)}
-    content = {
-        answer.content: {"schema": s.reference(answer.schema)} if answer.content == JSON or answer.is_problem else {}
-        for answer in answers
-        if answer.schema
-    }
-    if content:
-        response["content"] = content
-    headers = {name: why for answer in answers for name, why in answer.headers.items()}
-    if answers[0].status == HTTPStatus.TOO_MANY_REQUESTS:
-        headers["Retry-After"] = "seconds to wait"
-    if headers:
-        response["headers"] = {
-            name: {"description": why, "schema": {"type": "string"}} for name, why in headers.items()
-        }
-    return response
-
-
-SHOWN = 100
-"""Characters that a sentence repeats of what a user sent."""
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "boolean": (bool,),
-    "object": (dict,),
-    "array": (list,),
-    "integer": (int,),
-    "number": (int, float),
-}
-
-
-def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The query parameters of a request, converted; those that are missing have their defaults or are left out."""
-    known = {each.name: each for each in route.parameters}
-    found: dict[str, Any] = {}
-    for name, text in given:
-        if name not in known:
-            raise Problem("parameter-invalid", f"there is no parameter {quoted(name[:SHOWN])}: {_meant(name, known)}")
-        schema = known[name].schema
-        if schema["type"] == "array":
-            found.setdefault(name, []).append(text)
-        elif name in found:
-            raise Problem("parameter-invalid", f"the parameter {quoted(name)} is given twice")
-        else:
-            found[name] = _converted(schema, text)
-    for each in route.parameters:
-        if each.name in found:
-            check(each.schema, found[each.name], each.name)
-        elif each.required:
-            raise Problem("parameter-invalid", f"the parameter {each.name!r} is missing: {each.why}")
-        elif "default" in each.schema:
-            found[each.name] = each.schema["default"]
-    return found
-
-
-def _converted(schema: Mapping[str, Any], text: str) -> Any:
-    if schema["type"] == "integer" and re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
-        return int(text)
-    if schema["type"] == "number" and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
-        return float(text)
-    if schema["type"] == "boolean" and text in ("0", "1", "true", "false"):
-        return text in ("1", "true")
-    return text
-
-
-def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
-    """Check one value, or raise the problem that it is not as the schema says."""
-    kinds = _TYPES[schema["type"]]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise _wrong(name, value, f"of type {schema['type']}")
-    if "enum" in schema and value not in schema["enum"]:
-        raise _wrong(name, value, f"one of {', '.join(schema['enum'])}")
-    if isinstance(value, (int, float)) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        raise _wrong(name, value, f"between {schema['minimum']} and {schema['maximum']}")
-    if isinstance(value, str):
-        if not is_utf8(value):
-            raise _wrong(name, value, "text that UTF-8 can carry")
-        if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
-            raise _wrong(name, value, f"{schema.get('minLength', 0)} to {schema['maxLength']} characters long")
-        if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-            raise _wrong(name, value, schema.get("description", f"text of the form {schema['pattern']}"))
-    if isinstance(value, list):
-        if not schema.get("minItems", 0) <= len(value) <= schema["maxItems"]:
-            raise _wrong(name, f"{len(value)} items", f"{schema.get('minItems', 0)} to {schema['maxItems']} items")
-        for each in value:
-            check(schema["items"], each, name)
-    if isinstance(value, dict):
-        _check_object(schema, value, name)
-
-
-def _check_object(schema: Mapping[str, Any], value: Mapping[str, Any], name: str) -> None:
-    fields = schema["properties"]
-    for each in value:
-        if each not in fields:
-            raise Problem("parameter-invalid", f"{name} has no field {quoted(each[:SHOWN])}: {_meant(each, fields)}")
-        check(fields[each], value[each], each)
-    for each in schema.get("required", ()):
-        if each not in value:
-            raise Problem("parameter-invalid", f"{name} has no field {quoted(each)}, which is required")
-
-
-def _wrong(name: str, value: Any, expected: str) -> Problem:
-    return Problem("parameter-invalid", f"{name}={quoted(str(value)[:SHOWN])} is not {expected}")
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    nearest = difflib.get_close_matches(name[:SHOWN], names, n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(names) or 'none'}"

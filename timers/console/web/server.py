@@ -20,9 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from timers.client import timer_lines, tracing
 from timers.console import (
+    checking,
     event_pages,  # noqa: F401  # this import and those with this mark fill HANDLERS
     letter_pages,  # noqa: F401
-    routes,
+    openapi,
     scheduler_api,
     target_pages,  # noqa: F401
     timer_pages,  # noqa: F401
@@ -174,7 +175,7 @@ class Server:
                 raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
             self._rates.take(user.name, now_s)
         self._check_role(route, request, user)
-        parameters = {} if route.is_foreign else routes.parameters(route, given_in(request.raw_path))
+        parameters = {} if route.is_foreign else checking.parameters(route, given_in(request.raw_path))
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
@@ -196,7 +197,7 @@ class Server:
         """The JSON with which a route of the API answers, for the user of a page and with the same checks."""
         route = BY_NAME[name]
         self._check_role(route, page.request, page.user)
-        given = routes.parameters(route, parameters)
+        given = checking.parameters(route, parameters)
         body = {} if body is None else body
         _check_body(route, body)
         call = replace(page, route=route, parameters=given, body=body)
@@ -217,7 +218,7 @@ class Server:
         return Reply({"ready": not brokers, "reasons": brokers + worker}, _UNAVAILABLE if brokers else 200)
 
     async def _open_api(self, call: Call) -> Reply:
-        return Reply(routes.document(self._base_path))
+        return Reply(openapi.document(self._base_path))
 
     async def _problem_kind(self, call: Call) -> Reply:
         code = call.parameters["code"]
@@ -305,7 +306,7 @@ async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
 
 def _check_body(route: Route, body: Mapping[str, Any]) -> None:
     if route.body and not SCHEMAS[route.body].get("x-timers-own-checks"):
-        routes.check(SCHEMAS[route.body], body, "the body")
+        checking.check(SCHEMAS[route.body], body, "the body")
 
 
 async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse:

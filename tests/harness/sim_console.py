@@ -316,6 +316,14 @@ class SimCluster(KafkaCluster):
         self.progress = self.progress.with_commands([command], self.now_s, lambda hold: 0, is_drained=True)
         return found
 
+    async def create_topic(self, topic: str) -> bool:
+        assert self.recorded, "a change is recorded before it is made"
+        if self.failure is not None:
+            raise self.failure
+        is_new = topic not in self.topic_names
+        self.topic_names.add(topic)
+        return is_new
+
     async def state(self, may_see: Callable[[str], bool], now_s: float) -> AppState:
         if self.failure is not None:
             raise Problem("busy", str(self.failure))  # no other failure reaches the page

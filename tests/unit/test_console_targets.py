@@ -15,7 +15,7 @@ from timers.client.request import TimerRequest
 from timers.console import target_pages
 from timers.errors import AccessError, TimersError, UnacknowledgedError
 
-PAUSE, RESUME = "/v1/targets/pause", "/v1/targets/resume"
+PAUSE, RESUME, CREATE = (f"/v1/targets/{name}" for name in ("pause", "resume", "create"))
 
 
 @pytest.fixture
@@ -68,6 +68,24 @@ async def test_what_is_wrong_is_named(
     assert (found, answer["code"]) == (status, code)
     assert says in answer["detail"]
     assert not cluster.known_targets
+
+
+async def test_a_topic_is_created_unless_it_exists(cluster: SimCluster) -> None:
+    async with console(cluster, TIMERS_CALLBACK_DENY="secret-*") as client:
+        for status, is_new in ((201, True), (200, False)):
+            assert await answer_of(client, "POST", CREATE, json={"topic": "sms"}) == (
+                status,
+                {"topic": "sms", "created": is_new},
+            )
+        for name in ("timers-progress", "secret-1"):
+            status, answer = await answer_of(client, "POST", CREATE, json={"topic": name})
+            assert (status, answer["code"]) == (422, "target-refused"), answer
+            assert "so no timer would fire there" in answer["detail"]
+        cluster.failure = AccessError("ops may not create topics")
+        status, answer = await answer_of(client, "POST", CREATE, json={"topic": "faxes"})
+        assert (status, answer["code"]) == (502, "access-refused")
+    assert cluster.topic_names == {"mails", "tenant-mails", "sms"}
+    assert {entry["operation"] for entry in cluster.recorded} == {"createTarget"}
 
 
 async def test_a_key_gives_one_command(cluster: SimCluster) -> None:

@@ -209,7 +209,13 @@ async def test_a_form_sets_headers_and_says_that_a_topic_does_not_exist() -> Non
     fields = {"topic": "nowhere", "value": "v", "when": "delay", "delay": "1h", "headers": "a: b: c\r\n\r\nx:"}
     async with console(cluster, **IDS) as client:
         async with client.post("/timers/new", data=fields, headers=PART) as answer:
-            assert answer.status == 201 and "timers topics create nowhere" in await answer.text()
+            text = await answer.text()
+            assert answer.status == 201 and "timers topics create nowhere" in text and 'value="nowhere"' in text
+        async with client.post("/targets/create", data={"topic": "nowhere"}, headers=PART) as answer:
+            assert answer.status == 200 and "<strong>nowhere exists now</strong>" in await answer.text()
+        async with client.post("/timers/new", data=fields, headers=PART) as answer:
+            assert "topics create" not in await answer.text()
+        del cluster.timers[next(iter(cluster.timers))]
         (sent,) = cluster.timers.values()
         assert [tuple(pair) for pair in sent.headers or ()] == [("a", "b: c"), ("x", "")]
         async with client.post("/timers/new", data={**fields, "topic": "timeouts"}, headers=PART) as answer:

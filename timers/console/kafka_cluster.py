@@ -266,11 +266,8 @@ If the page or the client that asked does not wait any longer, the reader ends a
 MAX_LOOKS, MAX_LOGS = 6, 2
 """Calls at a time that look at the cluster, three for each page of it, and readers of the log of changes."""
 
-MAX_FINDERS = 2
-"""Requests for the members of the group at a time. Each has a connection and a thread."""
-
-MAX_OPENINGS = 2
-"""Streams at a time that look for the ends of their topics."""
+MAX_FINDERS, MAX_OPENINGS = 2, 2
+"""Requests for the members of the group, and streams that look for the ends of their topics, at a time."""
 
 MAX_READING_S = 10.0
 """How long requests are read from their log. A broker may start again meanwhile."""
@@ -278,7 +275,7 @@ MAX_READING_S = 10.0
 CLUSTER_ID_S = 60.0
 """How long the id of the brokers' cluster is used before it is read again."""
 
-_LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
+_LOG_CONFIG = {"retention.ms": str(366 * 24 * 3600 * 1000)}
 _UNAVAILABLE = 503
 
 
@@ -302,8 +299,8 @@ class KafkaCluster:
         self.client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
         self._log_opening: asyncio.Task[Publisher] | None = None
         self._log_made_at = -math.inf
-        self._reading, self._retrying = Threads("reading", MAX_READERS), Threads("retrying", 1)
-        self._commanding = Threads("targets", 1)
+        self._reading = Threads("reading", MAX_READERS)
+        self._retrying, self._commanding = Threads("retrying", 1), Threads("targets", 1)
         self._looking, self._logs = Threads("looking", MAX_LOOKS), Threads("changes", MAX_LOGS)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
         self._requests, self._times = _Requests(settings, "requests"), _Requests(settings, "times")
@@ -388,9 +385,8 @@ class KafkaCluster:
 
     def _make_log(self) -> bool:
         """Create the topic of the log, unless it exists. Returns whether it was created."""
-        retention = {"retention.ms": str(_LOG_RETENTION_MS)}
         topic = self._settings.console_log_topic
-        return topic_admin.create_if_missing(self._settings, topic, partitions=1, config=retention)
+        return topic_admin.create_if_missing(self._settings, topic, partitions=1, config=_LOG_CONFIG)
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -513,6 +509,11 @@ class KafkaCluster:
         from timers.offline import targets
 
         return await self._commanding.run(targets.give, self._settings, make)
+
+    async def create_topic(self, topic: str) -> bool:
+        """Create a callback topic, unless it exists. Returns whether it was created."""
+        count = self._settings.partitions
+        return await self._commanding.run(topic_admin.create_if_missing, self._settings, topic, partitions=count)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         """What the topics say about a timer that a worker has described, or with None about an id that none knows."""

@@ -39,7 +39,10 @@ CODES = {
     "queries-off": (403, "the workers answer no queries of this console about timers"),
     "parameter-invalid": (400, "a parameter is missing, unknown or wrong"),
     "cursor-invalid": (400, "a cursor or a confirmation is wrong, too old, or belongs to another user or filter"),
-    "target-refused": (422, "the callback topic cannot be paused or resumed as asked for; nothing was changed"),
+    "target-refused": (
+        422,
+        "the callback topic cannot be paused, resumed or created as asked for; nothing was changed",
+    ),
     "idempotency-key-reused": (422, "the first request with this Idempotency-Key had another body"),
     "due-invalid": (422, "the due time is missing or wrong"),
     **dict.fromkeys(dead_letter.CODES, (422, "the timer would become a dead letter with this code")),

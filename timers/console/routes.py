@@ -386,6 +386,18 @@ ROUTES: tuple[Route, ...] = (
         headers=(_COMMAND_KEY,),
     ),
     Route(
+        "/v1/targets/create",
+        "createTarget",
+        "Create a callback topic with `TIMERS_PARTITIONS` partitions, as `timers topics create` does. One that exists "
+        "stays as it is.",
+        (Answer(200, "it exists already", "TargetTopic"), Answer(201, "it is created", "TargetTopic")),
+        method="POST",
+        role=OPERATOR,
+        body="TargetCreate",
+        example={"topic": "timeouts"},
+        problems=("brokers-unreachable", "access-refused", "busy", "topic-forbidden", "target-refused"),
+    ),
+    Route(
         "/v1/events",
         "events",
         "Send the firings of these topics as server-sent events. With `Last-Event-ID`, the stream goes on after this "

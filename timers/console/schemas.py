@@ -470,6 +470,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         ("topic",),
     ),
+    "TargetCreate": object_of({"topic": {**TOPIC, "description": "the name of a callback topic"}}, ("topic",)),
+    "TargetTopic": object_of({"topic": TOPIC, "created": boolean("whether it did not exist before")}),
     "TargetCommand": object_of(
         {
             "topic": TOPIC,

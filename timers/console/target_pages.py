@@ -1,4 +1,4 @@
-"""The handlers of ``/v1/targets``: what is paused, and commands about it."""
+"""The handlers of ``/v1/targets``: what is paused, commands about it, and new callback topics."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ async def resume(call: Call) -> Reply:
     from timers.offline.targets import resuming
 
     return await _give(call, partial(resuming, over_s=_seconds(call, "over") or 0))
+
+
+@handles("createTarget")
+async def create(call: Call) -> Reply:
+    from timers.machines.firing.policy import CallbackRules  # not at the top: a console may never need it
+
+    topic = call.body["topic"]
+    call.check_topic(topic, "create")
+    if denied := CallbackRules(call.console.settings).check_topic(topic):
+        raise Problem("target-refused", f"{denied.reason}, so no timer would fire there")
+    created = await call.console.cluster.create_topic(topic)
+    return Reply({"topic": topic, "created": created}, 201 if created else 200)
 
 
 async def _give(call: Call, made: Callable[..., Make]) -> Reply:

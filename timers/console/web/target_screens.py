@@ -1,4 +1,4 @@
-"""The pages of callback topics whose timers wait."""
+"""The pages of callback topics: of those whose timers wait, and what creates one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ async def pause_target(page: Page) -> Reply:
     body = {name: text for name in ("topic", "for", "over", "why") if (text := form.get(name, "").strip())}
     command = await page.api("pauseTarget", body)
     return page.show("parts/target_command.html", command=command)
+
+
+@screen("/targets/create", "POST")
+async def create_target(page: Page) -> Reply:
+    created = await page.api("createTarget", {"topic": (await page.form()).get("topic", "")})
+    return page.show("parts/target_created.html", topic=created["topic"])
 
 
 @screen("/targets/resume", "POST")

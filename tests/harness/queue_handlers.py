@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness.waiting import DEADLINE_S
 from timers.errors import LeaseLostError
 
 
@@ -98,8 +99,9 @@ def handle(message: Any) -> Any:
             message.ack()
             message.output(argument, message.value)
         case "beat":  # a thread that extends the lease, also after the handler has returned
-            threading.Thread(target=_beat, args=(message,), daemon=True).start()
-            time.sleep(0.02)
+            begun = threading.Event()
+            threading.Thread(target=_beat, args=(message, begun), daemon=True).start()
+            begun.wait(DEADLINE_S)
         case "output":
             message.output(argument, message.value, key=message.key, headers={"a": b"1"})
         case "extend":
@@ -123,10 +125,11 @@ def fail_and_stop(message: Any) -> None:
     raise ValueError((message.value or b"").decode())
 
 
-def _beat(message: Any) -> None:
+def _beat(message: Any, begun: threading.Event) -> None:
     with contextlib.suppress(LeaseLostError):
         while True:
             message.extend(60)
+            begun.set()
 
 
 async def handle_in_task(message: Any) -> None:

@@ -115,7 +115,7 @@ async def test_a_call_holds_its_thread_after_its_request_is_gone(constants: Cons
         with pytest.raises(Problem, match="other requests"):
             await pool.run(str)
         go_on.set()
-        constants(history, MAX_WAIT_S=DEADLINE_S)
+        pool._slots._wait_s = DEADLINE_S
         assert await pool.run(str, 7) == "7"
         await pool.close()
 

@@ -113,18 +113,19 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
         assert (status, answer["verdict"]) == (201, "unknown")
 
 
-async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(constants: Constants) -> None:
+async def test_brokers_and_workers_are_asked_once_for_all_that_ask_for_health(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = SimCluster()
-    asked = 0
+    asked, now_s = 0, 0.0
 
     async def problems() -> tuple[list[str], list[str]]:
-        nonlocal asked
+        nonlocal asked, now_s
         asked += 1
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # the other requests come meanwhile
+        now_s += 2 * server_module.READY_S  # longer than the result is shown
         return ["no broker answers"], []
 
     cluster.problems = problems  # type: ignore[method-assign]
-    constants(server_module, READY_S=0.1)  # the check takes longer
+    monkeypatch.setattr(server_module, "monotonic", lambda: now_s)
     async with console(cluster) as client:
         answers = await asyncio.gather(*(answer_of(client, "GET", "/v1/health/ready") for _ in range(5)))
     assert {status for status, _ in answers} == {503}

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,11 +77,14 @@ async def test_a_question_waits_for_a_worker_that_starts() -> None:
         await cluster.close()
 
 
-async def test_the_last_answer_is_given_when_the_time_is_over(constants: Constants) -> None:
+async def test_the_last_answer_is_given_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test: each look at it takes a second, and each question as long as it needs."""
+
     async def find(_: web.Request) -> web.Response:
         return web.json_response(STARTING, status=503)
 
-    constants(kafka_cluster, ANSWER_S=0.1)
+    clock = count()
+    monkeypatch.setattr(kafka_cluster, "monotonic", lambda: float(next(clock)))
     application = worker_with(find)
     async with TestServer(application) as server:
         cluster = cluster_at(server.port or 0)
@@ -163,19 +167,19 @@ async def test_few_questions_are_asked_while_a_partition_has_no_owner(monkeypatc
     assert kafka_cluster.ANSWER_S - asked_at[-1] <= 2 * kafka_cluster.MIN_ATTEMPT_S, "and one that starts late"
 
 
-async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(
-    constants: Constants,
-) -> None:
-    answered = 0
+async def test_an_answer_that_says_what_is_missing_is_not_replaced_by_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, now_s = 0, 0.0
 
     async def find(_: web.Request) -> web.Response:
-        nonlocal answered
+        nonlocal answered, now_s
         answered += 1
         if answered > 1:
+            now_s = kafka_cluster.ANSWER_S
             await asyncio.sleep(60)
+        now_s = kafka_cluster.ANSWER_S - 0.3  # what is left for the second question
         return web.json_response(STARTING, status=503)
 
-    constants(kafka_cluster, ANSWER_S=0.3)
+    monkeypatch.setattr(kafka_cluster, "monotonic", lambda: now_s)
     application = worker_with(find)
     async with TestServer(application) as server:
         cluster = cluster_at(server.port or 0)

@@ -6,18 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from time import sleep
+from time import monotonic
 from typing import Any, cast
 
 import pytest
 
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
-from timers.client import PartlyPublishedError
+from tests.harness.waiting import DEADLINE_S
+from timers.client import PartlyPublishedError, publish
 from timers.errors import InvalidTimerError, PublishError, UnacknowledgedError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
-from timers.queue import Message, records
+from timers.queue import Message, records, sending
 from timers.queue.member import size_of
 from timers.queue.metadata import Start
 from timers.queue.records import (
@@ -297,16 +298,21 @@ def test_messages_that_the_brokers_refuse_are_told_apart() -> None:
     assert error.value.ids == ["jobs/0/0", None, "jobs/0/2"]
 
 
-def test_answers_that_come_after_a_long_reading_count() -> None:
+def test_answers_that_come_after_a_long_reading_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_s = 0.0
+    for module in (sending, publish):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + read_s)
+
     class Late(Published):
-        timeout_s = 0.2
+        timeout_s = DEADLINE_S
 
         def submit_record(self, *record: Any, timestamp_ms: int) -> None:  # type: ignore[override]
             threading.Timer(0.05, super().submit_record, (*record, timestamp_ms)).start()
 
     def slowly() -> Iterator[bytes]:
+        nonlocal read_s
         for number in range(3):
-            sleep(0.1)  # together longer than a call may wait
+            read_s += Late.timeout_s / 2  # together longer than a call may wait
             yield b"%d" % number
 
     assert len(sender_of(Late()).send(slowly())) == 3

@@ -547,24 +547,26 @@ async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_grou
     await pool.close()
 
 
-async def test_a_machine_that_is_let_go_again_has_its_whole_time(tmp_path: Path, constants: Constants) -> None:
+async def test_a_machine_that_is_let_go_again_has_its_whole_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time of the first hand-over, after which it was dealt back, says nothing about the second one."""
-    constants(pools, HANDOVER_S=0.5)
+    now_s = 0.0
+    monkeypatch.setattr(pools, "monotonic", lambda: now_s)
     machine = SimRunner()
     pool = open_pool(tmp_path, machine)
     (tp,) = pool.runners
     await pool.take(frozenset())
-    await asyncio.sleep(0.3)
+    now_s += 0.6 * pools.HANDOVER_S
     await pool.take(frozenset([tp]))
     assert machine.commits_soon, "another worker may have fenced it meanwhile"
     await pool.take(frozenset())
-    await asyncio.sleep(0.4)
+    now_s += 0.8 * pools.HANDOVER_S
     pool.tick(Tick(1000))
     assert tp in pool.runners and not machine.is_stopped
-    async with asyncio.timeout(20):
-        while tp in pool.runners:
-            await asyncio.sleep(0.01)
-            pool.tick(Tick(1000))
+    now_s += 0.3 * pools.HANDOVER_S
+    pool.tick(Tick(1000))
+    assert tp not in pool.runners
     await pool.close()
 
 

@@ -342,6 +342,7 @@ def test_a_row_that_is_too_large_is_not_read_and_delays_no_other_one(server: Pos
             with pytest.raises(InvalidTimerError, match="the row has 10000001 bytes"):
                 request_of(row, 0, 1_000_000)
             assert not rows.refuse(row.number, "too large")
+            holder.rollback()  # the server may learn later that a connection was closed
         assert rows.refuse(row.number, "too large")
         assert [(row.aggregateid, row.payload) for row in rows.waiting(0, 10)] == [("o-2", b"v")]
         assert rows.waiting(0, 1, 10_000_001)[0].payload == b"v"

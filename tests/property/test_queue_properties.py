@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.queue_state import at_once
 from tests.property.unicode_text import texts
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
@@ -268,7 +269,7 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
             held.append((taken, taken.delivery))
         if step == "expire":
             now_s += number
-            ledger.expire(now_s)
+            ledger.expire(now_s, at_once)
         elif step == "restart":
             saved = decode(encode(ledger.saved(), LOG) or "", LOG, ledger.saved().offset)
             ledger.drop()
@@ -302,8 +303,8 @@ def test_messages_of_a_lane_are_delivered_one_after_the_other() -> None:
     assert first is not None and other is not None
     assert (first.offset, other.offset, ledger.take(9)) == (0, 1, None)
     assert ledger.settle(first, first.delivery, LATER, 20)
-    assert (ledger.expire(19), ledger.take(9)) == (1, other)
-    assert ledger.expire(20) == 1
+    assert (ledger.expire(19, at_once), ledger.take(9)) == (1, other)
+    assert ledger.expire(20, at_once) == 1
     again = ledger.take(40)
     assert again is not None and (again.offset, again.attempt) == (0, 2)
     assert (ledger.take(40), other.attempt) == (other, 3)
@@ -344,15 +345,15 @@ def test_a_delay_is_not_shorter_in_the_next_process_whatever_the_clocks_say(
     for offset in range(2):
         ledger.read(offset, None, b"key")
     now_s = called_s + moved_s
-    assert not ledger.expire(now_s + delay_s + next_ahead_s) and ledger.take(0) is None, (
+    assert not ledger.expire(now_s + delay_s + next_ahead_s, at_once) and ledger.take(0) is None, (
         "the brokers' time is not known"
     )
     assert ledger.saved().waits == decode(text or "", LOG, 0).waits
     again.note(now_s, now_s + next_ahead_s, now_s + loaded_s + next_ahead_s)
     end_s = called_s + delay_s
-    ledger.expire(end_s - 0.01 + next_ahead_s)
+    ledger.expire(end_s - 0.01 + next_ahead_s, at_once)
     assert ledger.take(0) is None, "too early"
-    ledger.expire(end_s + sent_s + written_s + loaded_s + 2 + next_ahead_s)
+    ledger.expire(end_s + sent_s + written_s + loaded_s + 2 + next_ahead_s, at_once)
     found = ledger.take(0)
     assert found is not None and (found.offset, found.attempt, ledger.saved().waits) == (0, 2, {})
     assert ledger.take(0) is None, "its lane waited with it"

@@ -75,7 +75,7 @@ MUTATIONS = {
     "the position is committed": changed((_RETURNED, "Saved(self.position)")),
     "a restart forgets what is done": changed(("self._done_ahead = deque(saved.done)", "self._done_ahead = deque()")),
     "a former receiver acknowledges": changed(
-        ("entry.state != HELD or entry.delivery != delivery", "entry.state != HELD")
+        ("entry.delivery != delivery or entry.state in (BOUND, OVER)", "entry.state in (BOUND, OVER)")
     ),
     "a waiting message is overtaken": changed(
         (

@@ -13,7 +13,7 @@ from tests.simulation.queue_log import Event
 from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff
 from timers.queue import records
-from timers.queue.ledger import BACK, BIND, DONE, HELD, LATER, MAX_CRASHES, WAITING, Ledger, Settlement
+from timers.queue.ledger import BACK, BIND, DONE, HELD, LATER, MAX_CRASHES, WAITING, Entry, Ledger, Settlement
 from timers.queue.member import Delivery, Member, Verdict
 from timers.queue.metadata import MAX_EPOCHS, NOTHING, Partition, decode
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
@@ -61,6 +61,7 @@ class SimProcess:
     Attributes:
         rebalances: generation and partitions of the callbacks that it has not served.
         held: deliveries that receivers have.
+        newest: the last delivery of each message.
         unsure: deliveries whose calls wait for a commit, since when, and how they end.
         owned: partitions that the group gave it.
         loaded_at: number of the commit with which it has loaded a partition.
@@ -73,11 +74,13 @@ class SimProcess:
         self.ordered = ordered
         self.is_stable = is_stable
         self.ahead_s = rng.choice((0.0, 100.0, -100.0))
-        terms = Terms("jobs", "jobs", RETURNS[0], Backoff(retries=10**6 - 1), LEASE_S, ordered, True, 10**6, SESSION_S)
+        backoff = Backoff(first_s=2, factor=1, retries=10**6 - 1)
+        terms = Terms("jobs", "jobs", RETURNS[0], backoff, LEASE_S, ordered, True, 10**6, SESSION_S)
         self.member = Member(terms, SimGuards(brokers), self.now_s)
         self.port = SimPort(name, brokers, rng, self.end_round, is_stable=is_stable)
         self.rebalances: list[tuple[int, set[Partition]]] = []
         self.held: list[Delivery] = []
+        self.newest: dict[Entry, Delivery] = {}
         self.unsure: list[tuple[Delivery, float, Settlement]] = []
         self.owned: set[Partition] = set()
         self.waits: dict[Place, float] = {}
@@ -327,6 +330,7 @@ class SimProcess:
         if self.rng.random() < 0.2:
             delivery._outputs = [records.output(delivery.source, "results", None, b"")]
         self.held.append(delivery)
+        self.newest[entry] = delivery
         self.is_dead = brokers.origin(place) in brokers.poison
 
     def _check_start(self, delivery: Delivery) -> None:
@@ -357,7 +361,8 @@ class SimProcess:
         return {self.place(each) for each in self.held if self.is_held(each)}
 
     def answer(self) -> bool:
-        """The receiver of a message says what became of it. It may be late: then it must be refused."""
+        """The receiver of a message says what became of it. It may be late: then it must be refused, if the message was
+        delivered again."""
         if len(self.held) <= self.rng.choice((0, 3)):  # handlers take their time
             return False
         delivery, choice = self.held.pop(self.rng.randrange(len(self.held))), self.rng.random()
@@ -384,7 +389,7 @@ class SimProcess:
         verdict = self.member.settle(delivery, how, written, DELAY_S)
         if verdict is Verdict.UNSURE:
             self.unsure.append((delivery, self.now_s, how))
-        elif verdict is Verdict.COUNTS and is_over:
+        elif verdict is Verdict.COUNTS and (is_over or self.newest[delivery._entry] is not delivery):
             raise Violation(f"a former receiver of {place} settles it")
         elif verdict is Verdict.COUNTS and how is LATER:
             self.waits[place] = self.brokers.now_s + DELAY_S

@@ -36,6 +36,8 @@ def test_messages_are_acknowledged_one_by_one_in_any_order() -> None:
     first.ack()
     assert values(queue) == []
     queue.advance(31)  # the lease of the second one is over
+    assert values(queue) == []
+    queue.advance(5)  # and the delay of a retry
     assert values(queue) == [b"b"]
     with pytest.raises(LeaseLostError):
         second.ack()

@@ -30,7 +30,7 @@ class SimMessage:
 
     source = "jobs/0/1"
     attempt = 1
-    may_wait = False
+    may_wait = is_overdue = False
 
     def __init__(self, value: str = "", *, refused: Exception | None = None, lost: Exception | None = None) -> None:
         self.value = value.encode()

@@ -34,7 +34,7 @@ class SimMessage:
         self.value = value.encode()
         self.source = self.id = f"jobs/0/{value}"
         self.calls: list[Any] = []
-        self.is_settled = False
+        self.is_settled = self.is_overdue = False
         self._lost = lost
 
     def ack(self) -> None:
@@ -185,7 +185,7 @@ def test_a_process_that_hangs_is_ended_when_the_lease_is_over(
     thread = threading.Thread(target=child.handle, args=(message,))
     thread.start()
     assert sent.wait(DEADLINE_S)
-    message.is_settled = True
+    message.is_overdue = True
     wait_until(lambda: not thread.is_alive(), "the end of the process")
     assert message.calls == []
     assert "message jobs/0/hang: its lease is over, so its process was ended" in caplog.text
@@ -235,7 +235,7 @@ class Importing:
         self.process = self.child._process
 
     def end_lease(self) -> None:
-        self.message.is_settled = True
+        self.message.is_overdue = True
         self.wait()
 
     def wait(self) -> None:
@@ -286,7 +286,7 @@ def test_a_message_whose_lease_ended_with_the_import_is_not_handled(constants: C
     constants(running, _POLL_S=DEADLINE_S)
     child = Child(handle)
     message: Any = SimMessage("kill")
-    message.is_settled = True
+    message.is_overdue = True
     child.handle(message)
     assert message.calls == []
     process = child._process

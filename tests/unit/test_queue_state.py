@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,8 +28,8 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
-from timers.queue import Message
-from timers.queue.driver import Driver
+from timers.queue import Backoff, Message
+from timers.queue.driver import RUN_LEASES, Driver
 from timers.queue.records import Kind, Record
 from timers.queue.sending import Guards
 
@@ -365,14 +367,113 @@ def test_after_a_message_is_settled_it_takes_no_output(call: str, arguments: tup
         message.output("results", b"too late")
 
 
-def test_after_the_lease_a_message_takes_no_output() -> None:
+def end_lease(state: Driver, clock: SimClock, after_s: float = 0.0) -> None:
+    """Let time pass until the lease of a message that was just received is over, and then some seconds."""
+    clock.now_s += state.terms.lease_s
+    confirm(state, clock.now_s)
+    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.member.pause_s)
+    clock.now_s += after_s
+    confirm(state, clock.now_s)
+    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.member.pause_s)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 6.0])
+def test_a_message_counts_until_it_is_delivered_again(after_s: float) -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    done, retried, rejected, with_output = receive(state, 4)
+    end_lease(state, clock, after_s)
+    assert (done.is_overdue, done.is_settled, state.counters().in_flight) == (True, False, 0)
+    ready = state.counters().ready
+    with pytest.raises(LeaseLostError):
+        done.extend(60)
+    done.put_back()
+    assert not done.is_settled
+    done.ack()
+    retried.retry(after=5)
+    rejected.reject("bad")
+    with_output.output("results", b"late")
+    with_output.ack()
+    for message in (done, retried, rejected):
+        assert message.is_settled
+        with pytest.raises(LeaseLostError):
+            message.ack()
+    counters = state.counters()
+    assert (counters.acked, counters.retried, counters.dead) == (2, 1, {"rejected": 1})
+    assert counters.ready == ready - (4 if after_s else 0)
+    assert [job.records[0].kind for job in state.member.settler.jobs] == [Kind.RETRY, Kind.LETTER, Kind.OUTPUT]
+    assert len(state.receive(Message, 10, 0)) == 6, "none of them is delivered again"
+
+
+def test_after_its_next_delivery_a_late_message_is_over() -> None:
+    clock = SimClock()
+    state = opened(1, clock=clock)
+    (late,) = receive(state, 1)
+    end_lease(state, clock)
+    assert state.receive(Message, 1, 0) == [], "the end of a lease has the delay of a retry"
+    end_lease(state, clock, state.terms.backoff.first_s)
+    (again,) = receive(state, 1)
+    assert (again.source, again.attempt) == (late.source, 2)
+    assert late.is_settled
+    with pytest.raises(LeaseLostError):
+        late.output("results", b"too late")
+    with pytest.raises(LeaseLostError):
+        late.ack()
+    again.ack()
+
+
+def test_a_late_retry_of_an_ordered_message_is_one_attempt() -> None:
+    clock = SimClock()
+    state = opened(1, ordered=True, clock=clock)
+    state.member.settler.clock.note(5000.0, clock.now_s, clock.now_s)
+    (late,) = receive(state, 1)
+    end_lease(state, clock)
+    late.retry(after=100)
+    with pytest.raises(LeaseLostError):
+        late.ack()
+    end_lease(state, clock, 60)
+    assert state.receive(Message, 1, 0) == [], "the delay of the retry counts, and not that of the lease"
+    end_lease(state, clock, 60)
+    (again,) = receive(state, 1)
+    assert (again.source, again.attempt) == (late.source, 2)
+
+
+def test_the_last_attempt_of_a_message_is_given_up_at_the_end_of_its_lease() -> None:
+    clock = SimClock()
+    state = opened(1, attempts=0, clock=clock)
+    receive(state, 1)
+    end_lease(state, clock)
+    assert state.receive(Message, 1, 0) == []
+    assert state.counters().dead == {"attempts-exhausted": 1}
+
+
+def test_messages_whose_leases_end_together_come_back_one_after_the_other() -> None:
+    member = opened().member
+    member.terms = replace(member.terms, backoff=Backoff(first_s=10, jitter=1))
+    ledger = member.settler.ledgers[JOBS]
+    pauses = sorted(member.pause_s(entry) for entry in ledger._open.values())
+    assert all(0 < later - earlier < 2 for earlier, later in pairwise(pauses)), "spread over ten seconds"
+
+
+def test_a_lease_is_never_shortened() -> None:
     clock = SimClock()
     state = opened(clock=clock)
     (message,) = receive(state, 1)
-    clock.now_s += state.terms.lease_s
-    state.member.settler.ledgers[JOBS].expire(clock.now_s)
-    with pytest.raises(LeaseLostError):
-        message.output("results", b"too late")
+    message.extend(1)
+    clock.now_s += state.terms.lease_s - 1
+    assert not message.is_overdue
+    confirm(state, clock.now_s)
+    message.extend(60)
+    clock.now_s += 59
+    assert not message.is_overdue
+
+
+def test_a_handler_of_a_run_has_ten_leases() -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    state.has_handlers = lambda: True
+    (message,) = receive(state, 1)
+    assert message._entry.until_s == clock.now_s + RUN_LEASES * state.terms.lease_s
 
 
 def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() -> None:

@@ -36,6 +36,8 @@ from timers.queue.queue import JOIN_S, Queue
 from timers.queue.running import check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
 
+_WAIT_S = 0.5
+
 _current: ContextVar[TaskRun | None] = ContextVar("queue_run", default=None)
 """The run of the handler that this code belongs to. Tasks that the handler starts inherit it."""
 
@@ -70,10 +72,10 @@ class TaskRun:
         self.running.add(task)
         task.add_done_callback(self.running.discard)
 
-    async def wait(self) -> None:
-        """Wait until no handler runs."""
-        if self.running:
-            await asyncio.wait(self.running)
+    async def wait(self, is_over: Callable[[], object] = bool) -> None:
+        """Wait until no handler runs, or ``is_over``."""
+        while self.running and not is_over():
+            await asyncio.wait(self.running, timeout=_WAIT_S)
 
     async def cancel(self) -> None:
         """Cancel all handlers, and wait for their end."""
@@ -302,17 +304,24 @@ class AsyncQueue:
             try:
                 while not self.queue.stopping:
                     if len(tasks.running) >= concurrency:
-                        await asyncio.wait(tasks.running, return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait(tasks.running, timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
                         continue
                     for message in await self.receive(concurrency - len(tasks.running)):
                         if self.queue.stopping:
                             message.put_back()
                         else:
-                            tasks.start(_handle(message, handler, tasks))
-                await tasks.wait()
+                            tasks.start(self._handle(message, handler, tasks))
+                await tasks.wait(self.queue.handlers.hanging_threads)
+                await tasks.cancel()  # those that hang
             except (Exception, asyncio.CancelledError):
                 await tasks.cancel()
                 raise
+
+    async def _handle(
+        self, message: AsyncMessage, handler: Callable[[AsyncMessage], Awaitable[None]], tasks: TaskRun
+    ) -> None:
+        with self.queue.handlers.handling(message):
+            await _handle(message, handler, tasks)
 
     def stop(self) -> None:
         """As :meth:`Queue.stop`."""

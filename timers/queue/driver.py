@@ -46,6 +46,12 @@ _POLL_S, _ROUND_POLL_S = 0.02, 0.004
 """Longest wait for records; while a commit is under way it is shorter, because answers are noticed after it."""
 
 _JOIN_POLL_S = 0.05
+_ASKED_S = 5.0
+
+RUN_LEASES = 10
+"""How many times ``lease_s`` a handler of a run may take. Calls of an API that became slow still succeed, and a handler
+that hangs is found."""
+
 _BATCH = 500
 _RETRY_S = 0.5
 _DRAIN_S = 15.0
@@ -70,6 +76,7 @@ class Driver:
         lock: held while the member decides.
         failure: why the queue ended.
         strangers: who else is in the group, a sentence; empty: no other program; None: that is not known.
+        has_handlers: whether a run calls handlers: then it may be long until the next call of :meth:`receive`.
 
     Args:
         now_s: the clock of leases, in seconds; by default one that counts the sleep of the machine, because the brokers
@@ -80,6 +87,7 @@ class Driver:
         self, terms: Terms, guards: Guards, transport: Transport, now_s: Callable[[], float] = _CLOCK.boot_s
     ) -> None:
         self.terms = terms
+        self.has_handlers: Callable[[], bool] = bool
         self.now_s = now_s
         self.member = Member(terms, guards, now_s())
         self.lock = threading.Condition()  # reentrant
@@ -126,7 +134,7 @@ class Driver:
                     if self.failure is not None:
                         raise self.failure
                     self._at()
-                    taken = self.member.take(make, limit, self)
+                    taken = self.member.take(make, limit, self, leases=RUN_LEASES if self.has_handlers() else 1)
                     if taken and self._reader_waits:
                         self.lock.notify_all()
                     remaining_s = deadline - monotonic()
@@ -138,6 +146,12 @@ class Driver:
             finally:
                 self._receivers -= 1
                 self._asked_s = self.now_s()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a receiver waits for messages, or did so a moment ago."""
+        with self.lock:
+            return self._receivers > 0 or self.now_s() - self._asked_s < _ASKED_S
 
     def wait_to_join(self, within_s: float, is_over: Callable[[], bool]) -> None:
         """Wait until the group has given this process its partitions, which takes seconds while others have them.
@@ -423,7 +437,7 @@ class Driver:
     def _is_abandoned(self) -> bool:
         """Whether messages wait, all leases are over, and no receiver has asked for messages for as long."""
         with self.lock:
-            if self._receivers or self.now_s() - self._asked_s <= self.terms.lease_s:
+            if self._receivers or self.has_handlers() or self.now_s() - self._asked_s <= self.terms.lease_s:
                 return False
             ledgers = self.member.settler.ledgers.values()
             return self.member.ready_count > 0 and not any(each.held_count for each in ledgers)

@@ -6,17 +6,17 @@ is done only when it is committed (:meth:`Ledger.saved`). An acknowledgement cos
 
     ready ──take──► held ──DONE──► done
       ▲               │ └──BIND──► bound ──finish──► done
-      └───────────────┘ EXPIRED, BACK, and LATER after it has waited
+      └───────────────┘ BACK, and LATER and EXPIRED after it has waited
 
 A bound message is done when a certain transaction commits, and open until then. :class:`Settlement` says how a delivery
-may end.
+may end. One whose lease is over may still end as DONE, BIND or LATER until the message is taken again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -145,6 +145,10 @@ class Starts:
             self._started_end = entry.offset + 1
             self._started_first = self._started_first or entry.offset
         return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove a ready message that is no suspect."""
+        self._ready.remove(entry)
 
     def stop(self) -> None:
         """Start nothing any more."""
@@ -299,7 +303,7 @@ class Settlement(NamedTuple):
 DONE = Settlement(OVER, has_run=True, changes=1)
 BIND = Settlement(BOUND, has_run=True)
 LATER = Settlement(WAITING, has_run=True, changes=1, attempts=1)
-EXPIRED = Settlement(READY, has_run=True, attempts=1)
+EXPIRED = Settlement(WAITING, has_run=True, attempts=1)
 BACK = Settlement(READY, has_run=False)
 LONGER = Settlement(HELD, has_run=False)
 
@@ -322,7 +326,7 @@ class Entry:
         returned: what it is if it came back, which the ledger does not read; None: a message of its own topic.
         lane: messages of one lane are delivered one after the other; None: in no order.
         attempt: number of the present delivery, or of the next one; counted from 1.
-        delivery: changes with each delivery, so that a former receiver's calls are refused.
+        delivery: changes with each delivery, and when one is settled, so that later calls on it are refused.
         until_s: end of the lease of a held message; when a waiting one becomes ready.
         due_s: the same for a waiting one by the brokers' time, in epoch seconds; 0 if it is not known.
         is_suspect: a process ended while the message may have run in it (:class:`Starts`).
@@ -542,26 +546,33 @@ class Ledger:
     def settle(self, entry: Entry, delivery: int, how: Settlement, until_s: float = 0.0) -> bool:
         """Settle a delivery. Returns False if it is over.
 
+        The end of a lease ends a delivery only when the message is taken again: until then nobody else has had it, and
+        what its handler did late counts.
+
         Args:
             until_s: end of its longer lease, or of the time that the message waits.
         """
-        if entry.state != HELD or entry.delivery != delivery:
+        if entry.delivery != delivery or entry.state in (BOUND, OVER) or (entry.state != HELD and not how.has_run):
             return False
-        entry.state, has_run, changes, attempts = how
-        if entry.state == HELD:
+        if entry.state == HELD == how.state:
             entry.until_s = until_s
             return True
-        self.held_count -= 1
+        if entry.state == HELD:
+            self.held_count -= 1
+            entry.attempt += how.attempts
+        elif entry.state == READY:
+            self.starts.remove(entry)
+        entry.state, has_run, changes, _ = how
+        entry.delivery += how is not EXPIRED
         entry.holder = None
         if has_run and entry.is_suspect:
             entry.is_suspect = False
             self._suspect_count -= 1
         self.changes += changes
-        entry.attempt += attempts
         if entry.state == OVER:
             self._remove(entry)
         elif entry.state == WAITING:
-            entry.until_s = until_s
+            entry.until_s, entry.due_s = until_s, 0
             self._undated.append(entry)
         elif entry.state == READY:
             self.starts.add(entry, first=not has_run)
@@ -578,17 +589,21 @@ class Ledger:
             self.finish(entry)
         self.starts.allow(start)
 
-    def expire(self, now_s: float) -> int:
-        """Make the messages ready whose lease or waiting time is over, and return how many leases were."""
+    def expire(self, now_s: float, delay_s: Callable[[Entry], float]) -> int:
+        """Make the messages ready whose waiting time is over. Let those wait whose lease is over, and return how many
+        they are.
+
+        Args:
+            delay_s: how long a message waits after the end of a lease.
+        """
         expired = 0
         self._date()
         for entry in self._open.values():
-            if entry.until_s <= now_s and entry.state in (HELD, WAITING):
-                if entry.state == HELD:
-                    expired += self.settle(entry, entry.delivery, EXPIRED)
-                else:
-                    entry.state = READY
-                    self.starts.add(entry)
+            if entry.until_s <= now_s and entry.state == HELD:
+                expired += self.settle(entry, entry.delivery, EXPIRED, entry.until_s + delay_s(entry))
+            if entry.until_s <= now_s and entry.state == WAITING:
+                entry.state = READY
+                self.starts.add(entry)
                 entry.due_s = 0
         return expired
 

@@ -20,8 +20,8 @@ call        held by a member of the group          held, and other processes may
 ``extend``  its lease is longer                    the same                               is refused
 ==========  =====================================  =====================================  ==================
 
-A delivery that is over is refused each call: its lease ended, or the message was settled before, or its partition has
-another owner and it has no guard.
+A delivery that is over is refused each call: the message was settled before or delivered again after its lease, or its
+partition has another owner and it has no guard. When only its lease is over, all calls but ``extend`` count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,19 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.records import headers_of
 from timers.queue import records
-from timers.queue.ledger import BACK, BIND, HELD, LONGER, MAX_CRASHES, Entry, Ledger, Settlement, passed, wants_commit
+from timers.queue.ledger import (
+    BACK,
+    BIND,
+    BOUND,
+    LONGER,
+    MAX_CRASHES,
+    OVER,
+    Entry,
+    Ledger,
+    Settlement,
+    passed,
+    wants_commit,
+)
 from timers.queue.metadata import Partition
 from timers.queue.port import Command, Counters, Job, Port, Steps, Terms, do
 from timers.queue.records import Identity, Signing, returned_value
@@ -81,6 +93,9 @@ _STALLED_S = 10.0
 
 _UNSETTLED_S = 10.0
 """Longer than a transaction whose process was killed holds back its partitions."""
+
+_GOLDEN = 0.618
+"""About the golden ratio: its multiples are spread evenly between whole numbers."""
 
 _OPEN_AGAIN = "Open the queue again"
 
@@ -125,18 +140,20 @@ class Delivery:
     _outputs: list[records.Record] = field(init=False, default_factory=list)
     _guard: Guard | None = field(init=False, default=None)
     _delivery: int = field(init=False)
+    _until_s: float = field(init=False)
     attempt: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._delivery, self.attempt = self._entry.delivery, self._entry.attempt
-        self._entry.holder = self
+        entry = self._entry
+        self._delivery, self._until_s, self.attempt = entry.delivery, entry.until_s, entry.attempt
+        entry.holder = self
 
     @property
     def is_settled(self) -> bool:
         """Whether the message is settled, or this delivery is over."""
         if self._guard is not None:
             return self._guard.is_over
-        return self._entry.state != HELD or self._entry.delivery != self._delivery
+        return self._entry.delivery != self._delivery or self._entry.state in (BOUND, OVER)
 
     @property
     def key(self) -> bytes | None:
@@ -251,18 +268,19 @@ class Member:
         """Whether it is time to read more, if too many had been read."""
         return self.ready_count <= MAX_READY // 2
 
-    def take(self, make: Make[D], limit: int, *more: Any) -> list[D]:
+    def take(self, make: Make[D], limit: int, *more: Any, leases: int = 1) -> list[D]:
         """Deliver up to ``limit`` messages of all partitions: the same number from each, or fewer if a partition has
         fewer.
 
         Args:
             more: arguments of ``make`` after those of a delivery.
+            leases: how many times the time of a lease a receiver may have them.
         """
         taken: list[D] = []
         if self.is_unconfirmed:
             return taken
         now_s, most = self.settler.now_s, self.terms.backoff.retries + 1
-        until_s = now_s + self.terms.lease_s
+        until_s = now_s + leases * self.terms.lease_s
         partitions = list(self.settler.ledgers.items())
         self._turn = (self._turn + 1) % max(1, len(partitions))
         waiting = [*partitions[self._turn :], *partitions[: self._turn]]
@@ -297,6 +315,12 @@ class Member:
         self.count(delivery, code)
         return True
 
+    def pause_s(self, entry: Entry) -> float:
+        """Return how long a message waits after the end of a lease: as after a failure. Not if it is given up next."""
+        backoff = self.terms.backoff
+        spread = entry.offset * _GOLDEN % 1  # messages that were received together come one after the other
+        return 0.0 if entry.attempt > backoff.retries else backoff.delay_s(entry.attempt, spread)
+
     def last_words(self, delivery: Delivery, error: str) -> tuple[str, str]:
         """Return code and reason of the dead letter of a message that is not tried again; empty if it is."""
         if delivery._entry.crashes >= MAX_CRASHES:
@@ -318,8 +342,12 @@ class Member:
         if self.is_unconfirmed and how is not BACK:
             return self._extend(delivery)
         how, until_s = BIND if written else how, self.settler.now_s + after_s
+        if how is LONGER:
+            until_s = max(until_s, delivery._until_s)
         if not delivery._ledger.settle(delivery._entry, delivery._delivery, how, until_s):
             return Verdict.OVER if delivery._guard is None else Verdict.GUARDED
+        if how is LONGER:
+            delivery._until_s = until_s
         if written:
             letter = partial(self.letter, delivery)
             job = Job(delivery._partition, delivery._ledger, delivery._entry, written, letter=letter)
@@ -558,7 +586,7 @@ class Member:
         now_s, ledgers = self.settler.now_s, self.settler.ledgers
         self._fed_bytes, self._next_control = 0, now_s + COMMIT_INTERVAL_S
         for ledger in ledgers.values():
-            self.settler.totals.leases_lost += ledger.expire(now_s)
+            self.settler.totals.leases_lost += ledger.expire(now_s, self.pause_s)
             ledger.measure()
         share = self.ready_count / MAX_PAUSED
         full = {

@@ -40,6 +40,11 @@ class Message(Delivery):
         return self._guard is not None or self._driver.is_unconfirmed
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether its lease is over. It may still be settled until it is delivered again."""
+        return self._driver.now_s() >= self._until_s
+
+    @property
     def id(self) -> str:
         """A text that is the same in all deliveries of this message, and different for each other message.
 
@@ -62,7 +67,8 @@ class Message(Delivery):
         If the message has outputs, they are written in the transaction in which it is done.
 
         Raises:
-            LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
+            LeaseLostError: the message was delivered again after its lease, its partition has another owner, or it is
+                settled.
         """
         if self._outputs or not self._driver.ack(self):
             self._settle(DONE, ACKED, Guard.cancel, written=self._outputs)
@@ -81,7 +87,7 @@ class Message(Delivery):
 
         Raises:
             InvalidTimerError: the topic is not legal, or a value is neither str nor bytes.
-            LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
+            LeaseLostError: as in :meth:`ack`.
         """
         make = partial(records.output, self.source, topic, key, value, headers, tracing.current())
         driver = self._driver
@@ -144,10 +150,10 @@ class Message(Delivery):
         driver.call(lambda: driver.member.settle(self, BACK))
 
     def extend(self, lease_s: float) -> None:
-        """Let the lease end ``lease_s`` seconds from now.
+        """Let the lease last for ``lease_s`` seconds from now, or longer if it already does.
 
         Raises:
-            LeaseLostError: as in :meth:`ack`.
+            LeaseLostError: as in :meth:`ack`, and if the lease is over.
             InvalidTimerError: ``lease_s`` is no number of seconds.
         """
         self._settle(LONGER, "", None, after_s=records.seconds("lease_s", lease_s))
@@ -180,6 +186,7 @@ class Message(Delivery):
     def _lost(self) -> LeaseLostError:
         lease_s = self._driver.terms.lease_s
         return LeaseLostError(
-            f"message {self.source} is no longer this receiver's: its lease of {lease_s:g} s is over, its "
-            "partition has another owner, or it was settled before. It is delivered again unless it was settled"
+            f"message {self.source} is no longer this receiver's: its lease of {lease_s:g} s is over and it was "
+            "delivered again, its partition has another owner, or it was settled before. It is delivered again unless "
+            "it was settled"
         )

@@ -73,6 +73,7 @@ class Counters:
         crashes: messages whose process ended while it ran alone, or whose child process ended.
         handling_s: sum of the seconds between each delivery and the call that settled it.
         in_flight: messages with receivers now.
+        hanging: handlers that run now although the leases of their messages are over.
         ready: messages that wait for receivers now.
         depth: messages of the process's partitions that are not done.
         oldest_ms: epoch milliseconds at which the oldest of these came to its topic, as far as it was read; None if
@@ -89,6 +90,7 @@ class Counters:
     crashes: int = 0
     handling_s: float = 0.0
     in_flight: int = 0
+    hanging: int = 0
     ready: int = 0
     depth: int = 0
     oldest_ms: int | None = None

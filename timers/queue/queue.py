@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -61,7 +62,8 @@ class Queue:
         name: name of the queue; None takes the topic's. Queues with different names each get all messages.
         brokers: bootstrap servers; None takes ``TIMERS_BROKERS``, else this project's running broker.
         backoff: delays between attempts, and how many retries there are.
-        lease_s: how long a receiver may take for a message before it is delivered again.
+        lease_s: how long a receiver may take for a message before it is delivered again. While a handler of
+            :meth:`run` works on a message, its lease is extended, to ten times ``lease_s``.
         ordered: deliver a message only when all earlier messages of its key are done. Messages without a key have no
             order. All processes of the queue must give the same value.
         member: name of this process among those of the queue, the same after a restart; None takes the name of the
@@ -127,6 +129,7 @@ class Queue:
         self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self.driver = Driver(terms, guards, transport)
+        self.driver.has_handlers = self.handlers.are_running
         tell_of_forks(self)
 
     def after_fork(self) -> None:
@@ -205,7 +208,7 @@ class Queue:
 
     def counters(self) -> Counters:
         """Return what this process counted since the queue was opened."""
-        return self.driver.counters()
+        return replace(self.driver.counters(), hanging=self.handlers.hanging)
 
     def stats(self) -> QueueStats:
         """Ask the brokers for the state of the queue, over all its processes. Takes some milliseconds.
@@ -225,17 +228,22 @@ class Queue:
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""
-        return [*login_tokens.troubles(self.settings), *self.driver.unready()]
+        return [*login_tokens.troubles(self.settings), *self._hangs(), *self.driver.unready()]
 
     def stuck(self) -> list[str]:
         """Return why this process should be started again: sentences, or nothing."""
-        return self.driver.stuck()
+        return [*self._hangs(), *self.driver.stuck()]
+
+    def _hangs(self) -> list[str]:
+        if not self.handlers.hanging_threads() or self.driver.is_asked:
+            return []
+        return [f"all handlers of the queue {self.name!r} that run have hung since the leases of their messages ended"]
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
 
         Ctrl-C is a call of :meth:`stop`: it returns when the running handlers have returned, as the loops of rq and
-        procrastinate do, and :attr:`stopping` is True.
+        procrastinate do, and :attr:`stopping` is True. It does not wait for handlers whose leases are over.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
         exception is retried, with the exception as the error: any exception, also ``SystemExit`` of ``sys.exit()``.
@@ -259,17 +267,37 @@ class Queue:
                 "or processes, a number of child processes"
             )
         check_handler(handler)
-        count = processes or concurrency
-        with ThreadPoolExecutor(count, f"queue-{self.name}") as pool:
-            try:
-                for done in [pool.submit(self._work, handler, bool(processes)) for _ in range(count)]:
-                    done.result()
-            except KeyboardInterrupt:
-                pass
-            finally:
-                self.stop()
+        failures: list[BaseException] = []
+        threads = [
+            # No pool of threads: at the end of the program it would wait for those that hang.
+            threading.Thread(
+                target=self._work, args=(handler, bool(processes), failures), name=f"queue-{self.name}", daemon=True
+            )
+            for _ in range(processes or concurrency)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while not self.stopping:
+                threads[0].join(_WAIT_S)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.stop()
+            self._join(threads)
+        if failures:
+            raise failures[0]
 
-    def _work(self, handler: Callable[[Message], None], in_child: bool) -> None:
+    def _join(self, threads: Iterable[threading.Thread]) -> None:
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            hanging = self.handlers.hanging_threads()
+            waits = next((thread for thread in alive if thread.ident not in hanging), None)
+            if waits is None:
+                _log.warning("the queue %s does not wait for %d handlers that hang", self.name, len(alive))
+                return
+            waits.join(_WAIT_S)
+
+    def _work(self, handler: Callable[[Message], None], in_child: bool, failures: list[BaseException]) -> None:
         child = Child(handler, lambda: self.stopping) if in_child else None
         with self.handlers.running():
             try:
@@ -280,11 +308,12 @@ class Queue:
                     for message in self.receive(1, _WAIT_S):
                         if self.stopping:
                             message.put_back()
-                        else:
+                            continue
+                        with self.handlers.handling(message):
                             handle_one(message)
-            except QueueError:
-                if not self.stopping:  # Ctrl-C may end a child that is being started
-                    raise
+            except BaseException as error:
+                if not (isinstance(error, QueueError) and self.stopping):  # Ctrl-C may end a child that starts
+                    failures.append(error)
             finally:
                 self.stop()  # if this thread cannot go on, neither does the queue
                 if child is not None:
@@ -320,7 +349,7 @@ class Queue:
         Handlers of :meth:`run` may return first, as long as their leases last. Then it takes up to ``timeout_s``.
         """
         self.stop()
-        if not self.handlers.wait(self.driver.terms.lease_s):
+        if not self.handlers.wait():
             _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
         deadline = monotonic() + self.timeout_s
         self.driver.close()

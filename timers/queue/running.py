@@ -27,7 +27,6 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from time import monotonic
 from typing import Any, TypeAlias
 
 from timers.client import tracing
@@ -47,7 +46,7 @@ def check_count(name: str, count: int, least: int, most: int) -> None:
 
 
 class Handlers:
-    """Counts the threads that run handlers of a queue, and tells them to end.
+    """The threads that run handlers of a queue, and their messages. It tells them to end.
 
     Attributes:
         stopping: no handler begins any more.
@@ -60,7 +59,8 @@ class Handlers:
     def after_fork(self) -> None:
         """Begin without threads."""
         self._running: set[int] = set()
-        self._changed = threading.Condition()
+        self._handled: dict[Message, int] = {}
+        self._changed = threading.Condition()  # reentrant
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -75,14 +75,40 @@ class Handlers:
                 self._running.discard(me)
                 self._changed.notify_all()
 
-    def wait(self, wait_s: float) -> bool:
-        """Wait until no other thread runs handlers; False if one does so after ``wait_s``."""
-        deadline = monotonic() + wait_s
+    @contextmanager
+    def handling(self, message: Message) -> Iterator[None]:
+        """Count a handler that runs in the calling thread while the block runs."""
         with self._changed:
-            while self._running - {threading.get_ident()}:
-                if not self._changed.wait(deadline - monotonic()) and monotonic() >= deadline:
-                    return False
-        return True
+            self._handled[message] = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._handled.pop(message, None)
+
+    def are_running(self) -> bool:
+        """Whether a thread runs handlers, or waits for messages for them."""
+        return bool(self._running)
+
+    @property
+    def hanging(self) -> int:
+        """How many handlers run although the leases of their messages are over."""
+        with self._changed:
+            return sum(message.is_overdue for message in self._handled)
+
+    def hanging_threads(self) -> set[int]:
+        """Return the threads all of whose handlers hang."""
+        with self._changed:
+            working = {thread for message, thread in self._handled.items() if not message.is_overdue}
+            return {*self._handled.values()} - working
+
+    def wait(self) -> bool:
+        """Wait until no other thread runs handlers, except those that hang; False if there are such."""
+        me = threading.get_ident()
+        with self._changed:
+            while self._running - self.hanging_threads() - {me}:
+                self._changed.wait(_POLL_S)
+            return not self._running - {me}
 
 
 def check_handler(handler: Callable[..., object]) -> None:
@@ -390,6 +416,10 @@ class RemoteError(Exception):
         return type(self), (str(self), self.trace, self.place), self.__dict__
 
 
+def _is_over(message: Message) -> bool:
+    return message.is_settled or message.is_overdue
+
+
 class Child:
     """One process at a time that runs a handler. It belongs to one thread.
 
@@ -419,7 +449,7 @@ class Child:
                 if self._stopping():
                     self.end(kill=True)
                     return False
-                if message is not None and message.is_settled:
+                if message is not None and _is_over(message):
                     # Ended here, an import that takes longer than a lease would begin anew with each message.
                     _log.warning(
                         "message %s: its lease is over, and a process still imports its handler: the next message "
@@ -437,7 +467,7 @@ class Child:
                 "function of a module that can be imported, and a program that calls run() needs "
                 '`if __name__ == "__main__":` around it'
             ) from error
-        return message is None or not message.is_settled  # its lease may have ended since the last look
+        return message is None or not _is_over(message)  # its lease may have ended since the last look
 
     def _launch(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
@@ -458,7 +488,7 @@ class Child:
             QueueError: the process cannot be started.
         """
         if not self.start(message):
-            if not message.is_settled:
+            if not _is_over(message):
                 message.put_back()
             return
         try:
@@ -487,7 +517,7 @@ class Child:
         """What the handler did; None if the delivery is over and the handler still runs."""
         while True:
             while not self._pipe.poll(_POLL_S):
-                if message.is_settled:
+                if _is_over(message):
                     return None
             reply = self._pipe.recv()
             if not isinstance(reply, float):

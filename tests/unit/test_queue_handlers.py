@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from inspect import CORO_SUSPENDED, getcoroutinestate
 from time import sleep
@@ -19,7 +20,7 @@ import pytest
 
 from tests.harness import queue_handlers
 from tests.harness.queue_handlers import RAISED
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import AsyncQueue, Queue, aio, running
 from timers.queue.running import Handlers, handle
@@ -30,12 +31,12 @@ class SimMessage:
 
     source = "jobs/0/1"
     attempt = 1
-    may_wait = is_overdue = False
+    may_wait = False
 
     def __init__(self, value: str = "", *, refused: Exception | None = None, lost: Exception | None = None) -> None:
         self.value = value.encode()
         self.calls: list[str] = []
-        self.is_settled = False
+        self.is_settled = self.is_overdue = False
         self.refused = refused
         self.lost = lost
 
@@ -434,6 +435,79 @@ def test_handlers_that_run_may_return_before_the_queue_is_closed(monkeypatch: py
     closing.join()
     assert message.calls == ["ack"]
     assert [each.calls for each in others] == [[], [], []], "no handler begins after the stop"
+
+
+class Hanging:
+    """A run of two threads. The handler of the first message does not return before :meth:`release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queue: Any = Queue("jobs", brokers="localhost:1")
+        self.hung, self.other = messages = [SimMessage(), SimMessage()]
+        source, self.release = list(messages), threading.Event()
+
+        def receive(*_: float) -> list[Any]:
+            sleep(0.01)
+            return [source.pop(0)] if source else []
+
+        def handler(message: Any) -> None:
+            if message is self.hung:
+                self.release.wait()
+
+        monkeypatch.setattr(self.queue, "receive", receive)
+        self.run = threading.Thread(target=self.queue.run, args=(handler,), kwargs={"concurrency": 2})
+        self.run.start()
+        wait_until(lambda: self.other.calls == ["ack"], "the other thread")
+        self.queue.driver._asked_s -= 100
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    hanging = Hanging(monkeypatch)
+    yield hanging
+    hanging.release.set()
+    hanging.queue.stop()
+    hanging.run.join()
+
+
+def test_run_and_close_do_not_wait_for_a_handler_that_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+    hanging.queue.stop()
+    hanging.run.join(1)
+    assert hanging.run.is_alive(), "its lease lasts"
+    hanging.hung.is_overdue = True
+    hanging.run.join(DEADLINE_S)
+    assert not hanging.run.is_alive()
+    assert "the queue jobs does not wait for 1 handlers that hang" in caplog.text
+    hanging.queue.close()
+    assert "is closed while handlers run" in caplog.text
+
+
+def test_a_process_all_of_whose_handlers_hang_is_not_live(hanging: Hanging) -> None:
+    queue = hanging.queue
+    assert (queue.counters().hanging, queue.stuck()) == (0, [])
+    hanging.hung.is_overdue = True
+    assert queue.counters().hanging == 1
+    assert queue.stuck() == ["all 1 handlers of the queue 'jobs' hang: they take more than ten leases"]
+    assert queue.stuck()[0] in queue.unready()
+    with queue.handlers.handling(hanging.other):
+        assert queue.stuck() == [], "another one works"
+    queue.driver._asked_s += 100
+    assert queue.stuck() == [], "a thread without a message waits for one"
+    hanging.release.set()
+    wait_until(lambda: not queue.counters().hanging, "the return of the handler")
+
+
+async def test_tasks_that_hang_are_cancelled_after_the_stop(queue: AsyncQueue) -> None:
+    source: Any = queue.queue
+    messages = list(source.messages)
+
+    async def handler(message: Any) -> None:
+        if message is messages[0]:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        messages[0].is_overdue = message is messages[-1]
+
+    await asyncio.wait_for(queue.run(handler, concurrency=3), DEADLINE_S)
+    assert [each.calls for each in messages] == [["put back"], *[["ack"]] * 6]
 
 
 def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,6 +468,15 @@ def test_a_lease_is_never_shortened() -> None:
     assert not message.is_overdue
 
 
+def test_a_process_whose_handlers_run_keeps_its_partitions() -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    clock.now_s += state.terms.lease_s + 1
+    assert state._is_abandoned()
+    state.has_handlers = lambda: True
+    assert not state._is_abandoned()
+
+
 def test_a_handler_of_a_run_has_ten_leases() -> None:
     clock = SimClock()
     state = opened(clock=clock)

@@ -311,7 +311,7 @@ class AsyncQueue:
                             message.put_back()
                         else:
                             tasks.start(self._handle(message, handler, tasks))
-                await tasks.wait(self.queue.handlers.hanging_threads)
+                await tasks.wait(self.queue.handlers.all_hang)
                 await tasks.cancel()  # those that hang
             except (Exception, asyncio.CancelledError):
                 await tasks.cancel()

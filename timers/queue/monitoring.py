@@ -61,6 +61,11 @@ METRICS: tuple[Entry[Reading], ...] = (
         _counter("in_flight"),
     ),
     Entry(
+        "timers_queue_hanging{queue}",
+        "Handlers that run longer than ten times the lease: their messages are delivered again, or were given up.",
+        _counter("hanging"),
+    ),
+    Entry(
         "timers_queue_oldest_age_seconds{queue}",
         "Age of the oldest message that this process has read and that is not done, since it came to its topic; 0 if "
         "there is none.",

@@ -235,9 +235,11 @@ class Queue:
         return [*self._hangs(), *self.driver.stuck()]
 
     def _hangs(self) -> list[str]:
-        if not self.handlers.hanging_threads() or self.driver.is_asked:
+        if self.driver.is_asked or not self.handlers.all_hang():
             return []
-        return [f"all handlers of the queue {self.name!r} that run have hung since the leases of their messages ended"]
+        return [
+            f"all {self.handlers.hanging} handlers of the queue {self.name!r} hang: they run longer than ten leases"
+        ]
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.

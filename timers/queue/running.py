@@ -102,6 +102,11 @@ class Handlers:
             working = {thread for message, thread in self._handled.items() if not message.is_overdue}
             return {*self._handled.values()} - working
 
+    def all_hang(self) -> bool:
+        """Whether handlers run, and all of them hang."""
+        with self._changed:
+            return bool(self._handled) and all(message.is_overdue for message in self._handled)
+
     def wait(self) -> bool:
         """Wait until no other thread runs handlers, except those that hang; False if there are such."""
         me = threading.get_ident()

@@ -458,6 +458,13 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 )
 @click.option("--most-delay", default="1h", show_default=True, help="Longest delay before a retry.")
 @click.option(
+    "--jitter",
+    type=click.FloatRange(0, 1),
+    default=0.2,
+    show_default=True,
+    help="Largest share of a delay that is subtracted at random, so that what failed together does not come together.",
+)
+@click.option(
     "--member", metavar="NAME", help="Name of this process, the same after a restart; shortens the pause after a crash."
 )
 @click.option("--tracebacks", is_flag=True, help="Log the traceback of each failure, not only of the first of a kind.")
@@ -476,6 +483,7 @@ def run(
     retries: int,
     first_delay: str,
     most_delay: str,
+    jitter: float,
     member: str | None,
     tracebacks: bool,
     metrics_port: int | None,
@@ -514,7 +522,7 @@ def run(
 
     from timers.queue import AsyncQueue, Backoff, Queue  # not at the top: `--help` needs no librdkafka
 
-    backoff = Backoff(first_s=delays[0], most_s=max(delays), retries=retries)
+    backoff = Backoff(first_s=delays[0], most_s=max(delays), retries=retries, jitter=jitter)
     queue = Queue(
         topic or name,
         name=name,

@@ -51,7 +51,7 @@ class Backoff:
     factor: float = 2.0
     most_s: float = 3600.0
     retries: int = 10
-    jitter: float = 0.0
+    jitter: float = 0.2
 
     def __post_init__(self) -> None:
         numbers = self.first_s, self.factor, self.most_s, self.jitter

@@ -237,9 +237,7 @@ class Queue:
     def _hangs(self) -> list[str]:
         if self.driver.is_asked or not self.handlers.all_hang():
             return []
-        return [
-            f"all {self.handlers.hanging} handlers of the queue {self.name!r} hang: they run longer than ten leases"
-        ]
+        return [f"all {self.handlers.hanging} handlers of the queue {self.name!r} hang: they take more than ten leases"]
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
         """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.

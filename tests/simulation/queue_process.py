@@ -391,6 +391,8 @@ class SimProcess:
             self.unsure.append((delivery, self.now_s, how))
         elif verdict is Verdict.COUNTS and (is_over or self.newest[delivery._entry] is not delivery):
             raise Violation(f"a former receiver of {place} settles it")
+        elif verdict is Verdict.COUNTS and self.member.settle(delivery, DONE) is Verdict.COUNTS:
+            raise Violation(f"the receiver of {place} settles it twice")
         elif verdict is Verdict.COUNTS and how is LATER:
             self.waits[place] = self.brokers.now_s + DELAY_S
         elif (

@@ -44,7 +44,7 @@ def test_messages_are_acknowledged_one_by_one_in_any_order() -> None:
 
 
 def test_a_failing_message_comes_back_with_its_attempt_error_and_headers() -> None:
-    queue = SimQueue(backoff=Backoff(first_s=5, factor=2, retries=2))
+    queue = SimQueue(backoff=Backoff(first_s=5, factor=2, retries=2, jitter=0))
     source = queue.send(b"order", key="k", headers={"trace": "1"})
     for attempt, wait_s in ((1, 5), (2, 10), (3, 0)):
         [message] = queue.receive(5)
@@ -78,7 +78,7 @@ def test_delays_rejections_and_outputs() -> None:
 
 
 def test_an_ordered_queue_delivers_a_key_one_after_the_other() -> None:
-    queue = SimQueue(ordered=True, backoff=Backoff(first_s=5))
+    queue = SimQueue(ordered=True, backoff=Backoff(first_s=5, jitter=0))
     queue.send_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
     first, other = queue.receive(5)
     assert (first.value, other.value) == (b"1", b"3")

@@ -65,7 +65,7 @@ def dead_letter_of(planned: TimerRequest | DeadLetterRecord) -> DeadLetterRecord
 @pytest.mark.parametrize("form", [lambda record: record, as_methods, as_event])
 def test_messages_of_all_clients_are_retried_unchanged(form: Callable[[Record], Any]) -> None:
     headers = [("trace", b"1"), ("trace", None), ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")]
-    planned = retry_of(plan(form(Record(key=b"\xff", headers=headers)), None, Backoff(first_s=7), None, DLQ))
+    planned = retry_of(plan(form(Record(key=b"\xff", headers=headers)), None, Backoff(first_s=7, jitter=0), None, DLQ))
     assert planned == TimerRequest(
         "orders", b"\xff", b"v", None, 7.0, [("trace", b"1"), ("trace", None), ("retry-attempt", b"1")]
     )
@@ -75,13 +75,13 @@ def test_attempts_are_counted_in_a_header_and_delays_grow() -> None:
     record = Record()
     waits = []
     for attempt in range(1, 6):
-        planned = retry_of(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, retries=5), None, DLQ))
+        planned = retry_of(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, retries=5, jitter=0), None, DLQ))
         waits.append(planned.delay)
         assert planned.headers == [("retry-attempt", b"%d" % attempt)]
         record = Record(headers=[*planned.headers, ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")])
     assert waits == [1, 3, 9, 20, 20]
     assert not isinstance(plan(record, None, Backoff(retries=5), None, DLQ), TimerRequest)
-    planned = retry_of(plan(record, 2, Backoff(first_s=1), "other", DLQ))
+    planned = retry_of(plan(record, 2, Backoff(first_s=1, jitter=0), "other", DLQ))
     assert (planned.topic, planned.delay) == ("other", 2.0), "the attempt is an argument"
 
 

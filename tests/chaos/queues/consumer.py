@@ -155,7 +155,7 @@ def _now_ms() -> int:
 def main(topic: str, results: str, name: str, directory: Path, arguments: str) -> None:
     """Handle messages until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    backoff = Backoff(first_s=RETRY_AFTER_S, factor=1, retries=50)
+    backoff = Backoff(first_s=RETRY_AFTER_S, factor=1, retries=50, jitter=0)
     with Queue(topic, member=name, backoff=backoff, **json.loads(arguments)) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         consumer = Consumer(name, results, directory)

@@ -14,10 +14,11 @@ from tests.property.unicode_text import texts
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
-from timers.queue.ledger import BACK, BIND, DONE, LATER, BrokersClock, Entry, Ledger
+from timers.queue.ledger import BACK, BIND, DONE, LATER, Entry, Ledger
 from timers.queue.metadata import (
     MAX_BYTES,
     NOTHING,
+    BrokersClock,
     ForeignMetadataError,
     OtherVersionError,
     Saved,

@@ -75,10 +75,7 @@ MUTATIONS = {
     "the position is committed": changed((_RETURNED, "Saved(self.position)")),
     "a restart forgets what is done": changed(("self._done_ahead = deque(saved.done)", "self._done_ahead = deque()")),
     "a former receiver acknowledges": changed(
-        (
-            "entry.delivery != delivery or entry.state in (BOUND, OVER) or (entry.state != HELD and not how.has_run)",
-            "entry.state in (BOUND, OVER) or (entry.state != HELD and not how.has_run)",
-        )
+        ("self.delivery != delivery or self.state in (BOUND, OVER)", "self.state in (BOUND, OVER)")
     ),
     "a call counts after the message is settled": changed(("entry.delivery += how is not EXPIRED", "pass")),
     "a waiting message is overtaken": changed(

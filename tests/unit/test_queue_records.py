@@ -19,7 +19,6 @@ from timers.errors import InvalidTimerError, PublishError, UnacknowledgedError
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.request_formats import NATIVE
 from timers.queue import Message, records, sending
-from timers.queue.member import size_of
 from timers.queue.metadata import Start
 from timers.queue.records import (
     ERROR,
@@ -31,6 +30,7 @@ from timers.queue.records import (
     Identity,
     Signing,
     returned_value,
+    size_of,
 )
 from timers.queue.sending import Sender
 from timers.queue.transactions import due_key

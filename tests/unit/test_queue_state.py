@@ -371,10 +371,10 @@ def end_lease(state: Driver, clock: SimClock, after_s: float = 0.0) -> None:
     """Let time pass until the lease of a message that was just received is over, and then some seconds."""
     clock.now_s += state.terms.lease_s
     confirm(state, clock.now_s)
-    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.member.pause_s)
+    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.terms.pause_s)
     clock.now_s += after_s
     confirm(state, clock.now_s)
-    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.member.pause_s)
+    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.terms.pause_s)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 6.0])
@@ -448,10 +448,10 @@ def test_the_last_attempt_of_a_message_is_given_up_at_the_end_of_its_lease() -> 
 
 
 def test_messages_whose_leases_end_together_come_back_one_after_the_other() -> None:
-    member = opened().member
-    member.terms = replace(member.terms, backoff=Backoff(first_s=10, jitter=1))
-    ledger = member.settler.ledgers[JOBS]
-    pauses = sorted(member.pause_s(entry) for entry in ledger._open.values())
+    state = opened()
+    terms = replace(state.terms, backoff=Backoff(first_s=10, jitter=1))
+    ledger = state.member.settler.ledgers[JOBS]
+    pauses = sorted(terms.pause_s(entry) for entry in ledger._open.values())
     assert all(0 < later - earlier < 2 for earlier, later in pairwise(pauses)), "spread over ten seconds"
 
 

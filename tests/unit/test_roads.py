@@ -351,7 +351,7 @@ queue/driver.py                                     Driver._work
   queue/driver.py                                   Driver._read
     queue/member.py                                 Member.read
       queue/records.py                              identity
-      queue/member.py                               size_of
+      queue/records.py                              size_of
       queue/ledger.py                               Ledger.read
       queue/ledger.py                               Ledger.pass_record
 queue/queue.py                                      Queue._work
@@ -401,7 +401,7 @@ queue/driver.py                                     Driver._work
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 11, 21)}
+WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 11, 22)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

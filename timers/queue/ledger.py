@@ -22,48 +22,22 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from timers.core.lineage import Batch, PassedBatch
-from timers.queue.metadata import MAX_BYTES, NOTHING, OFFSETS_A_CHARACTER, RESERVE_BYTES, Saved, Start, read_limit
+from timers.queue.metadata import (
+    MAX_BYTES,
+    NOTHING,
+    OFFSETS_A_CHARACTER,
+    RESERVE_BYTES,
+    BrokersClock,
+    Saved,
+    Start,
+    read_limit,
+)
 
 
 def passed(record: Any) -> PassedBatch:
     """Return what is kept of a record that was read."""
     offset, epoch = record.offset(), record.leader_epoch()
     return -1 if epoch is None else epoch, Batch(offset, offset, record.timestamp()[1], 0)
-
-
-_RESOLUTION_S = 0.001
-"""Append times are whole milliseconds, rounded down."""
-
-
-class BrokersClock:
-    """The brokers' time, in epoch seconds, for times of this process's own clock.
-
-    A delay that outlives its process is kept as an instant of the brokers' time: clocks of two processes may be a day
-    apart. A process learns this time when it writes a record, whose append time is between two times of its
-    own clock.
-    """
-
-    def __init__(self) -> None:
-        self._least_ahead_s: float | None = None
-        self._most_ahead_s = 0.0
-
-    def note(self, append_s: float, sent_s: float, reported_s: float) -> None:
-        """Note the append time of a record, and when it was sent and reported by the own clock."""
-        self._most_ahead_s = append_s + _RESOLUTION_S - sent_s
-        self._least_ahead_s = append_s - reported_s
-
-    @property
-    def is_known(self) -> bool:
-        return self._least_ahead_s is not None
-
-    def latest(self, own_s: float) -> float:
-        """Return the brokers' time at ``own_s`` of the own clock, or a later one."""
-        return own_s + self._most_ahead_s
-
-    def own(self, brokers_s: float) -> float:
-        """Return when it is ``brokers_s`` by the own clock, or a later time."""
-        assert self._least_ahead_s is not None
-        return brokers_s - self._least_ahead_s
 
 
 MAX_CRASHES = 2
@@ -349,6 +323,10 @@ class Entry:
     due_s: int = 0
     state: int = READY
 
+    def is_over(self, delivery: int) -> bool:
+        """Whether a delivery was settled, or the message was taken again."""
+        return self.delivery != delivery or self.state in (BOUND, OVER)
+
 
 class Ledger:
     """The messages of one partition, from the committed offset to the reading position.
@@ -546,13 +524,13 @@ class Ledger:
     def settle(self, entry: Entry, delivery: int, how: Settlement, until_s: float = 0.0) -> bool:
         """Settle a delivery. Returns False if it is over.
 
-        The end of a lease ends a delivery only when the message is taken again: until then nobody else has had it, and
-        what its handler did late counts.
+        The end of a lease ends a delivery only when the message is taken again: until then no other receiver has had
+        it, and what its handler did late counts.
 
         Args:
             until_s: end of its longer lease, or of the time that the message waits.
         """
-        if entry.delivery != delivery or entry.state in (BOUND, OVER) or (entry.state != HELD and not how.has_run):
+        if entry.is_over(delivery) or (entry.state != HELD and not how.has_run):
             return False
         if entry.state == HELD == how.state:
             entry.until_s = until_s

@@ -38,19 +38,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.records import headers_of
 from timers.queue import records
-from timers.queue.ledger import (
-    BACK,
-    BIND,
-    BOUND,
-    LONGER,
-    MAX_CRASHES,
-    OVER,
-    Entry,
-    Ledger,
-    Settlement,
-    passed,
-    wants_commit,
-)
+from timers.queue.ledger import BACK, BIND, LONGER, MAX_CRASHES, Entry, Ledger, Settlement, passed, wants_commit
 from timers.queue.metadata import Partition
 from timers.queue.port import Command, Counters, Job, Port, Steps, Terms, do
 from timers.queue.records import Identity, Signing, returned_value
@@ -94,25 +82,7 @@ _STALLED_S = 10.0
 _UNSETTLED_S = 10.0
 """Longer than a transaction whose process was killed holds back its partitions."""
 
-_GOLDEN = 0.618
-"""About the golden ratio: its multiples are spread evenly between whole numbers."""
-
 _OPEN_AGAIN = "Open the queue again"
-
-
-_RECORD_BYTES = 500
-_HEADER_BYTES = 200
-"""Memory of a message and of a header without their contents, about."""
-
-
-def size_of(record: Any) -> int:
-    """Return the bytes of a record that is kept: key, value and headers, and what Python adds to each of them."""
-    key, headers = record.key(), headers_of(record)
-    size: int = _RECORD_BYTES + len(record) + (len(key) if key else 0)
-    if headers:
-        size += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
-    return size
-
 
 ACKED, RETRIED = "acked", "retried"
 """Ends of deliveries. The others are the codes of dead letters."""
@@ -153,7 +123,7 @@ class Delivery:
         """Whether the message is settled, or this delivery is over."""
         if self._guard is not None:
             return self._guard.is_over
-        return self._entry.delivery != self._delivery or self._entry.state in (BOUND, OVER)
+        return self._entry.is_over(self._delivery)
 
     @property
     def key(self) -> bytes | None:
@@ -314,12 +284,6 @@ class Member:
         self.settle(delivery, BIND, [self.letter(delivery, code, reason)])
         self.count(delivery, code)
         return True
-
-    def pause_s(self, entry: Entry) -> float:
-        """Return how long a message waits after the end of a lease: as after a failure. Not if it is given up next."""
-        backoff = self.terms.backoff
-        spread = entry.offset * _GOLDEN % 1  # messages that were received together come one after the other
-        return 0.0 if entry.attempt > backoff.retries else backoff.delay_s(entry.attempt, spread)
 
     def last_words(self, delivery: Delivery, error: str) -> tuple[str, str]:
         """Return code and reason of the dead letter of a message that is not tried again; empty if it is."""
@@ -501,7 +465,7 @@ class Member:
                     returned = records.identity(record, self.signing, ledger.cuts)
                 elif self.terms.ordered:
                     lane = record.key()
-                size = size_of(record)
+                size = records.size_of(record)
                 ledger.read(offset, record, lane, 1 if returned is None else returned.attempt, size, returned)
                 newest[partition] = record
                 self._fed_bytes += size
@@ -586,7 +550,7 @@ class Member:
         now_s, ledgers = self.settler.now_s, self.settler.ledgers
         self._fed_bytes, self._next_control = 0, now_s + COMMIT_INTERVAL_S
         for ledger in ledgers.values():
-            self.settler.totals.leases_lost += ledger.expire(now_s, self.pause_s)
+            self.settler.totals.leases_lost += ledger.expire(now_s, self.terms.pause_s)
             ledger.measure()
         share = self.ready_count / MAX_PAUSED
         full = {

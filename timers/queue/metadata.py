@@ -17,7 +17,7 @@ The committed offset says that all messages below it are done. The metadata says
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
 * ``crashes``: for open messages that killed their process: distance to the previous one, how often.
 * ``waits``: the epoch second at which the first of the waiting messages is ready; for each of them the distance to the
-  previous one, and how many seconds later it is ready. Only an ordered queue has such messages.
+  previous one, and how many seconds later it is ready: after the end of a lease, and in an ordered queue after a retry.
 
 Numbers have 5 bits in a character and a sixth bit if more characters follow, the lowest bits first. Bits are 6 in a
 character, the lowest first. All characters are ASCII, because brokers keep metadata as text.
@@ -509,3 +509,38 @@ def saved_by(name: str, commit: Commit | None, copy: Commit | None, log: str) ->
     if commit is None:
         return saved, "the group has no offset, so the copy of its last commits counts, up to a minute old"
     return saved, ""
+
+
+_RESOLUTION_S = 0.001
+"""Append times are whole milliseconds, rounded down."""
+
+
+class BrokersClock:
+    """The brokers' time, in epoch seconds, for times of this process's own clock.
+
+    A delay that outlives its process is kept as an instant of the brokers' time: clocks of two processes may be a day
+    apart. A process learns this time when it writes a record, whose append time is between two times of its
+    own clock.
+    """
+
+    def __init__(self) -> None:
+        self._least_ahead_s: float | None = None
+        self._most_ahead_s = 0.0
+
+    def note(self, append_s: float, sent_s: float, reported_s: float) -> None:
+        """Note the append time of a record, and when it was sent and reported by the own clock."""
+        self._most_ahead_s = append_s + _RESOLUTION_S - sent_s
+        self._least_ahead_s = append_s - reported_s
+
+    @property
+    def is_known(self) -> bool:
+        return self._least_ahead_s is not None
+
+    def latest(self, own_s: float) -> float:
+        """Return the brokers' time at ``own_s`` of the own clock, or a later one."""
+        return own_s + self._most_ahead_s
+
+    def own(self, brokers_s: float) -> float:
+        """Return when it is ``brokers_s`` by the own clock, or a later time."""
+        assert self._least_ahead_s is not None
+        return brokers_s - self._least_ahead_s

@@ -98,6 +98,10 @@ class Counters:
     ledger_bytes: int = 0
 
 
+_GOLDEN = 0.618
+"""About the golden ratio: its multiples are spread evenly between whole numbers."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """The arguments of a queue that its member needs."""
@@ -111,6 +115,11 @@ class Terms:
     accept_loss: bool
     max_request_bytes: int
     session_timeout_s: float
+
+    def pause_s(self, entry: Entry) -> float:
+        """Return how long a message waits after the end of a lease: as after a failure. Not if it is given up next."""
+        spread = entry.offset * _GOLDEN % 1  # messages that were received together come one after the other
+        return 0.0 if entry.attempt > self.backoff.retries else self.backoff.delay_s(entry.attempt, spread)
 
 
 class Outcome(Enum):

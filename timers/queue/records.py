@@ -48,6 +48,10 @@ OWN = frozenset({ATTEMPT, SOURCE, SENT, ERROR, NO_VALUE, SIGNATURE})
 
 KEY_BYTES = 32
 
+_RECORD_BYTES = 500
+_HEADER_BYTES = 200
+"""Memory of a message and of a header without their contents, about."""
+
 
 class Identity(NamedTuple):
     """What a message is, over all its deliveries."""
@@ -125,6 +129,15 @@ class Signing:
     def _digest(self, secret: bytes, parts: Sequence[bytes | None]) -> bytes:
         """Return the signature of parts. Null differs from empty."""
         return hmac.digest(secret, framed((self._queue, *parts)), "sha256").hex().encode()
+
+
+def size_of(record: Any) -> int:
+    """Return the bytes of a record that is kept: key, value and headers, and what Python adds to each of them."""
+    key, headers = record.key(), headers_of(record)
+    size: int = _RECORD_BYTES + len(record) + (len(key) if key else 0)
+    if headers:
+        size += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
+    return size
 
 
 def returned_value(value: bytes | None, headers: Sequence[Header]) -> bytes | None:

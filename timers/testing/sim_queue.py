@@ -142,7 +142,7 @@ class SimQueue:
         self._read_callbacks()
         settler = self._member.settler
         for ledger in self._ledgers.values():
-            ledger.expire(self._driver.now_s(), self._member.pause_s)
+            ledger.expire(self._driver.now_s(), self._member.terms.pause_s)
         while (plan := settler.plan()) is not None:
             for job in plan.jobs:
                 for record in job.records:

@@ -27,7 +27,6 @@ class LogOutbox(ListOutbox):
     def __init__(self, log: SimLog) -> None:
         super().__init__()
         self._log = log
-        self.hold_tombstones = False
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         super().commit(progress, output)

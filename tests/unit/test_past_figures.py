@@ -132,21 +132,22 @@ def test_a_file_that_cannot_be_read_or_written_is_no_trouble(path: Path) -> None
 
 def test_a_disk_that_stalls_holds_one_thread_and_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, goes_on = Worker(path), threading.Event()
-    append, written = worker.figures._append, list[int]()
+    append, begun, written = worker.figures._append, list[int](), list[int]()
 
     def slow(path: Path, lines: Any, kept: Any) -> None:
+        begun.append(len(lines))
         assert goes_on.wait(30)
         written.append(len(lines))
         append(path, lines, kept)
 
     monkeypatch.setattr(worker.figures, "_append", slow)
     worker.step(12 * 5)
-    assert [each.name for each in threading.enumerate()].count("timers-past-figures") == 1
     goes_on.set()
     wait_until(lambda: written == [1], "the first line is written")
     wait_until(lambda: worker.figures._writing is not None and worker.figures._writing.done(), "the thread ends")
     worker.step(12)
     wait_until(lambda: lines_of(path)() == 6, "the others follow")
+    assert begun == [1, 5], "while the first thread was held, no other one began"
 
 
 def test_memory_and_file_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

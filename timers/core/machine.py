@@ -66,7 +66,6 @@ class Machine:
         progress: the last committed progress, and later changes that need no commit of their own.
         committed: the last committed progress.
         replayed: number of records read again since opening.
-        attempted: the progress that the last transaction has committed, or may have committed if it failed.
         must_ask_end: its own transaction held back the end of the log that came with the last tick [I17].
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].
         sweeper: removes ids, or promoted copies, that are forgotten.
@@ -104,7 +103,6 @@ class Machine:
         self.counters = counters or Counters()
         self.counters.resume(progress, store.applied)
         self.committed = progress
-        self.attempted: Progress | None = None
         self._holes = progress.holes
         self._store = store
         self._passed: Sequence[PassedBatch] = ()
@@ -543,7 +541,7 @@ class Machine:
         """Commit a transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
         if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
             after = noted(after, self.doubts.worker)
-        self.counters.transaction.progress = self.attempted = after
+        self.counters.transaction.progress = after
         self._outbox.chunk.begun = timers
         try:
             self._outbox.commit(after, output)

@@ -25,7 +25,7 @@ TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, Resourc
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE, DESCRIBE_CONFIGS = AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 
-WORKER, ENGINE, CONSOLE, RELAY = PARTS = ("worker", "engine", "console", "relay")
+WORKER, ENGINE, CONSOLE, RELAY = ("worker", "engine", "console", "relay")
 """Who needs rights: a worker, the engine on Spark (`timers spark engine`), the console, the relay of an outbox."""
 
 
@@ -54,7 +54,7 @@ def rights(settings: Settings, parts: Iterable[str], callback_topics: Iterable[s
     have ``allow.everyone.if.no.acl.found=true``, the first ACL of a resource refuses it to all other logins.
 
     Args:
-        parts: of :data:`PARTS`.
+        parts: :data:`WORKER`, :data:`ENGINE`, :data:`CONSOLE`, :data:`RELAY`.
         callback_topics: names of the topics to which timers fire.
     """
     found: dict[tuple[Any, str, bool], set[Any]] = {}

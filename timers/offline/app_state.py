@@ -87,11 +87,8 @@ class LevelsInUse(NamedTuple):
         return [name for name, level in self.partitions.items() if level < self.allowed]
 
 
-def levels_in_use(settings: Settings, timeout_s: float | None = None) -> LevelsInUse:
+def levels_in_use(settings: Settings) -> LevelsInUse:
     """What is allowed, what workers support, and the level of each partition.
-
-    Args:
-        timeout_s: for each answer of a broker; None: half a minute.
 
     Raises:
         TimersError: they cannot be read.
@@ -101,7 +98,7 @@ def levels_in_use(settings: Settings, timeout_s: float | None = None) -> LevelsI
     from timers.kafka.progress_log import allowed_level
 
     with explained(settings, "the feature levels cannot be read") as reports:
-        _, machines = read_progress(settings, reports, timeout_s)
+        _, machines = read_progress(settings, reports)
         allowed = allowed_level(settings)
         group = group_access.describe(settings)
     return LevelsInUse(

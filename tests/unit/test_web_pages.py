@@ -236,6 +236,22 @@ async def test_the_overview_has_figures_of_all_workers() -> None:
         assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text
 
 
+async def test_the_overview_counts_the_dead_letters_of_queues() -> None:
+    cluster = cluster_with("order-1")
+    codes = ("rejected", "topic-unknown", "crashed")
+    written_ms = [int(time.time() * 1000) - hours * 3_600_000 for hours in (1, 1, 25)]
+    cluster.dead_letters = [
+        replace(letter(offset, code, "jobs"), timestamp_ms=at_ms)
+        for offset, (code, at_ms) in enumerate(zip(codes, written_ms, strict=True))
+    ]
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/?wait=1")
+        assert re.search(r'Dead letters of queues</h2><p class="figure">1<', text), "a day old, and of a queue"
+        assert "/dead-letters?code=rejected&amp;code=attempts-exhausted&amp;" in text
+        cluster.dead_letters.clear()
+        assert re.search(r'of queues</h2><p class="figure">1<', await text_of(client, "/?wait=1")), "for a minute"
+
+
 async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds() -> None:
     cluster = cluster_with("order-1")
     async with console(cluster, **IDS) as client:

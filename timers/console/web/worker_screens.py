@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,13 +15,18 @@ from typing import Any, NamedTuple
 from timers.console.call import Reply
 from timers.console.figures import SILENCE_S, Ways, quantile
 from timers.console.problems import Problem
+from timers.console.schemas import MAX_LIMIT
 from timers.console.web.board import KNOWN_S, UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
 from timers.console.web.page import POLICY, Page, link, runbooks, screen
 from timers.core.printable import quoted, utc_text
 from timers.offline.app_state import AppState
 from timers.process.counted import span
+from timers.wire.dead_letter import QUEUE_CODES
 
 NEXT_TIMERS = 8
+
+LETTERS_S, DAY_S = 60.0, 86_400
+"""How long a count of dead letters is shown, and the time for which they are counted."""
 
 MOST_OF_TOPIC, SHOWN_OF_TOPIC = 2000, 100
 """Newest firings of a topic that are counted, and that are listed."""
@@ -31,7 +37,7 @@ FIRED = 200
 
 @screen("/")
 async def overview(page: Page) -> Reply:
-    figures, coming = await asyncio.gather(page.figures(), _coming(page))
+    figures, coming, queue_letters = await asyncio.gather(page.figures(), _coming(page), _queue_letters(page))
     found = findings(figures, page.board.new_letters()) if figures else []
     recent = page.board.recent()
     lags = [_tile(percent, recent, figures) for percent in (50, 99)]
@@ -45,6 +51,8 @@ async def overview(page: Page) -> Reply:
         lags=lags,
         line=_line(page.board.line()),
         coming=coming,
+        queue_letters=queue_letters,
+        queue_codes=QUEUE_CODES,
     )
 
 
@@ -62,6 +70,23 @@ async def _coming(page: Page) -> dict[str, Any]:
         return {"problem": problem.body}
     page.board.coming = fresh | ({user: (page.now_s, found)} if found else {})
     return found
+
+
+async def _queue_letters(page: Page) -> str | None:
+    """How many dead letters of queues the last day has; None: it is not known. Their topic is read once a minute."""
+    kept, user = page.board.queue_letters, page.call.user.name
+    fresh = {name: each for name, each in kept.items() if 0 <= page.now_s - each[0] < LETTERS_S}
+    if user not in fresh:
+        since_s = int(page.now_s) - DAY_S
+        asked = page.api("listDeadLetters", code=[*QUEUE_CODES], since=since_s, limit=MAX_LIMIT)
+        shown = None
+        with suppress(Problem):
+            if (found := await page.soon(asked, SILENCE_S)) is None:
+                return None  # the script of the page asks again
+            shown = f"{len(found['dead_letters']):,}{'+' if found['next'] else ''}"
+        fresh[user] = page.now_s, shown
+        page.board.queue_letters = fresh
+    return fresh[user][1]
 
 
 def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:

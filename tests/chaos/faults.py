@@ -21,16 +21,17 @@ from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
 from tests.harness.records import Publisher
 from tests.harness.three_brokers import ThreeBrokers
+from tests.harness.waiting import DEADLINE_S
 from timers.wire.formats import countdown
 
 Steps = Generator[float, None, InjectedFault]
 """A fault under way: yields the seconds until its next step, and returns the injected fault."""
 
 POLL_S = 0.2
-TAKEOVER_S = 60.0
-"""Deadline of a takeover, which needs the end of a session and a rebalance."""
-ENDING_S = 40.0
-"""Deadline for the end of a worker, which needs the end of a transaction."""
+TAKEOVER_S = 180.0
+"""Deadline of a takeover, which needs the end of a session and a rebalance. The callbacks show how late timers are."""
+ENDING_S = DEADLINE_S
+"""Deadline for the end of a worker, which needs a handover and the end of a transaction."""
 
 READ_S = 6.0
 """Seconds in which a running worker reads most of the files that it uses."""

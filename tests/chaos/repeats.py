@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
-from tests.chaos.checker import CATCH_UP_S
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -115,12 +114,13 @@ class RepeatTraffic:
                 record, SimRule.of(rule, append_ms // 1000), covered_s=append_ms // 1000
             )
 
-    def end(self, found: Found, faults_over_ms: int) -> None:
+    def end(self, found: Found, faults_over_ms: int, deadline_s: float) -> None:
         """Wait until all that was due was sent or missed, cancel what goes on, and judge all.
 
         Args:
             found: is filled.
             faults_over_ms: epoch milliseconds at which the last fault was over.
+            deadline_s: seconds from now within which all that was due must have been sent or missed.
         """
         fired = self._system.reader(self.target)
         verdicts = self._system.reader(self._system.settings.verdict_topic, append_time=False)
@@ -138,7 +138,7 @@ class RepeatTraffic:
             whole = (each for source, each in self._versions.items() if source not in self._broken)
             return [f"{failure}" for each in whole if (failure := _uncovered(each, until_s))]
 
-        give_up = time.monotonic() + 3 * CATCH_UP_S
+        give_up = time.monotonic() + deadline_s
         while missing := lost():
             if time.monotonic() > give_up:
                 found.failures += missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict
+from tests.chaos.checker import InjectedFault, Verdict
 
 
 def lines(
@@ -33,7 +33,7 @@ def lines(
     )
     out.append(
         f"  worst lag {verdict.worst_lag_ms:,} ms; after the last fault {verdict.worst_after_faults_ms:,} ms; "
-        f"overdue {CATCH_UP_S} s after it: {verdict.overdue:,}"
+        f"overdue {verdict.limit_s:.0f} s after it: {verdict.overdue:,}"
     )
     out += [f"  FAILED: {failure}" for failure in failures]
     counts = "counts" if verdict.counts else "does not count: a fault hit no timer in flight, or had no effect"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos import report
-from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
+from tests.chaos.checker import InjectedFault, Verdict, catch_up_s, verdict
 from tests.chaos.faults import FAULTS, Steps
 from tests.chaos.plan import ADD, BURST_EVERY_S, HOLD, STALL, Fault, Plan
 from tests.chaos.repeats import BYTES_A_SECOND, Found, RepeatTraffic
@@ -33,7 +33,7 @@ LOOK_AHEAD_S = 1.0
 """The victim is chosen this many seconds before the injection."""
 MOST_FAILURES, MOST_CHARACTERS = 20, 500
 """So many broken promises of timers that repeat are named, so long each; their number is in the report."""
-EXTRA_TIME_S = 240.0
+EXTRA_TIME_S = 600.0
 """Seconds that faults and publishing may take longer than planned, because the machine may be busy."""
 
 
@@ -112,6 +112,7 @@ class Round:
         with self._printer.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
             for clock_offset_s in self._plan.clock_offsets_s:
                 self._state.add(clock_offset_s)
+            wait_until(self._state.note_starts, "each worker has written its first line")
             for member in self._state.members:
                 member.worker.ready()
         repeats = self._set_repeating() if self._repeating else None
@@ -132,7 +133,7 @@ class Round:
         )
         self._storm(publication)
         found = self._settle(publication, repeats)
-        judged = verdict(found, dues(publication), self._injected)
+        judged = verdict(found, dues(publication), self._injected, self._catch_up_s)
         outcome = Outcome(self._plan.seed, judged, self._state.failures)
         if repeats is not None:
             self._printer.line(f"  repeating: {self._found.line()}")
@@ -186,7 +187,8 @@ class Round:
                 steps.close()  # a disk that stalls goes on, and so the worker on it can be killed
             publisher.end(1)
         late_s = time.time() - self._first_s - self._plan.storm_s
-        self._printer.line(f"    publishing and faults are done, {late_s:.1f} s later than planned")
+        slowest = f"the slowest worker began after {self._state.slowest_start_s:.1f} s"
+        self._printer.line(f"    publishing and faults are done, {late_s:.1f} s later than planned; {slowest}")
 
     def _moment(self, fault: Fault) -> float:
         return self._first_s + fault.at_s + fault.offset_ms / 1000
@@ -228,15 +230,19 @@ class Round:
 
     # ---- afterwards ---------------------------------------------------------------------------------------------
 
+    @property
+    def _catch_up_s(self) -> float:
+        return catch_up_s(self._state.slowest_start_s)
+
     def _settle(self, publication: Publication, repeats: RepeatTraffic | None) -> Callbacks:
         """Wait until all timers have fired, stop the workers, and read the callbacks."""
         cluster, due_s = self._system.cluster, dues(publication)
         last_ms = max((injected.over_ms + injected.grace_ms for injected in self._injected), default=0)
-        give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CATCH_UP_S
+        give_up = max(int(due_s.max()), last_ms / 1000) + 3 * self._catch_up_s
         try:
             with self._printer.doing("waiting until all timers have fired"):
                 wait_until(lambda: time.time() > due_s.max(), "the last due second", 2 * DEADLINE_S)
-                self._system.wait_past(int(due_s.max()))
+                self._system.wait_past(int(due_s.max()), max(DEADLINE_S, give_up - time.time()))
         except AssertionError as error:
             self._state.failures.append(f"due timers do not fire: {error}")
         while True:
@@ -249,7 +255,7 @@ class Round:
             self._printer.line(f"    {missing:,} are still missing")
         if repeats is not None:
             with self._printer.doing("reading what repeats"):
-                repeats.end(self._found, last_ms)
+                repeats.end(self._found, last_ms, 3 * self._catch_up_s)
             self._state.failures += [each[:MOST_CHARACTERS] for each in self._found.failures[:MOST_FAILURES]]
         with self._printer.doing("stopping the workers"):
             self._stop()

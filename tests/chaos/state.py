@@ -20,6 +20,9 @@ from tests.harness.system import System
 from tests.harness.worker import Worker
 from timers.kafka.admin_client import AdminClient
 
+BEGUN = "Starting..."
+"""Part of the first line of a worker. Until then it has asked no broker, so this time depends on the machine alone."""
+
 ASK_S = 5.0
 """Seconds that the group may take to answer."""
 
@@ -43,6 +46,7 @@ class Member:
         wanted: it should run; if it ends, that is a failure.
         paused: no other fault may hit it: it was stopped by SIGSTOP, or the fault that hit it still watches what it
             does.
+        begins: it was started, and its first line was not seen yet.
     """
 
     name: str
@@ -50,15 +54,16 @@ class Member:
     disk: StallingDisk | None
     wanted: bool = True
     paused: bool = False
+    begins: bool = False
 
     def start(self, clock_offset_s: float, **settings: str) -> None:
         """Start the process with a clock that is wrong by ``clock_offset_s``, and with more settings."""
         clock = {"TIMERS_CLOCK_OFFSET": str(clock_offset_s)} if clock_offset_s else {}
         self.worker.start(**clock, **settings)
-        self.wanted = True
+        self.wanted, self.begins = True, True
 
     def kill(self) -> None:
-        self.wanted = False
+        self.wanted, self.begins = False, False
         self.worker.kill()
 
 
@@ -74,6 +79,7 @@ class RoundState:
         chosen_ends: end offset of each request partition when the victim of the newest fault was chosen.
         failures: sentences about failures that the checker cannot see in the callbacks.
         targets: the callback topics of the round.
+        slowest_start_s: the longest time from the start of a worker's process until its first line.
     """
 
     brokers: Brokers
@@ -87,6 +93,7 @@ class RoundState:
     chosen_ends: Mapping[int, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     targets: tuple[str, ...] = ()
+    slowest_start_s: float = 0.0
     _asker: AdminClient | None = None
     _no_broker: bool = False
     _first_broker_at: float = 0.0
@@ -177,8 +184,17 @@ class RoundState:
         except (KafkaException, AssertionError):
             return None
 
+    def note_starts(self) -> bool:
+        """Note how long starts take. Returns whether each worker has written its first line."""
+        for member in self.members:
+            if member.begins and BEGUN in member.worker.log:
+                member.begins = False
+                self.slowest_start_s = max(self.slowest_start_s, time.time() - member.worker.started_at)
+        return not any(member.begins for member in self.members)
+
     def watch(self) -> None:
-        """Report workers that ended by themselves, and start them again as a supervisor does."""
+        """Report workers that ended by themselves, start them again as a supervisor does, and note starts."""
+        self.note_starts()
         for member in self.members:
             if member.wanted and not member.paused and not member.worker.running:
                 said = " ".join(member.worker.sentences) or member.worker.tail()

@@ -141,7 +141,7 @@ class System:
         self._readers.append(reader)
         return reader
 
-    def wait_past(self, due_s: int) -> None:
+    def wait_past(self, due_s: int, deadline_s: float = DEADLINE_S) -> None:
         """Wait until all timers due by ``due_s`` that were requested so far have fired.
 
         A machine fires in the order of (due second, offset). A request that is written now for the same second fires
@@ -153,7 +153,7 @@ class System:
             Request(self._fence.topic, due_s, partition=partition) for partition in range(self.settings.partitions)
         ]
         self.send(*last_requests)
-        fired = self._fence.take(len(last_requests))
+        fired = self._fence.take(len(last_requests), deadline_s)
         assert {record.timer_id for record in fired} == {fence.source for fence in last_requests}
 
     def fired(self, requests: Iterable[Request], deadline_s: float = DEADLINE_S) -> dict[str, Record]:

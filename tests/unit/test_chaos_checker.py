@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
+from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, catch_up_s, verdict
 from tests.harness.judge import Callbacks, Ints
 
 FIRST_S = 1_700_000_000
@@ -92,6 +92,20 @@ def test_a_timer_that_fires_too_long_after_the_last_fault_is_overdue() -> None:
     found = judged(late, [last])
     assert found.overdue == 1 and not found.kept
     assert judged(late, [replace(last, grace_ms=1)]).kept
+
+
+def test_on_a_slow_machine_timers_may_wait_longer_but_nothing_else_is_forgiven() -> None:
+    assert catch_up_s(1.5) == CATCH_UP_S
+    limit_s = catch_up_s(15.0)
+    assert limit_s == 150
+    whole = correct_callbacks()
+    append_ms = whole.append_ms.copy()
+    append_ms[17] = DUE_S[17] * 1000 + 150_000
+    assert verdict(replace(whole, append_ms=append_ms), DUE_S, [], limit_s).kept
+    append_ms[17] += 1
+    assert verdict(replace(whole, append_ms=append_ms), DUE_S, [], limit_s).overdue == 1
+    assert not verdict(repeated(whole, [*range(TIMERS), 17]), DUE_S, [], limit_s).kept
+    assert not verdict(repeated(whole, [*range(TIMERS - 1)]), DUE_S, [], limit_s).kept
 
 
 def test_a_round_does_not_count_if_the_effect_of_a_fault_was_not_seen() -> None:

@@ -60,6 +60,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 4
+# Whether what failed among the tests that wait runs once more.
+AGAIN ?= $(CI)
 CHECK_JOBS ?= 10
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
@@ -74,15 +76,17 @@ KAFKA = $(if $(VERSION),--kafka $(VERSION))
 OTHER_KAFKAS = $(patsubst tests/kafka/%.lock.toml,%,$(wildcard tests/kafka/*.lock.toml))
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
-# run, in two processes with a session each, and those of the pages in one process, with one browser.
+# run, in two processes with a session each, and those of the pages in one process, with one browser. After the crash of a
+# process of pytest, another one has run its tests: if they passed, nothing runs once more, and pytest ends with 5.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.process.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
 	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
 		-m "(broker or spark) $$without $$pages and $(LENGTH)" $(WAITING) || { \
-		test "$$CI" = true && echo "NOT STABLE: what failed runs once more, one test at a time; a test that passes now has a bug" \
-		&& $(PYTEST) --last-failed --last-failed-no-failures none $(WAITING); } || exit; \
+		code=$$?; test "$(AGAIN)" = true -a $$code -eq 1 \
+		&& echo "NOT STABLE: what failed runs once more, one test at a time; a test that passes now has a bug" \
+		&& { $(PYTEST) --last-failed --last-failed-no-failures none $(WAITING) || test $$? -eq 5; }; } || exit; \
 	if test "$$pages"; then echo "NOT TESTED: the pages of the console, since there is no browser to drive; all else passed"; fi; \
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -486,23 +486,22 @@ def test_a_database_and_a_broker_that_are_killed_are_connected_again(
 
 
 def test_a_process_that_is_forked_leaves_the_table_to_other_relays(shop: Shop, ids: Ids) -> None:
-    with relaying(shop, ids) as first:
-        wait_until(lambda: first.counters.is_first, "it sends")
-        child = os.fork()
-        if not child:
-            time.sleep(600)
-            os._exit(0)
-        SqlOutbox().schedule(connection := shop.connect(), ids.target, "k", b"v", at=due_in(900))
-        connection.commit()
-        connection.close()
-        sent(shop)
-    try:
+    with ExitStack() as stack:
+        with relaying(shop, ids) as first:
+            wait_until(lambda: first.counters.is_first, "it sends")
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            stack.callback(os.waitpid, child, 0)
+            stack.callback(os.kill, child, signal.SIGKILL)
+            SqlOutbox().schedule(connection := shop.connect(), ids.target, "k", b"v", at=due_in(900))
+            connection.commit()
+            connection.close()
+            sent(shop)
         assert not first.counters.is_first
         with relaying(shop, ids) as second:
             wait_until(lambda: second.counters.is_first, "the next one sends")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
     assert len(requests_of(ids)) == 1
 
 

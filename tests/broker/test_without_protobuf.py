@@ -18,7 +18,7 @@ from tests.harness.system import System
 from timers.cli.broker import jars
 from timers.wire import verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.broker
 
 TEXTS = [block.text for block in ALL_BLOCKS if block.page == "docs/without-protobuf.md" and block.language == "sh"]
 CONSOLE_PRODUCER, KCAT, BY_ID = (
@@ -45,7 +45,7 @@ def run(text: str, system: System, target: str, folder: Path) -> None:
     script.chmod(0o755)
     environment = clean_environment(CLASSPATH=":".join(map(str, jars.KAFKA.ensure(None))))
     environment["PATH"] = f"{folder}:{environment['PATH']}"
-    subprocess.run(["bash", "-euo", "pipefail", "-c", text], env=environment, check=True, timeout=60)
+    subprocess.run(["bash", "-euo", "pipefail", "-c", text], env=environment, check=True, timeout=180)
 
 
 def fired(system: System, target: str) -> Record:

@@ -36,6 +36,8 @@ _MOVING = (
 )
 """Errors while an overloaded broker is briefly not in the cluster."""
 
+_CREATED = 1
+
 ANSWER_S = 10.0
 """A leader that has not said its offsets by then is asked again."""
 
@@ -84,14 +86,21 @@ class Cluster:
 
     def _created(self, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
         """Create a topic; False if it exists."""
-        created = self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config))])[topic]
-        try:
-            created.result(DEADLINE_S)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            return False
-        return True
+
+        def answer() -> int | None:
+            created = self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config))])[topic]
+            try:
+                created.result(DEADLINE_S)
+            except KafkaException as error:
+                code: int = error.args[0].code()
+                if code in (*_MOVING, KafkaError.INVALID_REPLICATION_FACTOR):  # no broker is in the cluster
+                    return None
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return code
+            return _CREATED
+
+        return wait_until(answer, f"the brokers create {topic}") == _CREATED
 
     def delete(self, topics: Sequence[str]) -> None:
         """Delete topics, and wait until the broker that answers knows it: the controller answers before it does.

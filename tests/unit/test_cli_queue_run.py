@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from timers.errors import SettingsError
+from timers.queue import Queue
 
 COMMAND = """
 import importlib
@@ -73,6 +77,21 @@ def test_ctrl_c_ends_with_130_when_the_functions_have_returned(sent: str, exit_c
     done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_code, done.stderr
     assert "it has run" in done.stderr and "stopped: 1 acknowledged" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_losses_that_are_accepted_and_the_jitter_reach_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("def function(message): ...\n")
+    options = '"module:function", "--accept-loss", "jobs/0", "--accept-loss", "jobs/3", "--jitter", "0.5"'
+    init = "named):\n        print(named['accept_loss'], named['backoff'].jitter)"
+    command = COMMAND.replace('"module:function"', options).replace("named): ...", init)
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "('jobs/0', 'jobs/3') 0.5\n"), done.stderr
+
+
+@pytest.mark.parametrize("names", ["jobs/0", ["other/0"], ["jobs"], [7]])
+def test_losses_are_accepted_of_partitions_of_the_queue(names: Any) -> None:
+    with pytest.raises(SettingsError, match=r"accept_loss=.* a list of partitions such as \['jobs/0'\]"):
+        Queue("jobs", brokers="localhost:1", accept_loss=names)
 
 
 def test_an_end_whose_last_calls_were_not_committed_is_a_failure(tmp_path: Path) -> None:

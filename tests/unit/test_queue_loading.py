@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
+from tests.harness.queue_state import opened
 from timers.errors import QueueError
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Commit, Saved, encode
@@ -33,7 +35,7 @@ def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
 def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
     """The ledger of a partition that was loaded. What is said is in the log of this test."""
     settler = Settler("queue.jobs", 0.0)
-    new = NewPartitions(settler, "jobs", accept_loss=accept_loss)
+    new = NewPartitions(settler, replace(opened().terms, accept_loss=["jobs/0"] if accept_loss else False))
     new.add([JOBS])
     steps = new.work()
     with suppress(StopIteration):
@@ -96,11 +98,11 @@ def test_a_topic_that_was_created_again_begins_with_its_first_message(
 
 
 @pytest.mark.parametrize(("low", "high", "first"), [(6, 20, 6), (0, 4, 0)], ids=["deleted", "cut"])
-def test_messages_that_are_gone_end_the_queue_unless_that_is_accepted(
+def test_messages_that_are_gone_end_a_queue_of_one_partition_unless_that_is_accepted(
     low: int, high: int, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = SimLog(commit(), low=low, high=high)
-    with pytest.raises(QueueError, match="messages from 5 on are not done"):
+    with pytest.raises(QueueError, match=r"messages from 5 on are not done.* run --accept-loss jobs/0`"):
         loaded(log)
     assert caplog.text == ""
     assert delivered(loaded(log, accept_loss=True), log)[0] == first

@@ -182,6 +182,47 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
     queue.close()
 
 
+BEYOND = MESSAGES + 5
+"""All below is done by the commit of a log that has only half of it."""
+
+
+def test_a_partition_that_has_lost_messages_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    queue = Opened()
+    queue.transport.commits[JOBS] = Commit(BEYOND, encode(Saved(BEYOND), LOG) or "")
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    for message in queue.receive(MESSAGES):
+        assert message.source.startswith("jobs/1/")
+        message.ack()
+    wait_until(lambda: queue.transport.commits[OTHER].offset == MESSAGES, "the commit of the other partition")
+    (reason,) = queue.driver.unready()
+    assert "jobs/0: the messages from 10 on are not done" in reason and "--accept-loss jobs/0`" in reason
+    assert caplog.text.count("does not read one of its partitions") == 1
+    assert (queue.driver.counters().stopped, queue.driver.stuck()) == (1, [])
+    assert queue.transport.commits[JOBS].offset == BEYOND, "nothing of it is committed"
+    queue.call(queue.transport.revoked, [JOBS], lost=False)
+    assert (queue.driver.counters().stopped, queue.driver.unready()) == (0, [])
+    queue.close()
+
+
+def test_a_partition_that_loses_messages_while_it_is_read_does_not_stop_the_others() -> None:
+    queue = Opened()
+    queue.call(queue.transport.assigned, [JOBS, OTHER])
+    messages = queue.receive(2 * MESSAGES)
+    queue.transport.errors = [ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)] * 2
+    wait_until(lambda: queue.driver.counters().stopped == 1, "the stop of the partition")
+    for message in messages:
+        if message.source.startswith("jobs/0/"):
+            with pytest.raises(LeaseLostError):
+                message.ack()
+        else:
+            message.ack()
+    wait_until(lambda: queue.transport.commits[OTHER].offset == MESSAGES, "the commit of the other partition")
+    assert queue.transport.stopped == [{JOBS}]
+    queue.call(queue.transport.revoked, [JOBS], lost=False)
+    assert queue.transport.stopped[-1] == set(), "it is not read"
+    queue.close()
+
+
 LOST = KafkaError._AUTO_OFFSET_RESET, "broker end offset is 2 (offset leader epoch 3)."
 
 

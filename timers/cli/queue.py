@@ -467,6 +467,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--member", metavar="NAME", help="Name of this process, the same after a restart; shortens the pause after a crash."
 )
+@click.option(
+    "--accept-loss",
+    metavar="TOPIC/PARTITION",
+    multiple=True,
+    help="Go on in a partition that has lost messages which were not done. For one start; may be repeated.",
+)
 @click.option("--tracebacks", is_flag=True, help="Log the traceback of each failure, not only of the first of a kind.")
 @metrics_options
 @click.pass_context
@@ -485,6 +491,7 @@ def run(
     most_delay: str,
     jitter: float,
     member: str | None,
+    accept_loss: tuple[str, ...],
     tracebacks: bool,
     metrics_port: int | None,
     metrics_host: str,
@@ -514,11 +521,7 @@ def run(
             f"{function!r} is async: give --concurrency, or a function without async for --processes"
         )
     settings = load_settings()
-    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
-    make_safe(logging.root.handlers)
-    if tracebacks:
-        logging.getLogger("timers.queue").setLevel(logging.DEBUG)
-    logging.raiseExceptions = False  # if the function closes stderr, its lines are lost, and nothing else
+    _log_to_stderr(tracebacks)
 
     from timers.queue import AsyncQueue, Backoff, Queue  # not at the top: `--help` needs no librdkafka
 
@@ -531,6 +534,7 @@ def run(
         lease_s=lease_s,
         ordered=ordered,
         member=member,
+        accept_loss=accept_loss,
     )
     with queue, ExitStack() as stack:
         if metrics_port is not None:
@@ -548,6 +552,14 @@ def run(
     _report_end(queue, name)
     if signal.SIGINT in signals:
         ctx.exit(INTERRUPTED)
+
+
+def _log_to_stderr(tracebacks: bool) -> None:
+    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] [%(levelname)s] %(message)s", stream=sys.stderr)
+    make_safe(logging.root.handlers)
+    if tracebacks:
+        logging.getLogger("timers.queue").setLevel(logging.DEBUG)
+    logging.raiseExceptions = False  # if the function closes stderr, its lines are lost, and nothing else
 
 
 def _report_end(queue: Queue, name: str) -> None:

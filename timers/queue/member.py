@@ -39,7 +39,7 @@ from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.records import headers_of
 from timers.queue import records
 from timers.queue.ledger import BACK, BIND, LONGER, MAX_CRASHES, Entry, Ledger, Settlement, passed, wants_commit
-from timers.queue.metadata import Partition
+from timers.queue.metadata import Partition, way_on
 from timers.queue.port import Command, Counters, Job, Port, Steps, Terms, do
 from timers.queue.records import Identity, Signing, returned_value
 from timers.queue.sending import Guard, Guards
@@ -208,7 +208,7 @@ class Member:
     def leave(self) -> None:
         """Note that the process is in no group: it has no partitions."""
         self.settler.revoke(list(self.settler.ledgers))
-        self.new = NewPartitions(self.settler, self.terms.name, accept_loss=self.terms.accept_loss)
+        self.new = NewPartitions(self.settler, self.terms)
         self._paused: set[Partition] = set()
         self._overtaken: set[Partition] = set()
 
@@ -493,18 +493,25 @@ class Member:
             has_lost = epoch_end(error.str()) is not None
             if ledger is not None and has_lost and self.new.verify(partition, ledger, ledger.position):
                 return
-            if not self.terms.accept_loss:
-                raise QueueError(
-                    f"{topics.partition_name(*partition)} cannot be read at its position "
-                    f"({error.str()}): retention deleted messages, or the topic was recreated. {_OPEN_AGAIN}"
-                )
-            self._overtaken.add(partition)
+            name = topics.partition_name(*partition)
+            if self.terms.accepts_loss(name):
+                self._overtaken.add(partition)
+                return
+            deleted = "retention deleted messages, or the topic was recreated"
+            reason = f"{name} cannot be read at its position ({error.str()}): {deleted}. {way_on(name)}"
+            yield from self._refuse(partition, reason)
         elif error.fatal():
             raise KafkaException(error)
         elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             yield do(Port.note_kept_out)
         else:
             yield do(Port.warn, "the queue %s: %s", self.terms.name, error.str())
+
+    def _refuse(self, partition: Partition, reason: str) -> Steps[None]:
+        if partition not in self.new.refused:
+            yield do(Port.stop, [partition])
+            self._paused.discard(partition)
+            yield from self.new.refuse(partition, reason)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -517,9 +524,6 @@ class Member:
     def _skip_deleted(self) -> Steps[None]:
         """Go on with the first messages of logs whose retention has overtaken the reading, as far as their leaders
         answer.
-
-        Raises:
-            QueueError: a log ends before the position, so that offsets of received messages come again.
         """
         self._next_skip = self.settler.now_s + _SKIP_PAUSE_S
         bounds: Mapping[Partition, tuple[int, int]] = yield do(Port.bounds, sorted(self._overtaken))
@@ -530,7 +534,9 @@ class Member:
                 continue  # it is read from another position on when its log is verified
             name, position = topics.partition_name(*partition), ledger.position
             if position > high:
-                raise QueueError(f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}")
+                reason = f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}"
+                yield from self._refuse(partition, reason)  # offsets of received messages come again
+                continue
             ledger.pass_holes(low)
             if low > position:
                 text = "%s: retention deleted messages from %d to %d before they were received"
@@ -661,6 +667,7 @@ class Member:
             depth=sum(ledger.undone_count(self._ends.get(each, 0)) for each, ledger in owned.items()),
             oldest_ms=min(oldest, default=None),
             partitions=len(ledgers),
+            stopped=len(self.new.refused),
             ledger_bytes=self.settler.metadata_bytes(),
         )
 
@@ -680,4 +687,4 @@ class Member:
             for partition, (position, since_s) in self._stalls.items()
             if now_s - since_s > _STALLED_S
         ]
-        return why, stalled
+        return why, [*self.new.refused.values(), *stalled]

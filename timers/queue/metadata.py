@@ -454,8 +454,16 @@ class Loaded(NamedTuple):
         return self._replace(saved=saved if own is None else saved._replace(start=NOTHING))
 
 
+def way_on(name: str) -> str:
+    """Return how an operator accepts what the partition of this name has lost."""
+    return (
+        f"To go on with the messages that are there, start once with `timers queue run --accept-loss {name}`, or with "
+        f"Queue(accept_loss=['{name}'])"
+    )
+
+
 def loaded_from(
-    name: str, commit: Commit | None, copy: Commit | None, bounds: tuple[int, int], log: str, *, accept_loss: bool
+    name: str, commit: Commit | None, copy: Commit | None, bounds: tuple[int, int], log: str, *, accepts: bool
 ) -> tuple[Loaded, list[str]]:
     """Return what counts for a partition, and in sentences what is lost.
 
@@ -475,8 +483,8 @@ def loaded_from(
             f"the messages from {saved.offset} on are not done, and the log has {low} to {high}: retention deleted "
             "messages, or the topic was recreated"
         )
-        if not accept_loss:
-            raise QueueError(f"{name}: {gone}. Queue(accept_loss=True) goes on without them")
+        if not accepts:
+            raise QueueError(f"{name}: {gone}. {way_on(name)}")
         sentences.append(f"{gone}. The queue goes on with the messages from {low} on")
         saved = saved if saved.offset < low else saved.cut(low, -1)
     return Loaded(saved, commit, low, high), sentences

@@ -105,6 +105,11 @@ METRICS: tuple[Entry[Reading], ...] = (
         _counter("partitions"),
     ),
     Entry(
+        "timers_queue_partitions_stopped{queue}",
+        "Partitions of this process that it does not read, because messages are lost: an operator must decide.",
+        _counter("stopped"),
+    ),
+    Entry(
         "timers_queue_group_taken{queue}",
         "1 while another program is in the group of the queue: what it commits counts as done. Missing while it is not "
         "known.",

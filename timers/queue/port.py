@@ -79,6 +79,7 @@ class Counters:
         oldest_ms: epoch milliseconds at which the oldest of these came to its topic, as far as it was read; None if
             there is none.
         partitions: partitions of the process now, also those of the returns topic.
+        stopped: those of them that are not read, because messages are lost or another version wrote the ledger.
         ledger_bytes: longest metadata of their last commits.
     """
 
@@ -95,6 +96,7 @@ class Counters:
     depth: int = 0
     oldest_ms: int | None = None
     partitions: int = 0
+    stopped: int = 0
     ledger_bytes: int = 0
 
 
@@ -112,9 +114,13 @@ class Terms:
     backoff: Backoff
     lease_s: float
     ordered: bool
-    accept_loss: bool
+    accept_loss: bool | Collection[str]
     max_request_bytes: int
     session_timeout_s: float
+
+    def accepts_loss(self, name: str) -> bool:
+        """Whether the partition of this name may lose messages."""
+        return self.accept_loss is True or (self.accept_loss is not False and name in self.accept_loss)
 
     def pause_s(self, entry: Entry) -> float:
         """Return how long a message waits after the end of a lease: as after a failure. Not if it is given up next."""

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -70,8 +70,9 @@ class Queue:
             host and a random part. A transaction that a crash left open delays its partitions by 5 s, unless a process
             of the same name starts before.
         session_timeout_s: after a crash, how long the partitions of the process wait for another one.
-        accept_loss: go on if retention deleted messages that were not done, or if the log lost its end and grew again;
-            otherwise :meth:`receive` raises an error.
+        accept_loss: go on if retention deleted messages that were not done, or if the log lost its end and grew again:
+            in all partitions, or in those that are named, as ``["jobs/3"]``. Others are not read then, and if the
+            process has no other partition, :meth:`receive` raises an error.
         timeout_s: how long one call may wait for the brokers.
 
     Raises:
@@ -89,7 +90,7 @@ class Queue:
         ordered: bool = False,
         member: str | None = None,
         session_timeout_s: float = 10.0,
-        accept_loss: bool = False,
+        accept_loss: bool | Collection[str] = False,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self.topic = topic
@@ -100,6 +101,11 @@ class Queue:
                 raise SettingsError(f"{argument}={quoted(given)} is not {topics.LEGAL_FORM}")
         lease_s = seconds("lease_s", lease_s, 0.1, 10**6, 30)
         session_timeout_s = seconds("session_timeout_s", session_timeout_s, 1, 1800, 10)
+        names = () if isinstance(accept_loss, bool) else accept_loss
+        if isinstance(names, str) or any(str(each).rpartition("/")[0] not in (topic, returns) for each in names):
+            raise SettingsError(
+                f"accept_loss={quoted(accept_loss)} is not True, False, or a list of partitions such as ['{topic}/0']"
+            )
         if backoff is not None and not isinstance(backoff, Backoff):
             raise SettingsError(f"backoff={quoted(backoff):.100} is not a Backoff, such as Backoff(retries=3)")
         kafka = Connection.resolve(brokers, None, None, timeout_s, None)

@@ -30,8 +30,8 @@ from timers.core.lineage import Lineage
 from timers.errors import QueueError, TimersError
 from timers.queue import records
 from timers.queue.ledger import Entry, Ledger, plan_starts
-from timers.queue.metadata import BrokersClock, Commit, Loaded, Partition, encode, loaded_from
-from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Stored, do
+from timers.queue.metadata import BrokersClock, Commit, Loaded, Partition, encode, loaded_from, way_on
+from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Stored, Terms, do
 from timers.queue.verification import Verification
 from timers.wire import topics
 from timers.wire.dead_letter import REJECTED
@@ -418,13 +418,14 @@ class NewPartitions:
 
     Attributes:
         load_error: why ledgers cannot be loaded; empty if they can.
+        refused: the partitions that are not read until an operator decides, and why.
     """
 
-    def __init__(self, settler: Settler, name: str, *, accept_loss: bool) -> None:
+    def __init__(self, settler: Settler, terms: Terms) -> None:
         self._settler = settler
-        self._name = name
-        self._accept_loss = accept_loss
+        self._terms = terms
         self.load_error = ""
+        self.refused: dict[Partition, str] = {}
         self._waiting: set[Partition] = set()
         self._verifying: dict[Partition, Verification] = {}
         self._noted: set[Partition] = set()
@@ -448,12 +449,29 @@ class NewPartitions:
 
     def forget(self, partitions: Collection[Partition]) -> set[Partition]:
         """Forget partitions that have another owner; return those of them that are read."""
-        read = set(partitions) - self._waiting
+        read = set(partitions) - self._waiting - self.refused.keys()
         self._waiting -= set(partitions)
         for partition in partitions:
             self._verifying.pop(partition, None)
             self._parted.pop(partition, None)
+            self.refused.pop(partition, None)
         return read
+
+    def refuse(self, partition: Partition, reason: str) -> Steps[None]:
+        """Stop a partition that is not read any more. The others go on: else each process that gets it would end.
+
+        Raises:
+            QueueError: the process has no other partition with messages.
+        """
+        settler = self._settler
+        self.refused[partition] = reason
+        self._waiting.discard(partition)
+        if partition in settler.ledgers:
+            settler.totals.leases_lost += settler.revoke([partition])
+        if all(topic != self._terms.topic for topic, _ in {*settler.ledgers, *self._waiting, *self._verifying}):
+            raise QueueError(reason)
+        text = "the queue %s does not read one of its partitions, and goes on with the others: %s"
+        yield do(Port.complain, text, self._terms.name, reason)
 
     def note(self, partition: Partition, record: Any) -> None:
         """Note a record or an event of a partition whose log is verified."""
@@ -480,13 +498,16 @@ class NewPartitions:
         """Do what is to be done now. Returns the partitions that are read from another position on.
 
         Raises:
-            QueueError: messages are lost, or a log is another one, and this is not accepted; or another version wrote
-                the metadata.
+            QueueError: each partition has lost messages, or has another log, and this is not accepted; or another
+                version wrote the metadata.
         """
         noted, self._noted = self._noted, set()
         noted &= self._verifying.keys()
         for partition in sorted(noted):
-            yield from self._end_verification(partition)
+            try:
+                yield from self._end_verification(partition)
+            except QueueError as error:
+                yield from self.refuse(partition, str(error))
         yield from self._ask()
         if self._waiting and self._settler.now_s >= self._next_load:
             yield from self._load()
@@ -536,10 +557,9 @@ class NewPartitions:
             f"from {at} on, the log is not the one of before{read}: a leader without its newest records was elected, "
             f"or a disk has lost them. The messages of before that were not done from {at} on are gone"
         )
-        delivers = f"delivers all messages that are there from {at} on"
-        if not self._accept_loss:
-            raise QueueError(f"{name}: {parted}. Queue(accept_loss=True) {delivers}")
-        return do(Port.complain, "%s: %s. The queue %s", name, parted, delivers)
+        if not self._terms.accepts_loss(name):
+            raise QueueError(f"{name}: {parted}. {way_on(name)}")
+        return do(Port.complain, "%s: %s. The queue delivers all messages that are there from %d on", name, parted, at)
 
     def _ask(self) -> Steps[None]:
         """Ask where leader epochs end, for the partitions that are read by now."""
@@ -557,8 +577,12 @@ class NewPartitions:
             yield self._load_later(error.args[0].str())
             return
         self._logs = stored.logs
-        found = {each: self._loaded(stored, each) for each in stored.bounds}
-        for partition, (loaded, lost) in found.items():
+        for partition in stored.bounds:
+            try:
+                loaded, lost = self._loaded(stored, partition)
+            except QueueError as error:
+                yield from self.refuse(partition, str(error))
+                continue
             for sentence in lost:
                 yield do(Port.complain, "%s: %s", topics.partition_name(*partition), sentence)
             self._waiting.discard(partition)
@@ -575,7 +599,7 @@ class NewPartitions:
     def _loaded(self, stored: Stored, partition: Partition) -> tuple[Loaded, list[str]]:
         name, log = topics.partition_name(*partition), stored.logs[partition[0]]
         commit, copy = stored.commits[partition], stored.copies.get(partition)
-        return loaded_from(name, commit, copy, stored.bounds[partition], log, accept_loss=self._accept_loss)
+        return loaded_from(name, commit, copy, stored.bounds[partition], log, accepts=self._terms.accepts_loss(name))
 
     def _own(self, partition: Partition, loaded: Loaded, parted: tuple[int, int] | None = None) -> Steps[None]:
         """Deliver the messages of a partition from now on. ``parted``: where its log parts from the one of before."""
@@ -590,4 +614,4 @@ class NewPartitions:
         self.load_error = reason
         self._next_load = self._settler.now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MAX_LOAD_AGAIN_S)
-        return do(Port.warn, "the queue %s loads its partitions later: %s", self._name, reason)
+        return do(Port.warn, "the queue %s loads its partitions later: %s", self._terms.name, reason)

@@ -20,7 +20,7 @@ OPENED, RETRIED, ACKED, UNSETTLED, RED = "opened", "retried", "acked", "unsettle
 ACCEPTS = "CONSUMER_ACCEPTS_LOSS"
 """Environment variable: whether the queue goes on after a loss."""
 
-WAY_OUT = "accept_loss=True"
+WAY_OUT = "accept_loss="
 """What the sentence of a red queue says."""
 
 RETRY_S = 45.0

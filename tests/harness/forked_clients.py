@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -16,8 +17,9 @@ from timers.client import AsyncTimersClient, TimerRequest, TimersClient
 from timers.queue import AsyncQueue, Queue
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
 
-TIMEOUT_S = 3.0
-CONNECTED_S = 1.5
+TIMEOUT_S = 30.0
+LOOKS, LOOK_S = 10, 0.2
+FILES = Path("/dev/fd")
 DUE_S = 1_800_000_000
 REQUESTS = [TimerRequest("t", "k", b"", at=DUE_S)]
 BEFORE, AFTER = "used before", "made after"
@@ -40,7 +42,7 @@ def main() -> None:
     queue.receive(wait_s=0)  # it does not wait for the group, which these brokers do not have
     # A lock that another thread holds at the fork is never free in the child. While it connects, librdkafka holds locks
     # of the C library and of OpenSSL, so a new client there could wait for good (docs/python-client.md says so).
-    time.sleep(CONNECTED_S)
+    wait_for_connections()
     child = os.fork()
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -70,6 +72,15 @@ def main() -> None:
     with closing(TimersClient(brokers, timeout_s=TIMEOUT_S)) as new:
         print(f"new schedule: {answer(lambda: new.schedule('t', 'k', b'', at=DUE_S))}", flush=True)
     # The child ends as each program: Python frees all objects.
+
+
+def wait_for_connections() -> None:
+    """Return when no connection was opened or closed during some looks. A pause of the machine is within one look."""
+    files, quiet = {*FILES.iterdir()}, 0
+    while quiet < LOOKS:
+        time.sleep(LOOK_S)
+        before, files = files, {*FILES.iterdir()}
+        quiet = quiet + 1 if files == before else 0
 
 
 def answer(call: Callable[[], Any]) -> str:

@@ -20,6 +20,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, ProducerFenced, RequestTimedOutError
@@ -27,7 +28,7 @@ from aiokafka.producer.transaction_manager import TransactionManager, Transactio
 from aiokafka.protocol.types import Int64
 
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
-from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals import broker_answers, produce
 from timers.kafka.aiokafka_internals.broker_answers import TRANSACTION_VERSION, BrokerAnswers
 from timers.kafka.aiokafka_internals.requests import EPOCH_TAG, FINALIZED, FINALIZED_TAG, NO_TAGS
 from timers.machines.firing.producer import TransactionalProducer
@@ -404,7 +405,10 @@ class TransactionSimulator:
         """Commit so many values. Raises AssertionError if a promise is broken."""
         loop = SimLoop()
         try:
-            loop.run_until_complete(self._commit_all(values))
+            with pytest.MonkeyPatch.context() as patch:
+                for module in (broker_answers, produce):  # else a slow machine would have another run
+                    patch.setattr(module, "monotonic", loop.time)
+                loop.run_until_complete(self._commit_all(values))
         finally:
             loop.close()
 

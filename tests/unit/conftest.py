@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.constants import Constants
+from tests.harness.waiting import DEADLINE_S
 from timers.process.config import project, settings
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ def no_broker_of_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if project.project_dir().parent == ROOT else project.last_broker()
 
     monkeypatch.setattr(settings, "last_broker", last_broker)
+
+
+@pytest.fixture
+def patient_pages(constants: Constants) -> None:
+    """The first paint of a page waits for the answers of simulated workers, however busy the machine is."""
+    constants("timers.console.web.page", FIRST_PAINT_S=DEADLINE_S)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import timers.console.kafka_cluster
 import timers.offline.targets
 import timers.process.http.asking
 import timers.queue  # noqa: F401  it imports all that it can raise
+from tests.harness.forks import frozen
+from tests.harness.waiting import DEADLINE_S
 from timers.core.progress import Progress
 from timers.errors import DoubtfulLog, LevelTooHigh, MissingExtraError, PartlyPublishedError, TimersError
 from timers.queue.running import RemoteError
@@ -80,15 +82,16 @@ def test_a_pool_of_processes_raises_the_error_of_its_worker(kind: str) -> None:
     """Where an error cannot be made anew, multiprocessing.Pool waits for ever, and an executor is broken."""
     context = multiprocessing.get_context("fork")
     indexes = [index for index, error in enumerate(ERRORS) if type(error) in OWN]
-    if kind == "multiprocessing":
-        with context.Pool(1) as pool:
-            for index in indexes:
-                with pytest.raises(type(ERRORS[index])) as found:
-                    pool.apply_async(_raise, (index,)).get(20)
-                assert found.value.args == ERRORS[index].args
-    else:
-        with ProcessPoolExecutor(1, mp_context=context) as executor:
-            for index in indexes:
-                with pytest.raises(type(ERRORS[index])) as found:
-                    executor.submit(_raise, index).result(20)
-                assert found.value.args == ERRORS[index].args
+    with frozen():
+        if kind == "multiprocessing":
+            with context.Pool(1) as pool:
+                for index in indexes:
+                    with pytest.raises(type(ERRORS[index])) as found:
+                        pool.apply_async(_raise, (index,)).get(DEADLINE_S)
+                    assert found.value.args == ERRORS[index].args
+        else:
+            with ProcessPoolExecutor(1, mp_context=context) as executor:
+                for index in indexes:
+                    with pytest.raises(type(ERRORS[index])) as found:
+                        executor.submit(_raise, index).result(DEADLINE_S)
+                    assert found.value.args == ERRORS[index].args

@@ -53,7 +53,7 @@ class Worker:
         says: what it says of itself.
     """
 
-    def __init__(self, group: SimGroup, name: str, topics: Collection[str] = ("t",)) -> None:
+    def __init__(self, group: SimGroup, name: str, topics: Collection[str] = ("t",), session_s: float = 60.0) -> None:
         self.name = name
         self.is_alive = True
         self.deals: list[Deal] = []
@@ -65,7 +65,7 @@ class Worker:
             "group",
             name,
             topics,
-            1.0,
+            session_s,
             lambda: self.says,
             self._deal,
             self.deals.append,
@@ -256,7 +256,7 @@ async def test_a_member_that_leaves_looks_for_the_coordinator_if_it_has_none() -
     async with running(one):
         await until(lambda: one.deals)
     one.member._coordinator = None
-    await one.member.leave(5)
+    await one.member.leave(30)
     assert not group.members
     assert (await one.member.describe()).members == []
 
@@ -264,7 +264,7 @@ async def test_a_member_that_leaves_looks_for_the_coordinator_if_it_has_none() -
 async def test_a_session_timeout_that_the_brokers_do_not_allow_ends_the_member_with_a_sentence() -> None:
     group = SimGroup(t=1)
     group.error = INVALID_SESSION_TIMEOUT
-    one = Worker(group, "one")
+    one = Worker(group, "one", session_s=1.0)
     async with running(one):
         await until(lambda: one.ended)
     assert isinstance(one.ended[0], SettingsError) and "TIMERS_SESSION_TIMEOUT_S=1: " in str(one.ended[0])
@@ -319,7 +319,7 @@ class History:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             if leaves:
-                await worker.member.leave(1.0)
+                await worker.member.leave(30)
 
     def end_session(self) -> None:
         """End the session of a member: of one that was killed, or of one that was only too slow."""
@@ -441,7 +441,7 @@ async def test_a_member_that_leaves_makes_way_at_once() -> None:
     async with running(one):
         async with running(two := Worker(group, "two")):
             await until(lambda: generation_of(one, two) == 2)
-        await two.member.leave(1.0)
+        await two.member.leave(30)
         await until(lambda: one.has == of(0, 1))
         assert not two.member.in_group
 
@@ -452,9 +452,9 @@ async def test_a_member_whose_name_another_one_has_does_not_take_it_with_it() ->
         await until(lambda: one.deals)
     async with running(twin := Worker(group, "one")):
         await until(lambda: twin.deals)
-        await one.member.leave(1.0)
+        await one.member.leave(30)
         assert await twin.member.confirms()
-    await Worker(group, "three").member.leave(1.0)  # it never joined
+    await Worker(group, "three").member.leave(30)  # it never joined
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -470,7 +470,7 @@ async def test_a_member_that_leaves_while_it_joins_is_no_member_afterwards(is_kn
     await asyncio.sleep(0.01)
     leaving.cancel()
     async with asyncio.timeout(20):
-        await leaves.member.leave(0.5)
+        await leaves.member.leave(30)
     assert group.members.keys() == {"paused"}
 
 
@@ -483,7 +483,7 @@ async def test_a_member_that_has_sent_no_request_to_join_takes_the_name_from_no_
         async with running(same_name):
             await asyncio.sleep(0.02)
         group.is_unreachable = False
-        await same_name.member.leave(0.5)
+        await same_name.member.leave(30)
         assert group.members.keys() == {"one"}
         await asyncio.sleep(0.02)
         assert len(one.deals) == 1 and not one.ended

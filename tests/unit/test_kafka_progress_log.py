@@ -107,7 +107,7 @@ def leaders(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> SimLeaders
 @pytest.fixture
 def log(leaders: SimLeaders) -> Iterator[ProgressLog]:
     cluster = Cluster("c", {TP[0]: TOPIC_ID}, {TP[0]: 1, SETTINGS.progress_topic: 1})
-    made = ProgressLog(SETTINGS, cluster, timeout_s=1.0)
+    made = ProgressLog(SETTINGS, cluster, timeout_s=60.0)
     yield made
     made.close()
 
@@ -146,7 +146,7 @@ def test_leaders_that_change_are_asked_again(log: ProgressLog, leaders: SimLeade
 
 
 def test_without_an_answer_in_time_it_says_what_was_asked(log: ProgressLog, leaders: SimLeaders) -> None:
-    leaders.fails = 10_000
+    leaders.fails, log._timeout_s = 10_000, 1.0
     with pytest.raises(KafkaException, match=r"reading the end of timer-request/0: NotLeaderForPartitionError"):
         log.ends(*TP)
 
@@ -164,7 +164,7 @@ def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
 ) -> None:
     leaders.group = error
     assert log.read_one(TP)[1] == FOUND
-    leaders.progress = [None]
+    leaders.progress, log._timeout_s = [None], 1.0
     with pytest.raises(KafkaException, match=type(error).__name__):
         log.read_one(TP)
 
@@ -214,7 +214,7 @@ def test_of_the_places_that_a_machine_had_the_newest_progress_counts(
     cluster = Cluster("c", {FAR[0]: TOPIC_ID}, {FAR[0]: 5, SETTINGS.progress_topic: 4})
     leaders.elsewhere = {1: there} if here is None else {0: here, 1: there}
     leaders.group = copy_of(group)
-    with closing(ProgressLog(SETTINGS, cluster, timeout_s=1.0)) as log:
+    with closing(ProgressLog(SETTINGS, cluster, timeout_s=60.0)) as log:
         assert log.read_one(FAR)[1] == newest
 
 
@@ -225,6 +225,6 @@ def test_commands_find_the_progress_of_all_machines_also_in_their_former_places(
     """`timers export` of a partition without progress would say that nothing is pending."""
     cluster = Cluster("c", {FAR[0]: TOPIC_ID}, {FAR[0]: 5, SETTINGS.progress_topic: 8})
     leaders.elsewhere = {0: record(STALE, FAR), 1: record(FOUND, FAR)}
-    with closing(ProgressLog(SETTINGS, cluster, timeout_s=1.0)) as log:
+    with closing(ProgressLog(SETTINGS, cluster, timeout_s=60.0)) as log:
         found = log.read([FAR], after_fence=False, only_some=only_some)
     assert progress_record.decode(found[FAR], progress_record.ANY_LEVEL, "")[0] == FOUND

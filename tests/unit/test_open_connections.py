@@ -183,18 +183,32 @@ async def test_a_caller_gets_an_answer_from_aiohttp_while_half_sent_requests_com
         assert 40 <= still_open <= 50
 
 
-async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not() -> None:
+async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not(clock: Clock) -> None:
+    def read_page(connection: socket.socket) -> None:
+        connection.settimeout(30)
+        page = b""
+        while not page.endswith(b"a page"):
+            page += (more := connection.recv(10_000))
+            assert more, "it is closed"
+
     def look(port: int) -> None:
         with half_open(port, 1) as (half,), half_open(port, 1, WHOLE) as (idle,):
+            read_page(idle)
+            clock.now_s += 1
             wait_until(lambda: has_ended(half), "its time is over")
             assert not has_ended(idle)
-            idle.setblocking(True)
+            idle.settimeout(30)
             idle.sendall(WHOLE)
-            assert idle.recv(10_000).endswith(b"a page")
+            read_page(idle)
             idle.sendall(HALF)
-            wait_until(lambda: has_ended(idle), "also a later head has its time")
 
-    async with serving(OpenConnections("the server", 50, head_s=0.2)) as port:
+            def is_over() -> bool:
+                clock.now_s += 1
+                return has_ended(idle)
+
+            wait_until(is_over, "also a later head has its time")
+
+    async with serving(OpenConnections("the server", 50, clock, head_s=0.2)) as port:
         await asyncio.to_thread(look, port)
 
 

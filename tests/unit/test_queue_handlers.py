@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from tests.harness import queue_handlers
+from tests.harness.forks import frozen
 from tests.harness.queue_handlers import RAISED
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
@@ -371,10 +373,13 @@ def test_a_process_that_a_handler_forks_ends_with_the_handler(monkeypatch: pytes
         child = os.fork()
         if not child:
             raise SystemExit(7)
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        wait_until(lambda: os.waitid(os.P_PID, child, ended), "the end of the fork")
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     message: Any = SimMessage()
-    handle(message, handler)
+    with frozen():
+        handle(message, handler)
     assert (codes, message.calls) == ([7], ["ack"])
 
 
@@ -510,6 +515,14 @@ async def test_tasks_that_hang_are_cancelled_after_the_stop(queue: AsyncQueue) -
     assert [each.calls for each in messages] == [["put back"], *[["ack"]] * 6]
 
 
+def main_thread_waits() -> bool:
+    """Whether the main thread waits for the end of another one."""
+    waiting, frame = threading.Thread.join.__code__, sys._current_frames()[threading.main_thread().ident or 0]
+    while frame.f_code is not waiting and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code is waiting
+
+
 def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: Any = Queue("jobs", brokers="localhost:1")
     monkeypatch.setattr(queue, "receive", lambda *_: [SimMessage()])
@@ -519,7 +532,7 @@ def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch
         if not queue.stopping:
             running.append(message)
             if len(running) == 3:
-                sleep(0.2)  # until the main thread has started this one
+                wait_until(main_thread_waits, "the main thread has started this one")
                 os.kill(os.getpid(), signal.SIGINT)
             wait_until(lambda: queue.stopping, "the stop")
             running.remove(message)

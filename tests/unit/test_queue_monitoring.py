@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -77,7 +78,8 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert 'timers_queue_group_taken{queue="invoices"} 0.0' in get(monitor, "/metrics")[1]
     member.leave()
     member.settled_s = monotonic() - 30
-    assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
+    said = get(monitor, "/health/ready")[1]
+    assert re.search(r"not all that was settled could be committed for [34]\d s", said), said
     driver._round_began_s = monotonic() - 100
     assert get(monitor, "/health/live")[0] == 503
     driver.failure = QueueError("messages were lost")

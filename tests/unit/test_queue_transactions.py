@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
+from tests.harness.constants import Constants
 from tests.harness.waiting import wait_until
 from timers.kafka.connection import ErrorReports
 from timers.process.config.settings import Settings
@@ -105,9 +106,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> SimProducer:
 
 
 @pytest.fixture
-def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    monkeypatch.setattr(module, "_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(module, "_OVERRUN_S", 0.05)
+def released(constants: Constants) -> Iterator[threading.Event]:
+    constants(module, _TIMEOUT_S=0.5, _OVERRUN_S=0.4)  # also for the calls that return, each in a thread of its own
     released = threading.Event()
     yield released
     released.set()

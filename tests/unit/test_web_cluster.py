@@ -26,6 +26,8 @@ from timers.offline.app_state import AppState, LevelsInUse, TopicState
 from timers.process.config.settings import Settings
 from timers.queue.inspection import QueueStats
 
+pytestmark = pytest.mark.usefixtures("patient_pages")
+
 ONGOING = OpenTransaction("timeouts", 0, 17, 1_900_000_000_000, 4, "billing-1", "Ongoing", 60_000)
 UNNAMED = OpenTransaction("timeouts", 1, 18, 1_900_000_000_000, 5)
 LEVELS = LevelsInUse(10, {"w1": 11, HOSTILE: 11}, {"t/0": 9, "t/1": 10})

@@ -27,12 +27,17 @@ from tests.harness.console_pages import (
     letter,
     text_of,
 )
+from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
+from tests.harness.waiting import DEADLINE_S
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.console.web import page
 from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S
 from timers.offline.fired import CallbackRecord, PastFirings
 from timers.queue.inspection import PartitionStats, QueueStats
+
+pytestmark = pytest.mark.usefixtures("patient_pages")
 
 STATIC = Path(timers.console.web.__file__).parent / "static"
 
@@ -170,9 +175,8 @@ async def test_broken_and_partial_answers_are_said_in_words() -> None:
         assert "id" in await text_of(client, "/timer", 400)
 
 
-async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
+async def test_a_page_does_not_wait_for_a_worker_that_hangs(constants: Constants) -> None:
+    constants(page, FIRST_PAINT_S=FIRST_PAINT_S)
     cluster = cluster_with("order-1")
     hang, answer = asyncio.Event(), cluster.ask
 
@@ -185,10 +189,10 @@ async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.
     async with console(cluster, **IDS) as client:
         for path in ("/", "/timers", "/timer?id=order-1"):
             assert "data-soon" in await text_of(client, path)
-        with monkeypatch.context() as patch:
-            patch.setattr("timers.console.web.page.PART_S", 0.01)
-            async with client.get("/timers", headers=PART) as response:
-                assert response.status == 503 and "no answer came" in await response.text()
+        constants(page, PART_S=0.01)
+        async with client.get("/timers", headers=PART) as response:
+            assert response.status == 503 and "no answer came" in await response.text()
+        constants(page, PART_S=DEADLINE_S)
         hang.set()
         async with client.get("/timers", headers=PART) as response:
             assert "order-1" in await response.text()
@@ -252,7 +256,7 @@ async def test_the_overview_counts_the_dead_letters_of_queues() -> None:
         assert re.search(r'of queues</h2><p class="figure">1<', await text_of(client, "/?wait=1")), "for a minute"
 
 
-async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds() -> None:
+async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds(constants: Constants) -> None:
     cluster = cluster_with("order-1")
     async with console(cluster, **IDS) as client:
         assert "order-1" in await text_of(client, "/?wait=1")
@@ -262,7 +266,9 @@ async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_s
             await asyncio.Event().wait()
 
         answers, cluster.ask = cluster.ask, hang  # type: ignore[method-assign, assignment]
+        constants(page, FIRST_PAINT_S=FIRST_PAINT_S)
         text = await text_of(client, "/")
+        constants(page, FIRST_PAINT_S=DEADLINE_S)
         assert "order-1" in text and "order-2" not in text, "the worker is not waited for"
         cluster.ask = answers  # type: ignore[method-assign]
         assert "order-2" in await text_of(client, "/", headers=PART), "the script of the page asks at once"

@@ -28,6 +28,8 @@ from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 from timers.wire.targets import Target
 
+pytestmark = pytest.mark.usefixtures("patient_pages")
+
 SCREENS = {
     "/": {},
     "/timers": {"prefix": HOSTILE[:1]},

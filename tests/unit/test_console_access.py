@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trustme
 from aiohttp import ClientError, ClientSession, TCPConnector, web
-from aiohttp.test_utils import unused_port
 
 from tests.harness.console_users import QUICK, USERS, basic, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
@@ -255,8 +254,8 @@ async def test_a_client_certificate_is_a_login(tmp_path: Path, users_file: str) 
     )
     runner = Server(settings, SimCluster()).runner()
     await runner.setup()
-    port = unused_port()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls_context(settings)).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls_context(settings)).start()
+    port = runner.addresses[0][1]
 
     async def status_with(certificate: trustme.LeafCert | None) -> int:
         context = ssl.create_default_context()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import unused_port
 from yarl import URL
 
 from tests.harness.constants import Constants
@@ -29,10 +28,9 @@ async def serving(**environment: str) -> AsyncIterator[int]:
     """The port of a console that runs as the command runs it."""
     runner = Server(Settings.load({"TIMERS_BROKERS": "nowhere:1", **environment}), SimCluster()).runner()
     await runner.setup()
-    port = unused_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield port
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.cli.broker.embedded import free_port
 from timers.console import figures, kafka_cluster, worker_pages
 from timers.console.figures import quantile
 from timers.console.kafka_cluster import KafkaCluster, find_group, may_be_asked
@@ -174,7 +175,7 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
 
 async def test_an_error_names_the_worker_that_was_asked(constants: Constants) -> None:
     constants(kafka_cluster, ANSWER_S=0.0)
-    gone, own = (f"http://127.0.0.1:{unused_port()}" for _ in range(2))
+    gone, own = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": own}))
     with pytest.raises(QueryError, match=f"at {gone} ") as raised:
         await cluster.worker_page(gone, "/health/ready")

@@ -20,6 +20,7 @@ import pytest
 from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID
 from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.cli.broker.embedded import free_port
 from timers.console import kafka_cluster
 from timers.console.figures import DO_NOT_FIRE, FIRE
 from timers.console.kafka_cluster import FoundGroup, FoundWorker, KafkaCluster
@@ -203,8 +204,8 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
             micro_batch(questions, machine)
             sleep(0.01)
 
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as other:
         settings = replace(SETTINGS, web_port=port)
         query = threading.Thread(target=run)
         query.start()
@@ -239,8 +240,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
     monitor.needs_ticks()
     runner = SimpleNamespace(machine=SimpleNamespace(pending=1))
     driver: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop, {retry: runner}))
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        settings = replace(SETTINGS, web_port=other.getsockname()[1])
+    settings = replace(SETTINGS, web_port=free_port())
     found = FoundWorker("timers-engine", settings.query_url, [retry, (TP[0], 0), TP], may_be_asked=True)
     monkeypatch.setattr(kafka_cluster, "find_group", lambda _: FoundGroup([found]))
     monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "cluster")
@@ -272,8 +272,7 @@ def test_an_engine_that_ends_does_not_wait_for_answers(loop: LoopThread, constan
     constants(query_port, PACE=PACE._replace(answer_s=600.0))
     asked, ended = threading.Event(), threading.Event()
     driver: Any = SimpleNamespace(questions=asked_by(asked.set), openings=openings_on(loop))
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        settings = replace(SETTINGS, web_port=other.getsockname()[1])
+    settings = replace(SETTINGS, web_port=free_port())
 
     def query() -> None:
         while not asked.is_set():

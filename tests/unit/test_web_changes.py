@@ -15,6 +15,8 @@ from tests.harness.sim_console import SimCluster, console
 from timers.console import timer_pages
 from timers.errors import PublishError, TimersError
 
+pytestmark = pytest.mark.usefixtures("patient_pages")
+
 
 async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
     cluster = cluster_with()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.constants import Constants
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.counters import Counters
 from timers.core.progress import Progress
 from timers.core.timer import Tick
@@ -107,7 +107,7 @@ def test_a_thread_that_hangs_in_a_step_is_reported_until_it_goes_on(
     machine: SimMachine, metrics: PartitionMetrics, runner: Runner
 ) -> None:
     runner.tick(Tick(1_000_000))
-    assert machine.fires.wait(10)
+    assert machine.fires.wait(DEADLINE_S)
     wait_until(lambda: metrics.heartbeat.silent_s == 0, "it has nothing to do")
     machine.go_on.clear()
     runner.tick(Tick(2_000_000))
@@ -120,7 +120,8 @@ def test_a_thread_that_hangs_in_a_step_is_reported_until_it_goes_on(
 def test_a_thread_without_work_is_alive_however_long(
     machine: SimMachine, metrics: PartitionMetrics, runner: Runner
 ) -> None:
-    wait_until(lambda: metrics.heartbeat.silent_s == 0, "it has nothing to do")
+    runner.tick(Tick(1_000_000))
+    assert machine.fires.wait(DEADLINE_S)
     silent = threading.Event()
     assert not silent.wait(2 * STUCK_S)
     wait_until(lambda: not stuck(metrics), "it is not reported")  # at once, unless it does something just now

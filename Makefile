@@ -60,11 +60,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 4
-# Whether what failed among the tests that wait runs once more.
+# Whether what failed runs once more.
 AGAIN ?= $(CI)
 CHECK_JOBS ?= 10
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
+# Runs of pytest that go on at the same time note what failed in files of their own. After the crash of a process of pytest,
+# another one has run its tests: if they passed, nothing runs once more, and pytest ends with 5.
+# 1: its options; 2: the tests.
+twice = $(PYTEST) -o cache_dir=.pytest_cache/$@ $(1) $(2) || { \
+	code=$$?; test "$(AGAIN)" = true -a $$code -eq 1 \
+	&& echo "NOT STABLE: what failed runs once more, one test at a time; a test that passes now has a bug" \
+	&& { $(PYTEST) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures none $(2) || test $$? -eq 5; }; }
 
 test: $(VENV)/.dev check test-slow ## All tests but the long ones; starts what they need; WAITING_JOBS=1 runs those with brokers, Spark or a browser one at a time
 	@$(MAKE) --no-print-directory test-waiting
@@ -76,17 +83,13 @@ KAFKA = $(if $(VERSION),--kafka $(VERSION))
 OTHER_KAFKAS = $(patsubst tests/kafka/%.lock.toml,%,$(wildcard tests/kafka/*.lock.toml))
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
-# run, in two processes with a session each, and those of the pages in one process, with one browser. After the crash of a
-# process of pytest, another one has run its tests: if they passed, nothing runs once more, and pytest ends with 5.
+# run, in two processes with a session each, and those of the pages in one process, with one browser.
 test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; prints NOT TESTED if there is no Java for Spark (with CI=true this is a failure) or no chromium
 	@$(BIN)/python -m tests.harness.class_archive
 	@without=; $(BIN)/python -m timers.process.java || without="and not spark"; \
 	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
-	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
-		-m "(broker or spark) $$without $$pages and $(LENGTH)" $(WAITING) || { \
-		code=$$?; test "$(AGAIN)" = true -a $$code -eq 1 \
-		&& echo "NOT STABLE: what failed runs once more, one test at a time; a test that passes now has a bug" \
-		&& { $(PYTEST) --last-failed --last-failed-no-failures none $(WAITING) || test $$? -eq 5; }; } || exit; \
+	$(call twice,--numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
+		-m "(broker or spark) $$without $$pages and $(LENGTH)",$(WAITING)) || exit; \
 	if test "$$pages"; then echo "NOT TESTED: the pages of the console, since there is no browser to drive; all else passed"; fi; \
 	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
@@ -158,11 +161,11 @@ PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[k-rt-z]*.py' --ignore
 PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-j]*.py' --ignore-glob='tests/unit/test_sp*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
-	@$(PYTEST) -m "$(NOT_WAITING) and not slow and not long" $(PART_$*)
+	@$(call twice,-m "$(NOT_WAITING) and not slow and not long",$(PART_$*))
 
 # Mutations, and runs of simulators: they take more time than all other tests of these folders.
 test-slow: $(VENV)/.dev ## The tests with the marker slow that need neither a broker nor Spark: mutations, and runs of simulators
-	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and slow and not long" tests/unit $(PART_property) $(PART_simulation)
+	@$(call twice,--numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and slow and not long",tests/unit $(PART_property) $(PART_simulation))
 
 test-pure-long: $(VENV)/.dev ## The tests with the marker long that need neither a broker nor Spark, and the properties with 40 times as many examples
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)

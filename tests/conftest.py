@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.harness import class_archive, compiled, kafka_version
+from tests.harness.brokers import NEVER_KILLED
 from tests.harness.constants import Constants
 from timers.cli.broker import EmbeddedBroker, embedded
 
@@ -31,8 +32,7 @@ ROOT = Path(__file__).parents[1]
 PROPERTIES = {
     # Compaction is looked for every 15 s by default, for which a test would wait.
     "log.cleaner.backoff.ms": "500",
-    # It is never killed: that a busy machine lets it wait for some seconds is no reason to fence it.
-    "broker.session.timeout.ms": "30000",
+    **NEVER_KILLED,
 }
 
 

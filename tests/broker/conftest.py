@@ -22,6 +22,17 @@ def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> It
         system.close()
 
 
+@pytest.fixture(autouse=True)
+def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start the worker of :func:`running` again if it has ended: only the test in which it ended fails."""
+    system: System | None = request.getfixturevalue("running") if "running" in request.fixturenames else None
+    yield
+    if system is not None and not (worker := system.workers[0]).running:
+        said = worker.tail()
+        worker.start().ready()
+        pytest.fail(f"the worker that all tests share has ended:\n{said}")
+
+
 @pytest.fixture
 def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
     """The system with the running worker; the environment has its settings."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.brokers import ended
+from tests.harness.brokers import NEVER_KILLED, ended
 from tests.harness.command_line import command, set_environment
 from tests.harness.queue_calls import receive
 from tests.harness.records import Request
@@ -123,7 +123,7 @@ def test_a_limit_of_the_brokers_that_is_too_low_is_named(
 ) -> None:
     """In the worker, in commands, and in the log of a queue."""
     sentence = "transaction.max.timeout.ms of the brokers is lower than the 10000 ms"
-    broker = EmbeddedBroker(tmp_path / "broker", 0, {"transaction.max.timeout.ms": "4000"})
+    broker = EmbeddedBroker(tmp_path / "broker", 0, {"transaction.max.timeout.ms": "4000", **NEVER_KILLED})
     with ended(broker), closing(System(broker.start(), tmp_path)) as system:
         worker = system.worker().start()
         worker.wait_for(f"{re.escape(sentence)}.*opening it again")

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Message
 
 from tests.harness.broker_clock import ahead_by
-from tests.harness.brokers import brokers, ended, start
+from tests.harness.brokers import NEVER_KILLED, brokers, ended, start
 from tests.harness.cluster import client_settings
 from tests.harness.command_line import Ran, command, set_environment
 from tests.harness.console_process import ConsoleProcess
@@ -73,7 +73,7 @@ class Clocks:
 )
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, int]]:
     directory = tmp_path_factory.mktemp("clocks")
-    (broker,) = brokers(directory, 1)
+    (broker,) = brokers(directory, 1, NEVER_KILLED)
     with ended(broker):
         system = System(
             start(broker, ahead_by(request.param, directory)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.brokers import NEVER_KILLED
 from tests.harness.command_line import Ran, command, set_environment
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
@@ -30,7 +31,7 @@ def system_at(address: str, directory: Path, **settings: str) -> System:
 @pytest.fixture
 def clusters(broker_address: str, tmp_path: Path) -> Iterator[Clusters]:
     """Two systems. The worker of the first one announces the address of the second one's worker."""
-    with EmbeddedBroker(tmp_path / "broker", port=0) as broker:
+    with EmbeddedBroker(tmp_path / "broker", port=0, properties=NEVER_KILLED) as broker:
         other = system_at(broker.start(), tmp_path / "other")
         worker = other.worker().start()
         url = f"http://127.0.0.1:{worker.port}"

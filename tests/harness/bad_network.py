@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.harness.brokers import NEVER_KILLED
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import NODE_ID, free_port
 from timers.cli.broker.process import HOST
@@ -185,7 +186,7 @@ class DistantBroker:
     def __init__(self, directory: Path, network: type[BadNetwork] = BadNetwork) -> None:
         port, inner, proxied, controller = (free_port() for _ in range(4))
         properties = {
-            "broker.session.timeout.ms": "30000",  # it is never killed
+            **NEVER_KILLED,
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
             "listeners": f"PLAINTEXT://{HOST}:{port},DISTANT://{HOST}:{inner},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{port},DISTANT://{HOST}:{proxied}",

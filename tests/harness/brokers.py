@@ -13,6 +13,9 @@ from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import free_port
 from timers.cli.broker.process import HOST
 
+NEVER_KILLED = {"broker.session.timeout.ms": "30000"}
+"""Of a broker that no test kills: that a busy machine lets it wait for some seconds is no reason to fence it."""
+
 CLUSTER_ID = "VGltZXJzLUJyb2tlcnMtMQ"
 
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
+from tests.harness.brokers import NEVER_KILLED
 from tests.harness.process import ROOT
 from timers.cli.broker import EmbeddedBroker, jars
 from timers.cli.broker.embedded import NODE_ID, free_port
@@ -168,7 +169,7 @@ class OAuthBroker:
         properties = {
             **AUTHORIZER,
             "super.users": f"{ANONYMOUS};User:{CLIENT}",
-            "broker.session.timeout.ms": "30000",  # as for the shared broker: it is never killed
+            **NEVER_KILLED,
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
             "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": clients,

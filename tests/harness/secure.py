@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives import serialization
 
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
+from tests.harness.brokers import NEVER_KILLED
 from tests.harness.waiting import DEADLINE_S
 from timers.cli.broker import EmbeddedBroker
 from timers.cli.broker.embedded import NODE_ID, free_port
@@ -108,7 +109,7 @@ class SecureBroker:
         properties = {
             **AUTHORIZER,
             "super.users": ANONYMOUS,
-            "broker.session.timeout.ms": "30000",  # as for the shared broker: it is never killed
+            **NEVER_KILLED,
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
             "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": clients,

@@ -39,7 +39,7 @@ def test_a_canary_returns_on_each_partition_except_where_requests_are_held_back(
     assert found.total("timers_canary_interval_seconds") == 1
     assert all(0 < lag_s < DEADLINE_S for lag_s in found.by("timers_canary_lag_seconds", "partition").values())
 
-    hanging = system.publisher(transactional_id=f"hanging-{system.app_id}").producer
+    hanging = system.publisher(transactional_id=f"hanging-{system.app_id}", transaction_timeout_ms=600_000).producer
     hanging.init_transactions(DEADLINE_S)
     hanging.begin_transaction()
     hanging.produce(system.request_topic, b"", b"1", partition=int(HANGS))

@@ -34,7 +34,7 @@ class Doctor:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], constants: Constants
     ) -> None:
-        constants("timers.cli.doctor", SKEW_S=60.0, LATE_MS=60_000)  # a busy machine is no fault
+        constants("timers.cli.doctor", SKEW_S=60.0, LATE_MS=60_000, CALLBACK_S=60.0)  # a busy machine is no fault
         self._monkeypatch, self._capfd = monkeypatch, capfd
 
     def lines(self, system: System, worker: Worker | None = None, *words: str, **settings: str) -> list[dict[str, str]]:

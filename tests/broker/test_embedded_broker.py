@@ -30,7 +30,7 @@ from timers.process.jars import cache_dir
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[None
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(DEADLINE_S)
         finally:
             process.kill()
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-5000:]}")
@@ -43,7 +43,7 @@ def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[None
 def until_topics_exist(broker: str, names: set[str]) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     deadline = time.monotonic() + DEADLINE_S
-    while not names <= admin.list_topics(timeout=10).topics.keys():
+    while not names <= admin.list_topics(timeout=DEADLINE_S).topics.keys():
         assert time.monotonic() < deadline, f"{names} were not all created"
         time.sleep(0.1)
 
@@ -51,7 +51,7 @@ def until_topics_exist(broker: str, names: set[str]) -> None:
 def results(broker: str, count: int) -> dict[str, tuple[bytes, int]]:
     """Value and append time of the result of each order, once there are ``count``."""
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "isolation.level": "read_committed"})
-    partitions = consumer.list_topics("order-results", timeout=10).topics["order-results"].partitions
+    partitions = consumer.list_topics("order-results", timeout=DEADLINE_S).topics["order-results"].partitions
     consumer.assign([TopicPartition("order-results", partition, OFFSET_BEGINNING) for partition in partitions])
     found: dict[str, tuple[bytes, int]] = {}
     deadline = time.monotonic() + DEADLINE_S
@@ -102,7 +102,7 @@ def test_unpaid_orders_expire_and_paid_ones_do_not(broker_address: str, tmp_path
         ]
         for order_id, state in events:
             producer.produce("orders", json.dumps({"state": state}), order_id)
-        assert producer.flush(10) == 0
+        assert producer.flush(DEADLINE_S) == 0
         found = results(broker_address, 3)
 
     assert {order_id: value for order_id, (value, _) in found.items()} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -57,7 +58,7 @@ def test_half_sent_requests_keep_no_probe_out_of_worker_and_console_and_delay_no
     console = ConsoleProcess(tmp_path / "console", running.environment)
     try:
         console.start().wait_for(r"console: http://127\.0\.0\.1:\d+ \(only reads\)")
-        lines = len(worker.log.splitlines())
+        lines, began_s = len(worker.log.splitlines()), time.monotonic()
         requests = running.send(*soon(running.target(), 100))
         with half_open(worker.port, 2000) as to_worker, half_open(console.port, 2000) as to_console:
             for _ in range(20):
@@ -66,8 +67,9 @@ def test_half_sent_requests_keep_no_probe_out_of_worker_and_console_and_delay_no
             running.fired(requests)
             wait_until(lambda: sum(not has_ended(each) for each in to_worker) <= MOST, "the oldest are closed")
             wait_until(lambda: sum(not has_ended(each) for each in to_console) <= MOST, "the console's, too")
-        assert sum("connections closed" in line for line in worker.log.splitlines()[lines:]) == 1
-        assert sum("connections closed" in line for line in console.log.splitlines()) == 1
+        most = 1 + (time.monotonic() - began_s) // 60  # it is said once a minute
+        assert 1 <= sum("connections closed" in line for line in worker.log.splitlines()[lines:]) <= most
+        assert 1 <= sum("connections closed" in line for line in console.log.splitlines()) <= most
         assert len(worker.log.splitlines()) < lines + 50 and len(console.log.splitlines()) < 50
         console.stop()
     finally:

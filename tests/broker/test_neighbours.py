@@ -35,10 +35,9 @@ def sent(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         workers = [system.worker().start() for system in systems.values()]
         for worker in workers:
             worker.ready()
+        targets = {name: system.target() for name, system in systems.items()}
         first_s = due_in(3)
-        yield {
-            name: (system, system.send(*timers(system.target(), 120, first_s, 3))) for name, system in systems.items()
-        }
+        yield {name: (system, system.send(*timers(targets[name], 120, first_s, 3))) for name, system in systems.items()}
     finally:
         for system in systems.values():
             system.close()

@@ -86,7 +86,7 @@ def test_a_topic_of_verdicts_that_is_made_anew_is_used_at_once_by_workers_and_op
     system.create_topic(topic, 3 * PARTITIONS)
     worker = started(system)
     with TimersClient(timeout_s=DEADLINE_S) as client:
-        assert told(client, target)()
+        wait_until(told(client, target), "the client gets verdicts")
         system.delete_topic(topic)
         fires = [client.schedule(system.target(), "k", b"", delay=1, id=f"fires-{number}") for number in range(8)]
         wait_until(told(client, target), "the client gets verdicts again")

@@ -82,13 +82,21 @@ class Fleet:
     def wait_for(self, id: str, *states: str) -> None:
         wait_until(lambda: self.find(self.workers[0], id)[1] == list(states), f"{id} is {states}")
 
+    def whole(self, worker: Worker, path: str, **parameters: Any) -> dict[str, Any]:
+        """An answer in which nothing is missing: a machine that was too busy to answer in time is asked again."""
+
+        def asked() -> dict[str, Any] | None:
+            status, answer = self.ask(worker, path, **parameters)
+            return answer if (status, answer.get("missing")) == (200, []) else None
+
+        return wait_until(asked, f"a whole answer of {path}")
+
     def listed(self, worker: Worker, page: int = 1000, **parameters: Any) -> list[dict[str, Any]]:
         """All pages; each is whole."""
         timers: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
-            status, answer = self.ask(worker, "/timers", limit=page, **parameters, **cursor)
-            assert (status, answer["missing"]) == (200, [])
+            answer = self.whole(worker, "/timers", limit=page, **parameters, **cursor)
             assert len(answer["timers"]) <= page
             timers += answer["timers"]
             if answer["next"] is None:
@@ -100,8 +108,7 @@ class Fleet:
         counts: Counter[int] = Counter()
         cursor: dict[str, str] = {}
         while True:
-            status, answer = self.ask(worker, "/timers/counts", **parameters, **cursor)
-            assert (status, answer["missing"]) == (200, [])
+            answer = self.whole(worker, "/timers/counts", **parameters, **cursor)
             for each in answer["timers"]:
                 counts[each["from"]] += each["timers"]
             if answer["next"] is None:

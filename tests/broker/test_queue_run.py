@@ -69,7 +69,7 @@ def test_processes_with_one_name_go_on_under_names_of_their_own(here: System, ca
     topic, count = here.target(partitions=3), 60
     backoff = Backoff(first_s=0, most_s=0, retries=1)
     queues = [Queue(topic, member="twin", backoff=backoff, **PATIENT) for _ in range(3)]
-    threads = [threading.Thread(target=queue.run, args=[handle]) for queue in queues]
+    threads = [threading.Thread(target=queue.run, args=[handle], daemon=True) for queue in queues]
     for thread in threads:
         thread.start()
     wait_until(lambda: all(queue.counters().partitions for queue in queues), "partitions for each", 2 * DEADLINE_S)

@@ -99,7 +99,9 @@ class LateUpdates:
     def _other_producer(self, partition: int) -> Producer:
         """Returns a producer with an open transaction on a partition: all behind it waits for its end."""
         name = f"other-{self.ids.topic}-{partition}-{len(self.tries)}"
-        producer = Producer(client_settings(self.ids.system.address, transactional_id=name, acks="all"))
+        producer = Producer(
+            client_settings(self.ids.system.address, transactional_id=name, transaction_timeout_ms=600_000)
+        )
         producer.init_transactions(DEADLINE_S)
         producer.begin_transaction()
         producer.produce(self.ids.topic, None, b"of another producer", partition)

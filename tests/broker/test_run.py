@@ -65,7 +65,7 @@ def test_run_shows_callbacks_and_leaves_nothing_behind(tmp_path: Path, number: s
         assert all(lines), "it ended before its time"
         assert len(processes_of(tmp_path)) >= 3, "the command, its worker and its broker"
         process.send_signal(number)
-        assert process.wait(60) == 130
+        assert process.wait(180) == 130
     assert processes_of(tmp_path) == []
     fired = [LINE.fullmatch(line) for line in lines]
     assert all(fired), lines
@@ -75,12 +75,12 @@ def test_run_shows_callbacks_and_leaves_nothing_behind(tmp_path: Path, number: s
 
 def test_run_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     with timers_run(tmp_path) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not (tmp_path / ".timers" / "broker" / "pid").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(180) == 130
     assert processes_of(tmp_path) == []
 
 
@@ -94,6 +94,6 @@ def test_run_reports_the_death_of_its_worker(tmp_path: Path) -> None:
         said = process.stderr.readline()
         assert re.match(r"for commands in another terminal: export TIMERS_BROKERS=127\.0\.0\.1:[0-9]+", said), said
         os.kill(worker, signal.SIGKILL)
-        assert process.wait(60) == 1
+        assert process.wait(180) == 1
         assert "timers: the worker was ended by SIGKILL" in process.stderr.read()
     assert processes_of(tmp_path) == []

@@ -97,7 +97,8 @@ def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
         worker.stop()
         shutil.rmtree(worker.data_dir)
         worker.start()
-        assert int(worker.wait_for(READY)[2]) == soon_count + later_count
+        pending = int(worker.wait_for(READY)[2])
+        assert later_count <= pending <= soon_count + later_count, "a paused machine fires the first ones before"
         assert worker.log.count("restored ") == PARTITIONS
         replayed = sum(int(found) for found in re.findall(r"(\d+) records read again", worker.log))
         assert replayed == 0, "the log before the snapshots is not read"
@@ -171,7 +172,7 @@ def test_a_trimmer_sees_who_else_reads_a_log_and_deletes_from_it(broker_address:
     wait_until(lambda: len(readers()) == 2, "the group and the app are seen")
     assert readers() == ["app 'other'", f"group 'billing-{system.app_id}'"]
     assert trimmer.topic_ids([topic, "missing"]).keys() == {topic}
-    trimmer.delete_below({tp: 4}, 5.0)
+    trimmer.delete_below({tp: 4}, DEADLINE_S)
     assert trimmer.ends(tp) == (4, 10)
     time.sleep(1.5)  # the segment is old enough for a new one
     trimmer.roll(tp)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_normal_start_has_no_warning_and_ends_with_ready(system: System) -> None:
-    log = system.worker(forked=False).start().ready().log
+    log = system.worker(forked=False).start(TIMERS_SESSION_TIMEOUT_S="60").ready().log  # a pause must not end it
     assert "Warning" not in log
     assert "memory:" not in log, "Faust's table of settings, some of which do not apply"
     said = re.findall(r"\] (recovered|ready)", log)

@@ -24,7 +24,7 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as playwright:
         # Its sandbox does not work for root, as which CI runs.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=chromium.path(), args=arguments)
+        browser = playwright.chromium.launch(executable_path=chromium.path(), args=arguments, timeout=1000 * DEADLINE_S)
         yield browser
         browser.close()
 

@@ -18,7 +18,7 @@ from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in
 from timers.cli.broker import EmbeddedBroker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 200.0
 

@@ -66,6 +66,7 @@ def test_the_ui_shows_what_the_jobs_of_a_block_are_for(spark: SparkSession) -> N
     with session.described(spark, "timers audit: outcomes found"):
         assert spark.range(3).count() == 3
     assert spark.range(3).count() == 3
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()  # the jobs are noted after their ends
     jobs = spark._jsparkSession.sparkContext().statusStore().jobsList(None)
     newest_first = [jobs.apply(number).description().toString() for number in range(jobs.size())]
     assert "Some(timers audit: outcomes found)" in newest_first and "timers audit" not in newest_first[0]

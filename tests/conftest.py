@@ -136,10 +136,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order)
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what the imports have made: it stays, and looking at it costs a tenth."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector rest while tests are imported, and pass over what the imports have made: it stays, and
+    looking at it costs a quarter of the imports and a tenth of the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -72,8 +72,8 @@ class HoldChecks:
         self._releases: dict[tuple[TopicPartition, str], Release] = {}
         self._before: dict[TopicPartition, tuple[object, Progress]] = {}
         """Transaction of the last commit of a machine, and the progress before it."""
-        self._told: dict[TopicPartition, tuple[SimRunner, Sequence[Command]]] = {}
-        """The runner of a machine, and the commands that it knew at its last tick."""
+        self._told: dict[TopicPartition, tuple[SimRunner, int]] = {}
+        """The runner of a machine, and the number of the newest command that it has known since its last tick."""
         self._released_s: int | None = None
         self._full: set[TopicPartition] = set()
         """Machines that had no room for another pause since their last tick: it may be taken at the next one."""
@@ -260,9 +260,12 @@ class HoldChecks:
             self._full.add(runner.name)
         elif runner.loop._ticks:
             self._full.discard(runner.name)
+        commands = runner.loop.commands if runner.machine.progress.level >= HOLDS else ()
+        known = commands[-1].number if commands else 0
         if runner.loop._ticks:
-            known = runner.loop.commands if runner.machine.progress.level >= HOLDS else ()
             self._told[runner.name] = runner, known
+        elif (told := self._told.get(runner.name)) is not None and told[0] is runner:
+            self._told[runner.name] = runner, min(told[1], known)  # it may have read less since
 
     def sent_after_s(self, request: Request, runner: SimRunner) -> int | None:
         """The second before which a record must have been read that ends a request that was held; None: its own."""
@@ -290,9 +293,7 @@ class HoldChecks:
             (machine.released_s or 0) if runner.indexed else tick.second
         )  # another owner may have fired further
         if released_s >= tick.second and machine.progress.fired_through >= (tick.second, MAX_OFFSET):
-            # It may have read less since.
-            known = min(each[-1].number if each else 0 for each in (told[1], runner.loop.commands))
-            self._check_taken(runner, known, tick.second)
+            self._check_taken(runner, told[1], tick.second)
             self._check_released(runner, tick.second)
 
     def _check_pace(self, name: TopicPartition, target: str, release: Release, second: int) -> None:

@@ -297,7 +297,7 @@ _FOOTER_SENTENCES = frozenset({"no footer", "footer is damaged"})
 
 def dead_letters(draw: Draw) -> set[str]:
     """Records of the dead letter topic, as the command line reads them."""
-    key, value = request_key(draw), request_value(draw)
+    key, value = (request_key(draw), request_value(draw)) if draw.number(7) else (None, None)
     sent = letter_headers(draw) if draw.number(7) else request_headers(draw) or []
     opened = dead_letter.decode(sent)
     row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)

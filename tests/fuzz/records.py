@@ -98,7 +98,7 @@ def retry_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
 
 
 def countdown_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
-    if draw.number(7):
+    if draw.number(2):
         return request_headers(draw)
     former_due = draw.pick([b"1800000000", b"-5", b"1800000000000", digits(draw)])
     return [*(request_headers(draw) or ()), (headers.TIMER_AGAIN, former_due)]
@@ -165,7 +165,7 @@ def letter_headers(draw: Draw) -> list[tuple[str, bytes | None]]:
         (headers.TIMER_SOURCE, draw.pick([b"timer-request/0/7", draw.blob(20), None])),
     ]
     kept = ours if draw.number(3) else ours[: draw.number(3)]
-    return [*(request_headers(draw) or ()), *kept]
+    return [*(request_headers(draw) or () if draw.number(1) else ()), *kept]
 
 
 class _Name(str):

@@ -3,7 +3,8 @@
 import sys
 
 from timers_client import AuthenticatedClient
-from timers_client.api.default import cancel_timer, get_timer, list_timers, move_timer, put_timer, set_timer, workers
+from timers_client.api.timers import cancel_timer, get_timer, list_timers, move_timer, put_timer, set_timer
+from timers_client.api.workers import workers
 from timers_client.models import Accepted, FoundTimers, NewTimer, Problem, TimerList, TimerMove, TimerVersion, Verdict
 from timers_client.models import Workers as AllWorkers
 

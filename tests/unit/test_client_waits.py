@@ -41,7 +41,7 @@ from timers.errors import (
 )
 from timers.kafka.clients import flush
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
-from timers.queue import AsyncQueue, Queue
+from timers.queue import AsyncQueue, Queue, aio
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
 
 DUE_S = 1_800_000_000
@@ -508,7 +508,8 @@ def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, id
     ends(lambda: client.schedule_many(REQUESTS))
 
 
-async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str) -> None:
+async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str, constants: Constants) -> None:
+    constants(aio, JOIN_S=TIMEOUT_S)
     queue = AsyncQueue("jobs", brokers=silent, timeout_s=TIMEOUT_S)
     is_over = threading.Event()
     holding = [queue._receives.call(is_over.wait) for _ in range(64)]

@@ -63,7 +63,7 @@ VERDICT, LETTERS, OSCILLATOR, CONSOLE, MARKS, CANARY, LEDGER = HEALING = (
     "canary",
     "ledger",
 )
-"""Topics that hold nothing a timer depends on: all are well again within :data:`WELL_S`."""
+"""Topics that hold nothing a timer depends on: all are well again within 20 s."""
 
 REQUEST, BY_ID, RETRY, PROGRESS, SNAPSHOT, COLD, RETURNS = HOLDING = (
     "request",
@@ -74,7 +74,7 @@ REQUEST, BY_ID, RETRY, PROGRESS, SNAPSHOT, COLD, RETURNS = HOLDING = (
     "cold",
     "returns",
 )
-"""Topics that hold what is pending: red within :data:`RED_S`, and no other topic's timers are late."""
+"""Topics that hold what is pending: red within 30 s, and no other topic's timers are late."""
 
 CONFIGS: dict[str, str] = {
     "retention.ms": "86400000",
@@ -100,7 +100,6 @@ ALL, PARTS = "all", 3
 CONFIG_S = 12.0
 """Seconds for which all topics have a setting."""
 
-WELL_S, RED_S = 20.0, 30.0
 WATCHED_S = 45.0
 SETTLED_S = 6.0
 LATE_MS = 5_000

@@ -376,9 +376,6 @@ class Brokers:
             if place[0] != RETURNS and place[1] >= 0 and place[1] not in self.done(place[0]):
                 raise Violation(f"the guard {guard} is set, and its message is open")
 
-    def has_transaction(self, id: str) -> bool:
-        return id in self._open
-
     # ---- guards --------------------------------------------------------------------------------------------------
 
     def log_end(self, partition: Partition) -> int:

@@ -143,10 +143,6 @@ class SimDisk:
         """An empty store beside the one that is open."""
         return self._store(faults)
 
-    def open_store(self, machine: TopicPartition) -> SimStore:
-        """The store of ``machine``, which is open."""
-        return self._stores[machine]
-
     def use(self, machine: TopicPartition, store: SimStore) -> None:
         """Put a store in the place of that of ``machine``. It was closed before, so all of it is on the disk."""
         store.sync()

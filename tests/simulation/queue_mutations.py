@@ -197,7 +197,11 @@ MUTATIONS = {
         ("crashes = {offset: entry.crashes for offset, entry in counted if entry.crashes}", "crashes = {}")
     ),
     "starts 3 a group begins while others run": changed(
-        ("ledger.held_count or ledger.starts.has_group", "ledger.starts.has_group")
+        ("ledger.new_count or ledger.starts.has_group", "ledger.starts.has_group")
+    ),
+    "starts 3 a message that did not run alone is blamed": changed(("max(size, _SEVERAL if running else 1)", "size")),
+    "starts 3 what runs beside a group is no suspect": changed(
+        ("Start(0, running[partition][1]) if partition in running else NOTHING", "NOTHING")
     ),
     "starts 4 a partition that was given up has suspects": changed(("self.settler.stop(partitions)", "pass")),
 }

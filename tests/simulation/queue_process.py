@@ -290,7 +290,7 @@ class SimProcess:
     def take(self) -> bool:
         jobs = len(self.member.settler.jobs)
         self._tick()
-        taken = self.member.take(Delivery, 1)
+        taken = self.member.take(Delivery, 1, leases=10 if len(self.held) % 3 == 2 else 1)
         for job in self.member.settler.jobs[jobs:]:
             self._check_given_up(job)
         for delivery in taken:
@@ -339,10 +339,13 @@ class SimProcess:
         if not committed.first <= entry.offset < committed.end:
             raise Violation(f"{partition}: {entry.offset} starts, and no commit says so")
         group = delivery._ledger.starts.start
+        new = {self.place(each) for each in self.held if self.is_held(each) and each._received_s + LEASE_S > self.now_s}
         if entry.is_suspect:
-            if not group.group or any(each != partition or not group.first <= at < group.end for each, at in running):
+            if not group.group or any(each != partition or not group.first <= at < group.end for each, at in new):
                 raise Violation(f"{partition}: the suspect {entry.offset} does not run alone")
-        elif any(other.starts.start.group and other.held_count for other in self.ledgers.values()):
+            if group.group == 1 and running:
+                raise Violation(f"{partition}: the suspect {entry.offset} would be blamed, and others run")
+        elif any(self.ledgers[each].starts.start.group for each, _ in new if each in self.ledgers):
             raise Violation(f"{partition}: {entry.offset} runs beside suspects")
 
     def _check_order(self, partition: Partition, at: int) -> None:
@@ -487,6 +490,7 @@ class SimProcess:
     def _note_plan(self, plan: Plan) -> None:
         """Check a commit. It promises until when its messages wait, if the process knows the brokers' time."""
         self._check_recovery(plan)
+        self._check_running(plan)
         for partition, commit in plan.commits.items():
             ledger = plan.ledgers[partition]
             waiting = [each.offset for each in ledger._open.values() if each.state == WAITING]
@@ -494,6 +498,14 @@ class SimProcess:
             self.brokers.claims(partition, commit, ledger)
             waits = {place[1]: self.waits[place] for place in places if place in self.waits}
             self.brokers.promises[partition, commit] = waits if self.member.settler.clock.is_known else {}
+
+    def _check_running(self, plan: Plan) -> None:
+        """A commit names all messages that receivers hold: after a crash, one of them may be the cause."""
+        for delivery in filter(self.is_held, self.held):
+            start, offset = plan.starts.get(delivery._partition), delivery._entry.offset
+            is_named = start is None or start.first <= offset < start.end
+            if not (is_named or delivery._ledger.starts.is_stopped):
+                raise Violation(f"{delivery._partition}: {offset} runs, and a commit does not say so")
 
     def _check_recovery(self, plan: Plan) -> None:
         """A process that loads the plan's commits, and reads the log, has the same open messages as this one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.queue_state import at_once
 from timers.queue.ledger import DONE, MAX_CRASHES, Ledger, plan_starts, wants_commit
 from timers.queue.metadata import NOTHING, Saved, Start, decode, encode
 from timers.queue.settling import Settler
@@ -123,6 +124,43 @@ def test_suspects_run_when_no_message_of_another_partition_does() -> None:
     assert other.take(10) is None, "nothing starts while suspects wait"
     assert other.settle(entry, entry.delivery, DONE)
     assert plan_starts(ledgers) == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
+
+
+def test_suspects_do_not_wait_longer_than_a_lease_for_a_message_that_runs() -> None:
+    other = Ledger(Saved(0))
+    ledgers = {JOBS: Ledger(Saved(0, start=Start(0, 4))), ("jobs", 1): other}
+    other.starts.allow(Start(0, 64))
+    for offset in range(4):
+        other.read(offset, None)
+        ledgers[JOBS].read(offset, None)
+    long = other.take(600, 30)
+    assert long is not None
+
+    def commit(now_s: float) -> dict[tuple[str, int], Start]:
+        for ledger in ledgers.values():
+            ledger.expire(now_s, at_once)
+        starts = plan_starts(ledgers)
+        for partition, start in starts.items():
+            ledgers[partition].starts.allow(start)
+        return starts
+
+    assert commit(29) == {JOBS: NOTHING, ("jobs", 1): Start(0, 64)}
+    assert commit(30) == {JOBS: Start(0, 1, 2), ("jobs", 1): Start(0, 1)}, "a group of two: none is blamed"
+    first = ledgers[JOBS].take(600, 60)
+    assert first is not None and other.take(600) is None, "nothing starts beside a suspect"
+    assert commit(59)[JOBS] == Start(0, 1, 2)
+    assert commit(60)[JOBS] == Start(0, 4, 3), "the next group is named together with the message before"
+    for offset in range(1, 4):
+        entry = ledgers[JOBS].take(600, 90)
+        assert entry is not None and entry.offset == offset
+    assert other.take(600) is None
+    starts = commit(90)
+    assert starts[JOBS].end >= 4 and not starts[JOBS].group
+    again = other.take(600)
+    assert again is not None and again.offset == 1
+    for ledger in ledgers.values():
+        ledger.drop()
+        assert (ledger.held_count, ledger.new_count) == (0, 0)
 
 
 @pytest.mark.parametrize("answer", ["refused", "none"])

@@ -46,6 +46,7 @@ _MIN_AHEAD = 64
 _AHEAD_FACTOR = 4
 _FIRST_GROUPS = 32
 _MAX_IN_GROUP = 512
+_SEVERAL = 2
 _SHRINK = 8
 """After a crash, the size of a group is divided by this. Halves would need fewer commits, and more crashes until the
 message is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
@@ -64,7 +65,9 @@ class Starts:
     1. *The commit comes before the start.* Otherwise the message that killed its process is no suspect.
     2. *A crash counts only for a message that ran alone.* Otherwise its neighbours become dead letters too.
     3. *A group begins when no receiver holds a message of any partition, and the other partitions' commits say that
-       nothing runs.* Otherwise a message of another partition kills the process, and the group is blamed.
+       nothing runs.* Otherwise a message of another partition kills the process, and the group is blamed. Messages that
+       have run for the time of a lease do not count: else one long handler would stop the process. If there are such,
+       a group counts as several messages, so none is blamed.
     4. *A process that gives up a partition says that nothing runs.* Otherwise each rebalance makes suspects.
 
     How many offsets ahead of the last start a commit allows follows from the rate of starts. So a fast queue needs no
@@ -110,7 +113,9 @@ class Starts:
     def next(self) -> Entry | None:
         """Return the next message that may be started, once; None if there is none."""
         if self._group:
-            return self._group.popleft()
+            entry = self._group.popleft()
+            self._started_end = max(self._started_end, entry.offset + 1)
+            return entry
         ready = self._ready
         if not ready or self.is_held_back or ready[0].offset >= self._horizon:
             return None
@@ -225,12 +230,15 @@ def plan_starts(ledgers: Mapping[_P, Ledger]) -> dict[_P, Start]:
             partition: NOTHING if ledger.starts.is_stopped else ledger.starts.start
             for partition, ledger in ledgers.items()
         }
-    allowed = dict.fromkeys(ledgers, NOTHING)
+    running = {partition: span for partition, ledger in ledgers.items() if (span := ledger.held_span) is not None}
+    allowed = {partition: Start(0, running[partition][1]) if partition in running else NOTHING for partition in ledgers}
     for ledger in ledgers.values():
         ledger.starts.forbid()
     for partition, ledger in ledgers.items():
         if ledger.starts.has_suspects:
-            allowed[partition] = ledger.starts.next_group()
+            first, end, size = ledger.starts.next_group()
+            held = running.get(partition, (first, end))
+            allowed[partition] = Start(min(first, held[0]), max(end, held[1]), max(size, _SEVERAL if running else 1))
             break
     return allowed
 
@@ -245,14 +253,14 @@ def wants_commit(ledgers: Mapping[_P, Ledger]) -> bool:
 def _are_alone(ledgers: Iterable[Ledger]) -> bool:
     """Whether there are suspects to be started, or messages of a group run."""
     return any(
-        ledger.starts.has_suspects or ledger.starts.has_group or (ledger.held_count and ledger.starts.start.group)
+        ledger.starts.has_suspects or ledger.starts.has_group or (ledger.new_count and ledger.starts.start.group)
         for ledger in ledgers
     )
 
 
 def _are_busy(ledgers: Iterable[Ledger]) -> bool:
-    """Whether receivers hold messages, or may take one of a group."""
-    return any(ledger.held_count or ledger.starts.has_group for ledger in ledgers)
+    """Whether receivers have just taken messages, or may take one of a group."""
+    return any(ledger.new_count or ledger.starts.has_group for ledger in ledgers)
 
 
 READY, HELD, BOUND, WAITING, OVER = range(5)
@@ -302,6 +310,7 @@ class Entry:
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, and when one is settled, so that later calls on it are refused.
         until_s: end of the lease of a held message; when a waiting one becomes ready.
+        new_until_s: until when a held message counts as new: other messages wait if one of a group is.
         due_s: the same for a waiting one by the brokers' time, in epoch seconds; 0 if it is not known.
         is_suspect: a process ended while the message may have run in it (:class:`Starts`).
         crashes: how often a process ended while only this message ran in it.
@@ -320,6 +329,7 @@ class Entry:
     holder: Any = None
     delivery: int = 0
     until_s: float = 0.0
+    new_until_s: float = 0.0
     due_s: int = 0
     state: int = READY
 
@@ -340,7 +350,9 @@ class Ledger:
     Attributes:
         starts: the ready messages.
         held_count: how many messages receivers hold.
+        new_count: how many of them were taken a short time ago.
         changes: how many calls of receivers it has noted, without those that need a transaction.
+        suspect_count: how many open messages are suspects.
         open_bytes: size of all open messages, also of those that wait for earlier ones of their lane.
         crash_count: 1 if a message is known to have killed its process, else 0.
         position: all offsets below it were read.
@@ -358,10 +370,10 @@ class Ledger:
         clock: BrokersClock | None = None,
     ) -> None:
         self.starts: Starts = Starts(saved.start, saved.suspects_end, log_end)
-        self.held_count = 0
+        self.held_count = self.new_count = 0
         self.changes = 0
         self.open_bytes = 0
-        self._suspect_count = 0
+        self.suspect_count = 0
         self._crashes = dict(saved.crashes)
         self.crash_count = 0
         crashed = self.starts.crashed
@@ -434,7 +446,7 @@ class Ledger:
         entry.crashes = self._crashes.pop(entry.offset, 0)
         entry.due_s = self._waits.pop(entry.offset, 0)
         entry.is_suspect = entry.offset < self.starts.suspects_end
-        self._suspect_count += entry.is_suspect
+        self.suspect_count += entry.is_suspect
 
     def _get_ready(self, entry: Entry) -> None:
         """Let a message be delivered next in its lane, or wait if it waited in another process."""
@@ -510,14 +522,15 @@ class Ledger:
 
     # ---- deliveries ----------------------------------------------------------------------------------------------
 
-    def take(self, until_s: float) -> Entry | None:
+    def take(self, until_s: float, new_until_s: float = _NEVER) -> Entry | None:
         """Deliver the next message that may be started, with a lease until ``until_s``; None if there is none."""
         entry = self.starts.next()
         if entry is None:
             return None
         self.held_count += 1
+        self.new_count += 1
         entry.state = HELD
-        entry.until_s = until_s
+        entry.until_s, entry.new_until_s = until_s, new_until_s
         entry.delivery += 1
         return entry
 
@@ -537,6 +550,7 @@ class Ledger:
             return True
         if entry.state == HELD:
             self.held_count -= 1
+            self.new_count -= entry.new_until_s > 0
             entry.attempt += how.attempts
         elif entry.state == READY:
             self.starts.remove(entry)
@@ -545,7 +559,7 @@ class Ledger:
         entry.holder = None
         if has_run and entry.is_suspect:
             entry.is_suspect = False
-            self._suspect_count -= 1
+            self.suspect_count -= 1
         self.changes += changes
         if entry.state == OVER:
             self._remove(entry)
@@ -568,17 +582,16 @@ class Ledger:
         self.starts.allow(start)
 
     def expire(self, now_s: float, delay_s: Callable[[Entry], float]) -> int:
-        """Make the messages ready whose waiting time is over. Let those wait whose lease is over, and return how many
-        they are.
-
-        Args:
-            delay_s: how long a message waits after the end of a lease.
-        """
+        """Make the messages ready whose waiting time is over. Let those wait for ``delay_s`` whose lease is over, and
+        return how many they are."""
         expired = 0
         self._date()
         for entry in self._open.values():
             if entry.until_s <= now_s and entry.state == HELD:
                 expired += self.settle(entry, entry.delivery, EXPIRED, entry.until_s + delay_s(entry))
+            if entry.state == HELD and 0 < entry.new_until_s <= now_s:
+                self.new_count -= 1
+                entry.new_until_s = 0.0
             if entry.until_s <= now_s and entry.state == WAITING:
                 entry.state = READY
                 self.starts.add(entry)
@@ -606,7 +619,7 @@ class Ledger:
         self._undated = []
         self.open_bytes = 0
         self.starts.clear()
-        self.held_count = 0
+        self.held_count = self.new_count = 0
         self._lanes = {}
 
     # ---- commits -------------------------------------------------------------------------------------------------
@@ -630,7 +643,7 @@ class Ledger:
         crashes = {offset: entry.crashes for offset, entry in counted if entry.crashes}
         crashes_later = {offset: count for offset, count in self._crashes.items() if offset >= self.position}
         suspects_end = self.starts.suspects_end
-        if self.position >= suspects_end and not self._suspect_count:
+        if self.position >= suspects_end and not self.suspect_count:
             suspects_end = 0
         waits = {offset: self._open[offset].due_s for offset in attempts if self._open[offset].due_s}
         waits.update((offset, due_s) for offset, due_s in self._waits.items() if offset >= self.position)
@@ -657,6 +670,12 @@ class Ledger:
             self.read_limit = max(
                 self.read_limit, read_limit(list(self._open), self.position, self._done_ahead, self._room)
             )
+
+    @property
+    def held_span(self) -> tuple[int, int] | None:
+        """The first and the end of the messages that receivers hold; None if there are none."""
+        held = [entry.offset for entry in self._open.values() if entry.state == HELD] if self.held_count else []
+        return (min(held), max(held) + 1) if held else None
 
     def holders(self) -> list[Any]:
         """Return the present deliveries."""

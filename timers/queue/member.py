@@ -261,7 +261,7 @@ class Member:
             share = max(1, (limit - len(taken)) // len(waiting))
             for partition, ledger in waiting[: limit - len(taken)]:
                 for _ in range(share):
-                    entry = ledger.take(until_s)
+                    entry = ledger.take(until_s, now_s + self.terms.lease_s)
                     if entry is None:
                         break
                     delivery = make(partition, ledger, entry, now_s, *more)
@@ -667,6 +667,7 @@ class Member:
             depth=sum(ledger.undone_count(self._ends.get(each, 0)) for each, ledger in owned.items()),
             oldest_ms=min(oldest, default=None),
             partitions=len(ledgers),
+            suspects=sum(ledger.suspect_count for ledger in ledgers),
             stopped=len(self.new.refused),
             ledger_bytes=self.settler.metadata_bytes(),
         )

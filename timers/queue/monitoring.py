@@ -105,6 +105,11 @@ METRICS: tuple[Entry[Reading], ...] = (
         _counter("partitions"),
     ),
     Entry(
+        "timers_queue_suspects{queue}",
+        "Messages that may have ended a process, and have not run since. They run before all others.",
+        _counter("suspects"),
+    ),
+    Entry(
         "timers_queue_partitions_stopped{queue}",
         "Partitions of this process that it does not read, because messages are lost: an operator must decide.",
         _counter("stopped"),

@@ -79,6 +79,7 @@ class Counters:
         oldest_ms: epoch milliseconds at which the oldest of these came to its topic, as far as it was read; None if
             there is none.
         partitions: partitions of the process now, also those of the returns topic.
+        suspects: messages that may have ended a process, and have not run since.
         stopped: those of them that are not read, because messages are lost or another version wrote the ledger.
         ledger_bytes: longest metadata of their last commits.
     """
@@ -96,6 +97,7 @@ class Counters:
     depth: int = 0
     oldest_ms: int | None = None
     partitions: int = 0
+    suspects: int = 0
     stopped: int = 0
     ledger_bytes: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -15,6 +16,14 @@ from timers.errors import LeaseLostError, QueueError
 from timers.queue import Message
 from timers.queue.metadata import NOTHING, Commit, Saved, decode, encode
 from timers.queue.sending import Guard
+
+
+@pytest.fixture
+def impatient() -> Iterator[Opened]:
+    """A queue with a lease of some sessions."""
+    opened = Opened(lease_s=2 * SESSION_S)
+    yield opened
+    opened.close()
 
 
 def test_requests_of_a_rebalance_that_fail_are_repeated(queue: Opened, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,20 +322,24 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
 
 
 def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
-    queue: Opened, caplog: pytest.LogCaptureFixture
+    impatient: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue.transport.owned = [JOBS]
-    queue.call(queue.transport.assigned, [JOBS])
-    hung = queue.receive(MESSAGES)
-    queue.stopped_s += 601  # their leases
-    wait_until(lambda: queue.transport.positions == {}, "the process leaves")
+    impatient.transport.owned = [JOBS]
+    impatient.call(impatient.transport.assigned, [JOBS])
+    hung = impatient.receive(MESSAGES)
+
+    def leaves() -> bool:
+        impatient.stopped_s += 1  # less than a session, so that its commits go on
+        return not impatient.transport.positions
+
+    wait_until(leaves, "the process leaves")
     assert "gives its partitions to other processes" in caplog.text
     with pytest.raises(LeaseLostError):
         hung[0].ack()
-    assert queue.driver.wait_for_commit().result(30) is None, "nothing is left to commit"
-    again = queue.receive(MESSAGES)
+    assert impatient.driver.wait_for_commit().result(30) is None, "nothing is left to commit"
+    again = impatient.receive(MESSAGES)
     assert {message.source for message in again} == {message.source for message in hung}
-    assert queue.transport.opens == 2
+    assert impatient.transport.opens == 2
     assert {message.attempt for message in again} == {2}
 
 

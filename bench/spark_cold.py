@@ -182,7 +182,9 @@ def _promote(
 
 
 def _nightly(spark: SparkSession, tables: ColdTables, stop: Event, nights: list[int]) -> None:
-    """A job of a user."""
+    """A job of a user. It has a pool of its own: as a program of its own it would share the cores with the rounds, and
+    these would not wait behind its tasks."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "nightly")
     while not stop.wait(20):
         for path in (tables.held, tables.promoted):
             for change in (

@@ -282,7 +282,7 @@ def test_files_are_few_and_what_is_not_near_is_not_looked_at(
     found = near.toArrow()
     assert 0 < found.num_rows < 20
     assert cold.files_scanned(near, tables.held) == 2
-    whole = cold.whole_requests(spark, tables, spark.createDataFrame(found), NOW_S, NOW_S + DAY_S)
+    whole = cold.whole_requests(spark, tables, found)
     assert len(whole.collect()) == found.num_rows
     assert cold.files_scanned(whole, tables.held) == 2
 

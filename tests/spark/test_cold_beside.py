@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
@@ -202,19 +203,72 @@ class Delivering(SimLogs):
         return super().copies_since(starts)
 
 
+def deleted(spark: SparkSession, tables: ColdTables, number: int) -> None:
+    DeltaTable.forPath(spark, tables.held).delete(f"source = 'timer-request/0/{number}'")
+
+
+def promoted(spark: SparkSession, tables: ColdTables) -> list[int]:
+    """The numbers of the requests that were promoted."""
+    rows = spark.read.format("delta").load(tables.promoted).collect()
+    return sorted(int(row.source.rpartition("/")[2]) for row in rows)
+
+
 def test_a_request_that_a_user_deletes_after_the_search_does_not_end_the_job(
-    spark: SparkSession, tables: ColdTables, tmp_path: Path
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(spark, tables, 5, days=1)
+    """It stays away, and a new search follows."""
+    fill(spark, tables, 8, days=1)
     logs, job = Delivering(spark, SimEngine(NOW_S, 60), tmp_path / "copies"), Promote(tables, DAY_S, 1_000_000, chunk=3)
+    read = cold.whole_requests
+
+    def delete_and_read(*chosen: Any) -> DataFrame:
+        deleted(spark, tables, 1)
+        return read(*chosen)
+
+    monkeypatch.setattr(cold, "whole_requests", delete_and_read)
     first = promote.promote_chunk(spark, job, logs, NOW_S)
-    assert (first.promoted, first.more) == (3, True) and first.left is not None
-    DeltaTable.forPath(spark, tables.held).delete("source = 'timer-request/0/4'")
-    assert promote.promote_chunk(spark, job, logs, NOW_S, (), first.left).promoted == 1, "by the search of the first"
-    assert promote.promote_chunk(spark, job, logs, NOW_S).promoted == 0
+    assert (first.promoted, first.more, first.left) == (2, True, None)
+    assert promoted(spark, tables) == [0, 2]
     assert tables.steps(spark).unfinished() == []
-    promoted = spark.read.format("delta").load(tables.promoted)
-    assert sorted(row.source for row in promoted.collect()) == [f"timer-request/0/{number}" for number in range(4)]
+    second = promote.promote_chunk(spark, job, logs, NOW_S)
+    assert (second.promoted, second.more) == (3, True) and second.left is not None
+    deleted(spark, tables, 7)  # a deletion of this session, such as one of upkeep, has Spark read the others again
+    third = promote.promote_chunk(spark, job, logs, NOW_S, (), second.left)
+    assert (third.promoted, third.more, third.left) == (1, True, None), "by the search of the second"
+    assert promote.promote_chunk(spark, job, logs, NOW_S).promoted == 0
+    assert promoted(spark, tables) == [0, *range(2, 7)]
+    assert tables.steps(spark).unfinished() == []
+
+
+def test_rounds_of_one_search_are_one_batch(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some rounds for each search. A promoter that is stopped between two of them ends the batch; of one that is killed
+    in the second, what both have written is known."""
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    monkeypatch.setattr(promote, "BATCH_ROUNDS", 3)
+    fill(spark, tables, 20, days=1)
+    logs, job = Delivering(spark, SimEngine(NOW_S, 60), tmp_path / "copies"), Promote(tables, DAY_S, 1_000_000, chunk=2)
+    stop, rounds = Event(), list[int]()
+
+    def ended(rows: int, _: float) -> None:
+        rounds.append(rows)
+        if len(rounds) == 4:
+            stop.set()
+
+    assert promote.run(spark, job, logs, lambda: NOW_S, print, every_s=1, stop=stop, ended=ended) == 8
+    assert promoted(spark, tables) == [*range(8)]
+    journal = spark.read.format("delta").load(tables.batches).groupBy("batch").agg(F.collect_set("state"), F.count("*"))
+    assert [(set(states), rows) for _, states, rows in journal.collect()] == [({"begun", "done"}, 2)] * 2
+    first = promote.promote_chunk(spark, job, logs, NOW_S)
+    logs.dies = True
+    with pytest.raises(Exception, match="killed after the commit"):
+        promote.promote_chunk(spark, job, logs, NOW_S, (), first.left)
+    logs.dies = False
+    assert promoted(spark, tables) == [*range(10)]
+    assert promote.run(spark, job, logs, lambda: NOW_S, print) == 8
+    assert promoted(spark, tables) == [*range(20)]
+    assert len((tmp_path / "copies").read_text().splitlines()) == 20
 
 
 @pytest.mark.long

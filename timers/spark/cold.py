@@ -21,6 +21,8 @@ from functools import partial, reduce
 from itertools import pairwise
 from operator import and_, or_
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -278,11 +280,12 @@ def files_scanned(frame: DataFrame, path: str) -> int:
     return sum(file.split(":", 1)[-1].strip("/").startswith(f"{root}/") for file in frame.inputFiles())
 
 
-def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, first_s: int, last_s: int) -> DataFrame:
-    """The complete requests (:data:`HELD`) of chosen sources, which are due from ``first_s`` to ``last_s``."""
-    held = spark.read.format("delta").load(tables.held).where(F.col("due_s").between(first_s, last_s))
-    wanted = F.broadcast(chosen.select("source").distinct())
-    return held.join(wanted, "source", "left_semi").select(HELD.names).dropDuplicates(["source"])
+def whole_requests(spark: SparkSession, tables: ColdTables, chosen: pa.Table, *more: str) -> DataFrame:
+    """The complete requests (:data:`HELD`) of chosen rows (due_s, source, ...), with ``more`` of their columns."""
+    seconds = pc.min_max(chosen.column("due_s")).as_py()
+    held = spark.read.format("delta").load(tables.held).where(F.col("due_s").between(seconds["min"], seconds["max"]))
+    wanted = F.broadcast(spark.createDataFrame(chosen.select(["source", *more])))
+    return held.join(wanted, "source").select(*HELD.names, *more).dropDuplicates(["source"])
 
 
 def append(frame: DataFrame, path: str, columns: StructType) -> None:

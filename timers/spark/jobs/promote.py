@@ -1,9 +1,10 @@
 """``timers spark promote``: writes cold timers back to their partitions before they are due, at a limited rate.
 
-A round writes one chunk: the timers that are due first. Before it writes, it records that the chunk (a *batch*) begins,
-and where the request logs end. Afterwards it records the written copies and the end of the batch. After a crash, the
-next run looks for copies in the logs from those ends on, and records them before it chooses new ones. So a crash at any
-point repeats no copy. If a copy is repeated nevertheless, its partition ignores it.
+A search finds the timers that are due first, and reads their requests; a few rounds write them, one chunk each. Before
+the first round the job records that this *batch* begins, and where the request logs end; after each round, which copies
+it has written; after the last one the end of the batch. After a crash, the next run looks for copies in the logs from
+those ends on, and records them before it chooses new ones. So a crash at any point repeats no copy. If a copy is
+repeated nevertheless, its partition ignores it.
 
 Spark's own Kafka sink has no transactions. So one task writes, with one transactional id: a second promoter, or a task
 that Spark starts again, fences the first.
@@ -148,11 +149,12 @@ CHUNK = 100_000
 """Largest number of copies in one round: their names pass through the driver."""
 
 ROUND_S = 20
-"""A round has as many copies as it may write in this time. The end of the job waits for the end of its round, and the
-search and four small commits cost some seconds more."""
+"""A round has as many copies as it may write in this time. The end of the job waits for the end of its round, and a
+small commit costs a second more."""
 
-FOUND = 500_000
-"""A search finds the timers of several rounds: with 5,000,000 timers that are near, it reads all of these."""
+BATCH_ROUNDS = 5
+"""A search finds the timers of so many rounds, at most: with 5,000,000 timers that are near, it reads all of these.
+What another program deletes from the table after that may still be written back."""
 
 CHUNK_BYTES = 256 * 1024 * 1024
 """Limit of a round for the bytes of keys and values. A single larger request is a round of its own."""
@@ -245,17 +247,22 @@ class Promote:
     """Whether to promote timers that were held so late that they may have been promoted before."""
 
 
-class Near(NamedTuple):
-    """What a search has found."""
+class Batch(NamedTuple):
+    """What a search has found and read, for several rounds."""
 
-    rows: pa.Table
-    """Timers that are not promoted, the earliest first: (due_day, due_s, source, size)."""
+    name: str
     until_s: int
-    """They are due by this second."""
+    """Its timers are due by this second."""
     is_cut: bool
     """Whether there are more."""
     files: int
     """Number of files of the held table that Spark scanned."""
+    kept: Kept
+    """Keeps the requests until the batch ends."""
+    chunks: Sequence[pa.Table] = ()
+    """For each round the timers that it writes, the earliest first: (due_day, due_s, source)."""
+    requests: Sequence[DataFrame] = ()
+    """For each round the whole requests of these timers (:data:`timers.spark.cold.HELD`)."""
 
 
 class Round(NamedTuple):
@@ -269,7 +276,7 @@ class Round(NamedTuple):
     seconds: float
     refused: Mapping[str, str] = MappingProxyType({})
     """Source of a timer whose copy its topic refuses -> the reason."""
-    left: Near | None = None
+    left: Batch | None = None
     """What the search found for the next rounds."""
 
     def lines(self, until_s: int) -> Iterator[str]:
@@ -335,6 +342,8 @@ def run(
                 upkeep.wait()
                 break
             stop.wait(every_s)
+        if left is not None:
+            end(spark, job, left)
     return total
 
 
@@ -438,7 +447,7 @@ def promote_chunk(
     logs: Logs,
     now_s: int,
     without: Collection[str] = (),
-    left: Near | None = None,
+    left: Batch | None = None,
 ) -> Round:
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 
@@ -448,47 +457,73 @@ def promote_chunk(
         without: sources of timers that are not promoted now.
         left: what an earlier search has found, and no round has promoted.
     """
-    began, ends = monotonic(), logs.ends()
-    near = left if left is not None and left.rows.num_rows else find(spark, job, logs, now_s, without, ends)
-    sizes = near.rows.column("size").to_pylist()
-    count = len(next(groups(sizes, int, min(job.chunk, ROUND_S * job.rate_per_s), CHUNK_BYTES), []))
-    if not count:
-        return Round(0, False, near.files, monotonic() - began)
-    batch = uuid.uuid4().hex
-    first = near.rows.slice(0, count).select(["due_day", "due_s", "source"])
-    chosen, seconds = spark.createDataFrame(first), first.column("due_s")
-    steps = job.tables.steps(spark)
-    steps.add(batch, BEGUN, near.until_s, kafka.as_json(ends))
-    requests = cold.whole_requests(spark, job.tables, chosen, seconds[0].as_py(), seconds[-1].as_py()).repartition(1)
+    began, batch = monotonic(), left or begin(spark, job, logs, now_s, without)
+    if not batch.chunks:
+        return Round(0, False, batch.files, monotonic() - began)
     try:
-        sent = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
-    except PySparkException as error:
-        if TAKEN in str(error):
+        return _write_chunk(spark, job, logs, batch, began)
+    except BaseException as error:
+        batch.kept.close()
+        if isinstance(error, PySparkException) and TAKEN in str(error):
             raise NameTakenError(TAKEN) from error
         raise
-    refused = {row.refused: row.reason for row in sent if row.refused is not None}
-    written = sum(row.copies for row in sent)
-    if written + len(refused) != count:
-        # Another program has deleted requests since the search. What is written is found as after a crash.
-        logger.warning("%d of %d timers are no longer in the table", count - written - len(refused), count)
-        record_interrupted(spark, job.tables, logs)
-        return Round(written, written > 0, near.files, monotonic() - began, refused)
-    if refused:
-        chosen = chosen.where(~F.col("source").isin(list(refused)))
-    cold.append(chosen.withColumn("batch", F.lit(batch)), job.tables.promoted, PROMOTED)
-    steps.add(batch, DONE, near.until_s, "")
-    rest = near._replace(rows=near.rows.slice(count))
-    return Round(written, rest.rows.num_rows > 0 or near.is_cut, near.files, monotonic() - began, refused, rest)
 
 
-def find(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str], ends: Offsets) -> Near:
-    """Find the timers that are due within the lead and not promoted, the earliest first."""
-    until_s = now_s + job.lead_s
+def begin(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str]) -> Batch:
+    """Find the timers that are due within the lead and not promoted, the earliest first, and read their requests."""
+    until_s, ends = now_s + job.lead_s, logs.ends()
+    most = min(job.chunk, ROUND_S * job.rate_per_s)
     may_be_promoted = (F.lit(job.overdue) | logs.does_no_harm(now_s)) & cold.has_place(ends)
     may_be_promoted &= ~F.col("source").isin(list(without))
-    near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source").limit(FOUND + 1)
+    near = cold.unpromoted(spark, job.tables, until_s, may_be_promoted).orderBy("due_s", "source")
+    near = near.limit(BATCH_ROUNDS * most + 1)
     rows = near.toArrow()
-    return Near(rows.slice(0, FOUND), until_s, rows.num_rows > FOUND, cold.files_scanned(near, job.tables.held))
+    sizes = [len(chunk) for chunk in groups(rows.column("size").to_pylist(), int, most, CHUNK_BYTES)][:BATCH_ROUNDS]
+    count = sum(sizes)
+    files = cold.files_scanned(near, job.tables.held)
+    batch = Batch(uuid.uuid4().hex, until_s, rows.num_rows > count, files, Kept())
+    if not count:
+        return batch
+    job.tables.steps(spark).add(batch.name, BEGUN, until_s, kafka.as_json(ends))
+    numbers = pa.array([number for number, size in enumerate(sizes) for _ in range(size)], pa.int32())
+    chosen = rows.slice(0, count).select(["due_day", "due_s", "source"]).append_column("round", numbers)
+    whole = cold.whole_requests(spark, job.tables, chosen, "round").sortWithinPartitions("round")
+    whole = batch.kept.on_disk(whole)  # sorted, so that a round reads only its part
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return batch._replace(
+        chunks=[chosen.slice(start, size) for start, size in zip(starts, sizes, strict=True)],
+        requests=[whole.where(F.col("round") == number) for number in range(len(sizes))],
+    )
+
+
+def end(spark: SparkSession, job: Promote, batch: Batch) -> None:
+    """Record the end of a batch: what it has not promoted the next search finds again."""
+    job.tables.steps(spark).add(batch.name, DONE, batch.until_s, "")
+    batch.kept.close()
+
+
+def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, began: float) -> Round:
+    (chunk, *chunks), (requests, *more) = batch.chunks, batch.requests
+    sent = requests.repartition(1).mapInArrow(writer(logs.port(), job.rate_per_s), SENT).collect()
+    refused = {row.refused: row.reason for row in sent if row.refused is not None}
+    written = sum(row.copies for row in sent)
+    if written + len(refused) != chunk.num_rows:
+        # Another program has deleted requests since the search. What is written is found as after a crash.
+        logger.warning(
+            "%d of %d timers are no longer in the table", chunk.num_rows - written - len(refused), chunk.num_rows
+        )
+        record_interrupted(spark, job.tables, logs)
+        batch.kept.close()
+        return Round(written, written > 0, batch.files, monotonic() - began, refused)
+    chosen = spark.createDataFrame(chunk).withColumn("batch", F.lit(batch.name))
+    if refused:
+        chosen = chosen.where(~F.col("source").isin(list(refused)))
+    cold.append(chosen, job.tables.promoted, PROMOTED)
+    left = batch._replace(chunks=chunks, requests=more) if chunks else None
+    if left is None:
+        end(spark, job, batch)
+    is_more = left is not None or batch.is_cut
+    return Round(written, is_more, batch.files, monotonic() - began, refused, left)
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:

@@ -23,6 +23,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from tests.harness.constants import Constants
 from timers.core.backoff import Pauses
+from timers.core.ports import Lost
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
@@ -206,12 +207,16 @@ async def test_a_partition_is_read_on_also_if_it_was_read_again_from_before_the_
     assert worker.read_on == [BAD]
 
 
-async def test_a_right_that_is_gone_is_no_error_of_a_partition() -> None:
+@pytest.mark.parametrize("topic", ["timer-request", "orders"])
+async def test_a_right_that_is_gone_stops_the_partitions_of_its_topic(topic: str) -> None:
     worker = Reader(good=["a"], bad=["x"])
-    worker.consumer.errors[BAD] = TopicAuthorizationFailedError("timer-request")
-    with pytest.raises(TopicAuthorizationFailedError):
-        await worker.fetch()
-    assert worker.unreadable == []
+    worker.consumer.errors[BAD] = TopicAuthorizationFailedError(topic)
+    assert await worker.fetch() == {}
+    assert {tp: type(error) for tp, error in worker.unreadable} == (
+        {tuple(GOOD): Lost, tuple(BAD): Lost} if topic == "timer-request" else {}
+    )
+    del worker.consumer.errors[BAD]
+    assert set(await worker.fetch()) == {tuple(GOOD), tuple(BAD)}, "what was taken before is read again"
 
 
 class SimClient:

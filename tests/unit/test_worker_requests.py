@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from timers.core import levels
 from timers.core.deals import OWNS, RAISED, SUPPORTS, URL
@@ -17,8 +18,10 @@ from timers.core.listing import NoAnswer
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.group_member import Deal
+from timers.machines.life import BROKERS
 from timers.process.config.settings import Settings
 from timers.worker.consumer.requests import PartitionConsumer
+from timers.worker.machines.failures import Failures
 
 MINE, OTHER = ("timer-request", 0), ("timer-request", 1)
 
@@ -43,6 +46,7 @@ class SimPool:
 
     def __init__(self) -> None:
         self.taken: list[tuple[frozenset[TopicPartition], bool]] = []
+        self.failed: dict[TopicPartition, Exception] = {}
         self.unreadable = SimpleNamespace(forget=print)
 
     async def take(self, dealt: frozenset[TopicPartition], *, anew: bool) -> None:
@@ -52,7 +56,8 @@ class SimPool:
     def value_limit(self, tp: TopicPartition) -> int | None:
         return None
 
-    def fail(self, tp: TopicPartition, error: Exception) -> None: ...
+    def fail(self, tp: TopicPartition, error: Exception) -> None:
+        self.failed[tp] = error
 
 
 def consumer(pool: SimPool) -> PartitionConsumer:
@@ -100,6 +105,34 @@ async def test_a_worker_is_in_its_group_when_the_pool_has_what_the_group_dealt()
             while not worker.in_group:
                 await asyncio.sleep(0)
         assert worker.was_dealt
+    worker._loop_thread.close()
+
+
+async def test_a_topic_that_may_not_be_read_any_more_stops_its_partitions_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, foreign = SimPool(), ("orders", 0)
+    worker = consumer(pool)
+
+    class SimConsumer:
+        async def getmany(self, *_: object, timeout_ms: int) -> dict[Any, Any]:
+            raise TopicAuthorizationFailedError("timer-request")
+
+    reader = worker._reader
+    reader.consumer = SimConsumer()
+    reader._delivered_to = dict.fromkeys((MINE, OTHER, foreign), 0)
+    monkeypatch.setattr(fetch, "has_records", lambda *_: False)
+    monkeypatch.setattr(reader, "_seek_back", lambda tp: None)
+    assert await reader.fetch([MINE, OTHER, foreign], 0.0) == {}
+    async with asyncio.timeout(30):
+        while len(pool.failed) < 2:
+            await asyncio.sleep(0)
+    assert set(pool.failed) == {MINE, OTHER}, "the other topic is read on"
+    _, waiting = Failures("timer-request/0").judge(pool.failed[MINE])
+    assert (waiting.reason, waiting.sentence) == (
+        BROKERS,
+        "the brokers do not let this worker read timer-request: it needs the ACL Read",
+    )
     worker._loop_thread.close()
 
 

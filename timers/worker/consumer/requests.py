@@ -26,6 +26,7 @@ from timers.core import levels
 from timers.core.deals import RAISED, SUPPORTS, URL, deal, says_of_partitions
 from timers.core.lineage import PassedBatch
 from timers.core.listing import NoAnswer
+from timers.core.ports import Lost
 from timers.core.timer import Fetched, TopicPartition
 from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals import fetch
@@ -235,8 +236,7 @@ class LogReader:
     async def fetch(self, partitions: Collection[TopicPartition], timeout_s: float) -> dict[TopicPartition, Fetched]:
         """Returns the records of each of these partitions with their range; a range may have no records.
 
-        Raises:
-            KafkaError: reading a topic is not allowed any more.
+        A topic that may not be read any more stops its partitions only: aiokafka says it for one topic at a time.
         """
         now = monotonic()
         waiting = self._suspended | {tp for tp, (_, retry_at) in self._unreadable.items() if retry_at > now}
@@ -251,6 +251,13 @@ class LogReader:
         except errors.OffsetOutOfRangeError as error:
             for tp in error.args[0]:
                 self._suspend((tp.topic, tp.partition), out_of_range=True)
+            return {}
+        except errors.TopicAuthorizationFailedError as error:
+            for tp in wanted:
+                self._seek_back((tp.topic, tp.partition))  # records that were taken before the error are fetched again
+                if tp.topic in error.args:
+                    denied = Lost(f"the brokers do not let this worker read {tp.topic}: it needs the ACL Read")
+                    self._on_unreadable((tp.topic, tp.partition), denied)
             return {}
         except Exception as error:
             if isinstance(error, errors.KafkaError) and not isinstance(error, UNREADABLE):

@@ -35,6 +35,7 @@ from tests.chaos.queues.messages import (
 )
 from tests.harness.queue_handlers import RAISED
 from timers.queue import AsyncMessage, AsyncQueue, Backoff, Queue, SqlInbox
+from timers.queue.driver import RUN_LEASES
 from timers.queue.running import handle
 
 OPENED, WORKING, DRAINED = "opened", "working", "drained"
@@ -156,11 +157,14 @@ def main(topic: str, results: str, name: str, directory: Path, arguments: str) -
     """Handle messages until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     backoff = Backoff(first_s=RETRY_AFTER_S, factor=1, retries=50, jitter=0)
-    with Queue(topic, member=name, backoff=backoff, **json.loads(arguments)) as queue:
+    kind, given = int(name.rsplit("-", 1)[1]) % 4, json.loads(arguments)
+    if kind:  # a run extends its leases to those of the others
+        given["lease_s"] /= RUN_LEASES
+    with Queue(topic, member=name, backoff=backoff, **given) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         consumer = Consumer(name, results, directory)
         print(OPENED, flush=True)
-        match int(name.rsplit("-", 1)[1]) % 4:
+        match kind:
             case 0:
                 while not queue.stopping:
                     consumer.handle_some(queue)

@@ -70,7 +70,7 @@ def test_what_another_member_may_own_is_only_left(member: Member) -> None:
 def test_a_loss_of_the_only_partition_that_is_not_accepted_ends_the_member(member: Member) -> None:
     member.terms = replace(member.terms, accept_loss=False)
     with pytest.raises(QueueError, match="cannot be read at its position"):
-        asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]))
+        asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]), ANSWERS)
 
 
 def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:

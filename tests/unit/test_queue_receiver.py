@@ -194,11 +194,12 @@ def test_a_partition_that_has_lost_messages_does_not_stop_the_others(caplog: pyt
         assert message.source.startswith("jobs/1/")
         message.ack()
     wait_until(lambda: queue.transport.commits[OTHER].offset == MESSAGES, "the commit of the other partition")
-    (reason,) = queue.driver.unready()
-    assert "jobs/0: the messages from 10 on are not done" in reason and "--accept-loss jobs/0`" in reason
     assert caplog.text.count("does not read one of its partitions") == 1
-    assert (queue.driver.counters().stopped, queue.driver.stuck()) == (1, [])
+    assert (queue.driver.counters().stopped, queue.driver.stuck(), queue.driver.unready()) == (1, [], [])
     assert queue.transport.commits[JOBS].offset == BEYOND, "nothing of it is committed"
+    queue.call(queue.transport.revoked, [OTHER], lost=False)
+    (reason,) = queue.driver.unready()  # it reads nothing now
+    assert "jobs/0: the messages from 10 on are not done" in reason and "--accept-loss jobs/0`" in reason
     queue.call(queue.transport.revoked, [JOBS], lost=False)
     assert (queue.driver.counters().stopped, queue.driver.unready()) == (0, [])
     queue.close()
@@ -208,13 +209,30 @@ def test_a_partition_that_loses_messages_while_it_is_read_does_not_stop_the_othe
     queue = Opened()
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     messages = queue.receive(2 * MESSAGES)
-    queue.transport.errors = [ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)] * 2
+    done, again, *running = [message for message in messages if message.source.startswith("jobs/0/")]
+    errors: list[ErrorRecord] = []
+
+    def lose() -> None:
+        """In one poll: nothing is committed between the calls and the error."""
+        done.ack()
+        again.retry(after=5)
+        errors.extend([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)] * 2)
+
+    def begin() -> None:
+        queue.transport.errors = errors
+        queue.transport.calls.append(lose)
+
+    queue.call(begin)
     wait_until(lambda: queue.driver.counters().stopped == 1, "the stop of the partition")
+    commit = queue.transport.commits[JOBS]
+    saved = decode(commit.metadata, LOG, commit.offset)
+    assert (saved.offset, saved.start) == (2, NOTHING), "the retry is written, and no other message is blamed"
+    assert queue.driver.unready() == [], "it works on the messages of the other partition"
     for message in messages:
-        if message.source.startswith("jobs/0/"):
+        if message in running:
             with pytest.raises(LeaseLostError):
                 message.ack()
-        else:
+        elif not message.is_settled:
             message.ack()
     wait_until(lambda: queue.transport.commits[OTHER].offset == MESSAGES, "the commit of the other partition")
     assert queue.transport.stopped == [{JOBS}]

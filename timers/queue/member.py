@@ -67,8 +67,6 @@ _CONTROL_BYTES = 8 * 1024 * 1024
 _COPY_S = 60.0
 _RETRY_S = 0.5
 _SKIP_PAUSE_S = 5.0
-_HAND_OVER_S = 3.0
-_HAND_OVER_PAUSE_S = 0.1
 
 _CONFIRMATIONS = 3
 """Commits in a session time-out, at least: they show that the process is a member of the group."""
@@ -429,9 +427,7 @@ class Member:
         guards = self.protect(partitions)
         try:
             yield from self.settler.commit(only_plain=True)
-            give_up_s = self.settler.now_s + _HAND_OVER_S
-            while not (yield from self.settler.commit()) and self.settler.now_s < give_up_s:
-                yield do(Port.sleep, _HAND_OVER_PAUSE_S)
+            yield from self.settler.commit_soon()
         finally:  # also if the consumer was closed meanwhile: handlers wait for the answer
             for guard in guards:
                 guard.decide(is_set=False)
@@ -688,4 +684,6 @@ class Member:
             for partition, (position, since_s) in self._stalls.items()
             if now_s - since_s > _STALLED_S
         ]
-        return why, [*self.new.refused.values(), *stalled]
+        is_read = any(topic == self.terms.topic for topic, _ in self.settler.ledgers)
+        refused = [] if is_read else self.new.refused.values()  # else its metric and alert say it
+        return why, [*refused, *stalled]

@@ -38,6 +38,8 @@ from timers.wire.dead_letter import REJECTED
 
 _PAUSE_S = 0.5
 _MAX_PAUSE_S = 10.0
+_LAST_COMMIT_S = 3.0
+_LAST_COMMIT_PAUSE_S = 0.1
 _REFUSED = "its retry, its dead letter or an output is refused by the brokers"
 _TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
 _DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -281,6 +283,12 @@ class Settler:
 
     # ---- rounds --------------------------------------------------------------------------------------------------
 
+    def commit_soon(self) -> Steps[None]:
+        """Commit all that is to be committed, before partitions are given up. What fails is tried for some seconds."""
+        give_up_s = self.now_s + _LAST_COMMIT_S
+        while not (yield from self.commit()) and self.now_s < give_up_s:
+            yield do(Port.sleep, _LAST_COMMIT_PAUSE_S)
+
     def commit(self, *, with_copy: bool = False, only_plain: bool = False) -> Steps[bool]:
         """Commit all that is to be committed now, in one commit or more; False if something of it was not.
 
@@ -466,7 +474,10 @@ class NewPartitions:
         settler = self._settler
         self.refused[partition] = reason
         self._waiting.discard(partition)
-        if partition in settler.ledgers:
+        if partition in settler.ledgers:  # its messages may be gone: retries and dead letters of them must not be
+            settler.stop([partition])
+            yield do(Port.end_round)
+            yield from settler.commit_soon()
             settler.totals.leases_lost += settler.revoke([partition])
         if all(topic != self._terms.topic for topic, _ in {*settler.ledgers, *self._waiting, *self._verifying}):
             raise QueueError(reason)

@@ -135,7 +135,7 @@ def test_a_topic_of_targets_that_is_lost_or_damaged_turns_red_and_stops_nothing_
     operator.run("targets", "pause", paused, "--wait")
     topic = system.settings.targets_topic
     system.delete_topic(topic)
-    wait_until(lambda: "is only in progress" in red(worker), "the partitions are red")
+    wait_until(lambda: "is only in the progress of a partition" in red(worker), "the partitions are red")
     assert f"timers targets pause {paused}" in red(worker)
     held = system.send(*soon(paused, 8))
     sent = [*system.send(*soon(other, 8))]

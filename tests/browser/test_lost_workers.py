@@ -84,7 +84,7 @@ def test_a_frozen_worker_is_named_and_its_last_figures_stay(
                 page.wait_for_timeout(250)
             page.goto(console.url + "/workers")
             settled(page)
-            page.get_by_text("It said this last").wait_for()
+            page.get_by_text("It last reported these figures").wait_for()
         finally:
             workers[0].send(signal.SIGCONT)
         page.goto(console.url + "/")
@@ -100,7 +100,7 @@ def test_of_three_workers_one_is_lost_and_the_others_take_over(
         blames_no_broker(page)
         page.get_by_role("heading", name="All timers fire").wait_for()
         page.goto(console.url + "/workers")
-        page.locator("section.card", has_text="left the group").get_by_text("It said this last").wait_for()
+        page.locator("section.card", has_text="left the group").get_by_text("It last reported these figures").wait_for()
 
 
 def test_the_line_goes_back_to_a_time_without_a_page_and_without_a_console(

@@ -38,7 +38,7 @@ def test_a_topic_is_paused_and_resumed_after_a_look(served: tuple[System, Consol
     page.goto(console.url + "/targets")
     page.get_by_text("provider <down>").wait_for()
     assert not system.reader(target).rest()
-    page.get_by_label("Send what is held over").fill("2s")
+    page.get_by_label("Send the held timers evenly over").fill("2s")
     page.get_by_role("button", name="Resume …").click()
     page.get_by_text("10 a second").wait_for()
     page.get_by_role("button", name=f"Resume {target}", exact=True).click()
@@ -54,7 +54,7 @@ def test_what_is_typed_is_kept_while_the_list_refreshes(served: tuple[System, Co
     assert console.ask("POST", "/v1/targets/pause", {"topic": target})[0] == 200
     page = open_page(console.url).page
     page.goto(console.url + "/targets")
-    over = page.get_by_role("form", name=f"Resume {target}").get_by_label("Send what is held over")
+    over = page.get_by_role("form", name=f"Resume {target}").get_by_label("Send the held timers evenly over")
     over.fill("7m")
     page.get_by_label("Why").click()  # the pointer and the focus are elsewhere
     with page.expect_response("**/targets"):

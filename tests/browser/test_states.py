@@ -73,7 +73,7 @@ def test_the_overview_does_not_say_that_timers_fire_when_the_brokers_are_silent(
             try:
                 page.get_by_role("heading", name=NOT_KNOWN).wait_for()
                 page.mouse.move(0, 0)
-                page.get_by_text("Grey figures are of").wait_for()
+                page.get_by_text("Grey figures are from").wait_for()
                 page.locator("#tiles.old").wait_for()
                 assert pending.inner_text() == "7", "the last figures are kept"
                 state = console.ask("GET", "/v1/workers")[1].get("state", {"timers": "not-known"})
@@ -118,7 +118,7 @@ def test_a_list_without_the_partitions_of_a_worker_says_so(broker_address: str, 
         wait_until(lambda: len(shares()) == 2 and all(shares()), "both workers have partitions")
         page = open_page(console.url).page
         page.goto(console.url + "/timers")
-        page.get_by_text("No timer waits").wait_for()
+        page.get_by_text("No timer is pending").wait_for()
         workers[1].send(signal.SIGSTOP)
         try:
             page.reload()

@@ -141,7 +141,7 @@ def test_a_paused_topic_is_shown_until_nothing_is_held() -> None:
     ended = found(progress(released, taken=3), known=(command,)).shown("mails")
     assert (ended["state"], ended["until_s"]) == ("going-on", None), "a pause that ended by itself"
     assert found(progress(taken=4), known=(Command(4, "mails", False),)).names == []
-    assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in progress")
+    assert found(progress(hold("mails", 3))).shown("mails")["why"].startswith("only in the progress of a partition")
 
 
 def test_right_after_a_command_all_that_is_shown_is_of_the_new_one() -> None:
@@ -259,8 +259,8 @@ def at_once(constants: Constants) -> None:
         ((), (Command(3, "mails", False),), None),
         ((), (Command(3, "mails", True, NOW_S - 1),), None),
         ((hold("mails", 3, end=BEGIN),), (), None),
-        ((hold("mails", 3),), (), "paused by command 3, which is only in progress"),
-        ((hold("mails", 3),), (Command(2, "mails", False),), "only in progress"),
+        ((hold("mails", 3),), (), "paused by command 3, which is only in the progress of a partition"),
+        ((hold("mails", 3),), (Command(2, "mails", False),), "only in the progress of a partition"),
         ((), (Command(3, "mails", True),), "command 3, pause mails, was not taken"),
         ((hold("mails", 3),), (Command(4, "mails", False),), "timers targets resume mails"),
     ],

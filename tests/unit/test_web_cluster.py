@@ -97,12 +97,12 @@ async def test_many_open_transactions_are_cut() -> None:
 @pytest.mark.parametrize(
     ("levels", "said", "not_said"),
     [
-        (LEVELS, "All workers support level 11", "All is upgraded"),
+        (LEVELS, "All workers support level 11", "Nothing is left to upgrade"),
         (LEVELS._replace(workers={}), "not known: none runs.", "timers levels --raise"),
         (LEVELS._replace(workers={}, taken="others have it"), "not known: others have it.", "timers levels --raise"),
-        (LEVELS._replace(workers={"w1": 9}), "does not support level 10", "All is upgraded"),
-        (LEVELS._replace(workers={"w1": 10}), "Below level 10: t/0.", "All is upgraded"),
-        (LEVELS._replace(workers={"w1": 10}, partitions={"t/0": 10}), "All is upgraded", "Below level"),
+        (LEVELS._replace(workers={"w1": 9}), "does not support level 10", "Nothing is left to upgrade"),
+        (LEVELS._replace(workers={"w1": 10}), "Below level 10: t/0.", "Nothing is left to upgrade"),
+        (LEVELS._replace(workers={"w1": 10}, partitions={"t/0": 10}), "Nothing is left to upgrade", "Below level"),
     ],
 )
 async def test_no_level_is_offered_that_the_workers_may_not_support(

@@ -169,7 +169,7 @@ async def test_broken_and_partial_answers_are_said_in_words() -> None:
     async with console(cluster, **IDS) as client:
         assert "it is &lt;recovering&gt;" in await text_of(client, "/timers")
     async with console(cluster_with(), **IDS) as client:
-        assert "No timer waits" in await text_of(client, "/timers")
+        assert "No timer is pending" in await text_of(client, "/timers")
         assert "No pending timer matches" in await text_of(client, "/timers?topic=other")
         assert "is no time" in unescape(await text_of(client, "/timers?from=someday", 400))
         assert "id" in await text_of(client, "/timer", 400)
@@ -310,7 +310,7 @@ async def test_overview_and_lag_have_the_line_of_the_last_half_hour(monkeypatch:
     ways = {"waited": Counter({0.1: 5, float("inf"): 5})}
     async with console(cluster_with("order-1"), **IDS) as client:
         for path in ("/", "/lag"):
-            assert "No worker has counted for 15 s yet." in await text_of(client, path)
+            assert "The line begins when the workers have counted for 15 s." in await text_of(client, path)
         monkeypatch.setattr(Board, "line", lambda _: [Recent(at_s, 4, 2.5, ways) for at_s in (100.0, 104.0)])
         for path in ("/", "/lag"):
             text = await text_of(client, path)

@@ -333,7 +333,7 @@ def letters_of(settings: Settings, name: str, topic: str | None, **selection: An
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the newest; 0: all.")
 @output_option()
 def dead(name: str, topic: str | None, limit: int, output: Output, **selection: Any) -> None:
-    """List the messages that the queue NAME gave up, the newest last, with the reason.
+    """List the dead letters of the queue NAME, the newest last, with the reason.
 
     Codes: rejected (the handler called reject, or the brokers refused an output), attempts-exhausted, crashed (the
     process ended twice while it worked on this message alone), unsigned (it came back, and the queue has not sent it
@@ -385,7 +385,7 @@ def redrive(
     output: Output,
     **selection: Any,
 ) -> None:
-    """Put messages that the queue NAME gave up back on it. Their attempts are counted from 1 again.
+    """Put dead letters of the queue NAME back on the queue. Their attempts are counted from 1 again.
 
     Choose them by POSITION, as `timers queue dead` shows it (2/17), by options, or with --all. No other queue on the
     topic gets them. Timers bring them, so a worker must run. Each is put back once: a second call leaves it out. Those

@@ -41,7 +41,7 @@ _COMMANDS = {
     "dead-letters": ("dead_letters:dead_letters", "List, show and retry requests that could not be read or sent."),
     "queue": ("queue:queue", "Send, receive and look at the messages of queues."),
     "outbox": ("outbox:outbox", "Send what programs have written in their own database transactions."),
-    "targets": ("targets:targets", "Let the timers of a callback topic wait, and go on: pause, resume, list."),
+    "targets": ("targets:targets", "Pause and resume the timers of a callback topic; list the paused topics."),
     "formats": ("settings:formats", "Show which request formats are on, their topics, and how to turn on the others."),
     "levels": ("partitions:levels", "Show the feature levels of workers and partitions, and allow a higher one."),
     "snapshots": (

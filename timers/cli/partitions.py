@@ -35,10 +35,10 @@ _WIDTHS = (28, 24, 10, 12, 0)
 @click.command()
 @output_option()
 def status(output: Output) -> int:
-    """Show whether all timers fire, and for each partition its worker, since when it has it, and from what it began.
+    """Show whether all timers fire. For each partition, show its worker, since when, and what it was restored from.
 
-    FROM says where the worker had the state of the partition from: its own store, a snapshot, or the log. What
-    has said nothing for 2 s is not known.
+    FROM names this source: the worker's own store, a snapshot, or the log. If a worker has not answered, or has had no
+    tick, for 2 s, it is not known what it fires.
 
     Exit codes: 0 all timers fire, 3 some do not, 4 it is not known, 1 the group cannot be asked.
     """
@@ -161,9 +161,9 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
 def levels(wanted: int | None, output: Output) -> None:
     """Show the feature levels of workers and partitions, and allow a higher one.
 
-    After an upgrade, workers do not use what the version before would misread. When all workers run the new version and
-    you will not go back to the one before, allow the new level: the workers raise each partition within seconds. There
-    is no way back then. docs/operations.md#feature-levels says more.
+    After an upgrade, workers do not use new features that the former version would misread. When all workers run the
+    new version and you will not go back to the former one, allow the new level: the workers raise each partition within
+    seconds. After that you cannot go back to the former version. docs/operations.md#feature-levels says more.
     """
     settings = load_settings()
     found = levels_in_use(settings)
@@ -185,7 +185,7 @@ def _lines(found: LevelsInUse) -> list[str]:
     if not found.workers:
         lines.append(f"what the workers support is not known: {found.taken or 'none runs'}")
     if found.next > found.allowed:
-        lines.append(f"timers levels --raise {found.next} allows level {found.next}; there is no way back then")
+        lines.append(f"timers levels --raise {found.next} allows level {found.next}; after that you cannot go back")
     return lines
 
 

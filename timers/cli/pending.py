@@ -82,7 +82,7 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
     """Set the timers of FILE, which `timers export` has written, in this app: each once.
 
     The file is checked first, as a whole. Without --yes the command ends then. If it is interrupted, use it again: it
-    goes on behind the last timer that is set. Once all are set, it does nothing. A timer with an id is not set if this
+    goes on after the last timer that is set. Once all are set, it does nothing. A timer with an id is not set if this
     app has or had one of this id, also a cancelled one: what is here is newer.
     """
     settings = load_settings()

@@ -53,8 +53,8 @@ _COMMANDS = {
     "run": ("queue:run", "Handle messages with a Python function until SIGTERM or Ctrl-C."),
     "stat": ("queue:stat", "Show how many messages wait, and how old the oldest is."),
     "list": ("queue:list_queues", "List the queues."),
-    "dead": ("dead_letters:dead", "List the messages that a queue gave up."),
-    "redrive": ("dead_letters:redrive", "Put messages that a queue gave up back on it."),
+    "dead": ("dead_letters:dead", "List the dead letters of a queue."),
+    "redrive": ("dead_letters:redrive", "Put the dead letters of a queue back on the queue."),
     "purge": ("queue:purge", "Mark all messages of a queue as done."),
 }
 

@@ -25,14 +25,20 @@ MAX_COUNT = 1_000
 _OPTIONS = (
     click.option("--zone", metavar="ZONE", help="Time zone of the cron line: Europe/Paris. It has no default."),
     click.option("--every", metavar="DURATION", help="Interval in place of a cron line: 15m, 1d, 90s."),
-    click.option("--from", "from_", metavar="TIME", help="First moment that counts; with --every the first one."),
-    click.option("--until", metavar="TIME", help="Last moment that counts."),
+    click.option(
+        "--from", "from_", metavar="TIME", help="No occurrence before this time; with --every it is the first one."
+    ),
+    click.option("--until", metavar="TIME", help="No occurrence after this time."),
     click.option(
         "--catch-up",
         type=click.Choice(["latest", "all", "none"]),
         help="What is sent of missed occurrences: the latest (by default), all or none.",
     ),
-    click.option("--spread", metavar="DURATION", help="Each timer is late by a share of this, always the same."),
+    click.option(
+        "--spread",
+        metavar="DURATION",
+        help="Each timer is delayed by a part of this time, always the same part for one id.",
+    ),
     click.option(
         "--except", "excepted", metavar="DATES", multiple=True, help="Local dates without one: 2026-12-24,2026-12-25."
     ),

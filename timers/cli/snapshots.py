@@ -170,7 +170,7 @@ def verify(output: Output) -> None:
 
     It restores the older of the two snapshots that a partition has, reads the log after it, and compares all timers
     that will fire with those of the newer snapshot. Workers do the same before they delete requests of a partition for
-    the first time. It needs disk for what is pending twice, and changes nothing.
+    the first time. It needs disk space for two copies of the pending timers. It changes nothing.
     """
     settings = load_settings()
     different = 0

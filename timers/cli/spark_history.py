@@ -35,7 +35,8 @@ from timers.process.counted import counted
 @click.option(
     "--accept-gaps",
     is_flag=True,
-    help="Only accept what could not be read so far: later audits of a day do not count it. A job may run meanwhile.",
+    help="Only accept the gaps that are known so far: later audits of a day name them, and are no longer undecided "
+    "because of them. A job may run at the same time.",
 )
 @output_option()
 @metrics_options

@@ -119,7 +119,9 @@ def _files(
     help="Encoding of CSV and JSON, such as latin-1 or windows-1252. Values are sent in UTF-8.",
 )
 @click.option("--topic", metavar="NAME", help="Callback topic of rows that name none.")
-@click.option("--zone", metavar="ZONE", help="Of times without an offset or a zone, such as Europe/Berlin.")
+@click.option(
+    "--zone", metavar="ZONE", help="Time zone of times that have no offset and no zone, such as Europe/Berlin."
+)
 @click.option(
     "--past",
     type=click.Choice(["refuse", "fire"]),
@@ -147,7 +149,7 @@ def _files(
     metavar="URI",
     default="timers-import/rejects",
     show_default=True,
-    help="Directory for rows that are not valid timers, with file, line and reason, as JSON lines, which can be mended "
+    help="Directory for rows that are not valid timers, with file, line and reason, as JSON lines, which can be fixed "
     "and imported; of the last run only.",
 )
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")

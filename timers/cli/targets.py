@@ -1,4 +1,4 @@
-"""``timers targets``: lets the timers of a callback topic wait, and go on."""
+"""``timers targets``: pauses and resumes the timers of a callback topic."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _wait_option = click.option("--wait", is_flag=True, help="Wait until each partit
 
 @click.group(cls=NamedGroup)
 def targets() -> None:
-    """Let the timers of a callback topic wait, and go on.
+    """Pause and resume the timers of a callback topic.
 
     While a topic is paused, its timers that come due are held: they stay where they are, and nothing is lost. Timers of
-    other topics fire as before. New timers for the topic are taken, and can be cancelled. After the resume the held
+    other topics fire as before. New timers for the topic are accepted, and can be cancelled. After the resume the held
     timers are sent, at once or evenly over some time.
 
     \b
@@ -74,17 +74,21 @@ def targets() -> None:
     "--for", "for_s", type=_DURATION, metavar="DURATION", help="End by itself after this time: 90s, 15m, 1h, 1h30m."
 )
 @click.option(
-    "--over", "over_s", type=_DURATION, metavar="DURATION", help="With --for: send what is held over this time. [10m]"
+    "--over",
+    "over_s",
+    type=_DURATION,
+    metavar="DURATION",
+    help="With --for: then send the held timers evenly over this time. [10m]",
 )
-@click.option("--why", default="", metavar="TEXT", help="Reason, for those who look at the list.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, which the list shows.")
 @_wait_option
 @output_option()
 def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: bool, output: Output) -> None:
     """Hold the timers of TOPIC that come due, from now on.
 
     The command returns when the brokers have it; the workers take it within two seconds. Used again, it changes the
-    pause: what --for and --why do not say is gone, and the command says what was valid before. A pause with --for sends
-    what it holds over ten minutes when it ends.
+    pause: a --for or --why that you leave out is removed, and the command prints the former values. When a pause with
+    --for ends, the held timers are sent evenly over ten minutes, or over the time of --over.
 
     \b
       timers targets pause orders
@@ -98,7 +102,7 @@ def pause(topic: str, for_s: int | None, over_s: int | None, why: str, wait: boo
     command = made.target.command
     end = f"until `timers targets resume {topic}`"
     if command.until_s:
-        end = f"until {utc_text(command.until_s)}; then what is held is sent {_how(command.over_s)}"
+        end = f"until {utc_text(command.until_s)}; then the held timers are sent {_how(command.over_s)}"
     _done(settings, made, f"{topic} is paused {end} (command {command.number})", wait, output)
 
 
@@ -130,7 +134,7 @@ def resume(topic: str, over_s: int, wait: bool, output: Output) -> None:
     make = given.resuming(settings, topic, given.Request(_user(settings)), over_s=over_s)
     made = given.give(settings, make)
     number = made.target.command.number
-    _done(settings, made, f"{topic} goes on; what is held is sent {_how(over_s)} (command {number})", wait, output)
+    _done(settings, made, f"{topic} goes on; the held timers are sent {_how(over_s)} (command {number})", wait, output)
 
 
 def _how(over_s: int) -> str:
@@ -192,7 +196,7 @@ def list_targets(output: Output) -> None:
     STATE is `paused`, `going-on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
     of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are held;
     of timers with an id, it also counts versions that were replaced or cancelled. UNTIL is the end of a pause, or the
-    second in which all that was held is to be sent. BY gave the newest command, and WHY is the reason of the pause.
+    second at which the release of the held timers ends. BY gave the newest command, and WHY is the reason of the pause.
     """
     settings = load_settings()
     from timers.kafka import topic_admin

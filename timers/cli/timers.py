@@ -367,7 +367,8 @@ def get(id: str, with_value: bool, worker: str | None, output: Output) -> int:
     """Show the timer that has this ID: whether it waits or has fired, when it is due, and where it goes.
 
     ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
-    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS.
+    Asks the worker at TIMERS_WORKER_URL, which asks the other workers. That worker must use the brokers at
+    TIMERS_BROKERS.
 
     Exit codes: 0 found, 4 there is no timer of this id, 1 a worker does not answer.
 
@@ -456,8 +457,9 @@ def selected(selection: Mapping[str, str | None], *, with_values: bool = False) 
 def list_timers(limit: int, with_values: bool, worker: str | None, output: Output, **selection: str | None) -> None:
     """List the pending timers of all workers, the next to fire first.
 
-    Asks the worker at TIMERS_WORKER_URL, which asks the others. It must be one of the cluster at TIMERS_BROKERS. If one
-    of them does not answer, the rest is listed, a sentence says which partitions are missing, and the exit code is 1.
+    Asks the worker at TIMERS_WORKER_URL, which asks the other workers. That worker must use the brokers at
+    TIMERS_BROKERS. If a worker does not answer, the timers of the others are listed, a sentence says which partitions
+    are missing, and the exit code is 1.
 
     \b
       timers list --topic order-timeouts --to 1h
@@ -554,8 +556,8 @@ def cancel(
     not cancelled.
 
     Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 nothing was changed: it is another
-    version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all that have an id, 4
-    there is none, or else the highest code of its timers.
+    version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all timers
+    with an id are cancelled, 4 the selection has none, otherwise the highest code of its timers.
 
     \b
       timers cancel order-17

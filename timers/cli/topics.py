@@ -89,7 +89,10 @@ def create(names: tuple[str, ...], engine: bool, partitions: int | None, compact
     help="Who gets them: a worker, the engine on Spark, the console, or the relay of an outbox; repeat it for several.",
     show_default=True,
 )
-@click.option("--principal", help="Who logs in, as the brokers name him.  [default: User:<TIMERS_SASL_USERNAME>]")
+@click.option(
+    "--principal",
+    help="The user who logs in, as the brokers name that user.  [default: User:<TIMERS_SASL_USERNAME>]",
+)
 @click.option(
     "--callback-topic",
     "callback_topics",
@@ -97,15 +100,19 @@ def create(names: tuple[str, ...], engine: bool, partitions: int | None, compact
     multiple=True,
     help="A topic to which timers fire; repeat it for several.",
 )
-@click.option("--create", is_flag=True, help="Create them: the settings log in an administrator of the brokers.")
+@click.option(
+    "--create",
+    is_flag=True,
+    help="Create them. The settings must have the login of an administrator of the brokers.",
+)
 @output_option()
 def acls(
     parts: tuple[str, ...], principal: str | None, callback_topics: tuple[str, ...], create: bool, output: Output
 ) -> None:
     """Show the least ACLs that these settings need, as commands of Kafka's kafka-acls.sh, or create them.
 
-    Topics are there already (`timers topics create --engine`). ACLs that exist stay, also those for topics of former
-    settings.
+    The topics must exist already (`timers topics create --engine`). ACLs that exist stay, also those for topics of
+    former settings.
 
     \b
       timers acls --principal User:timers --callback-topic orders
@@ -161,7 +168,7 @@ def watch(
 
     With --since and without TOPIC: print what has fired since then, on all topics that this login may read, and end.
     These are the newest 10,000, the oldest of them first; K and V have at most 200 bytes. It reads for 30 seconds at
-    most, or for a shorter --timeout. What was left out is said.
+    most, or for a shorter --timeout. The command says what it left out.
 
     \b
       timers watch orders --since 1h

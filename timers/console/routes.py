@@ -130,9 +130,9 @@ _RULE = tuple(
         "cron": "minute, hour, day of month, month, day of week",
         "zone": "zone of the cron line",
         "every": "interval in place of a cron line, such as `15m`",
-        "from": "first moment that counts",
-        "until": "last moment that counts",
-        "spread": "such as `10m`: each timer is late by a share of this",
+        "from": "no occurrence before this time; with `every` it is the first one",
+        "until": "no occurrence after this time",
+        "spread": "such as `10m`: each timer is delayed by a part of this time",
         "except": "local dates without an occurrence, with commas between them",
     }.items()
 )
@@ -227,7 +227,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/timer",
         "putTimer",
-        "Set or replace the timer with this id, and wait for the verdict on the version before.",
+        "Set or replace the timer with this id, and wait for the verdict on the former version.",
         (
             Answer(
                 200,
@@ -324,7 +324,7 @@ ROUTES: tuple[Route, ...] = (
         (
             Parameter("code", s.list_of(s.CODE, maxItems=50), "only with this code; may be repeated"),
             Parameter("topic", s.TOPIC, "only with callbacks to this topic"),
-            Parameter("queue", s.QUEUE, "only messages that this queue gave up"),
+            Parameter("queue", s.QUEUE, "only dead letters of this queue"),
             Parameter("since", s.SECOND, "written since this epoch second"),
             Parameter("until", s.SECOND, "written before this epoch second"),
             *(Parameter("contains", s.ID, "only with this text in the key, the id or the reason"), _LIMIT, _CURSOR),
@@ -375,8 +375,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/targets/resume",
         "resumeTarget",
-        "Let the timers of a paused callback topic go on: what comes due fires, and what is held is sent, at once or "
-        "evenly over a time.",
+        "Let the timers of a paused callback topic go on: what comes due fires, and the held timers are sent, at "
+        "once or evenly over a time.",
         (Answer(200, "the command", "TargetCommand"),),
         method="POST",
         role=OPERATOR,

@@ -98,10 +98,10 @@ _RULE = {
     "cron": string("minute, hour, day of month, month, day of week: `0 9 * * 1-5`"),
     "zone": string("zone of the cron line: `Europe/Paris`"),
     "every": {**TIME, "description": 'interval in place of a cron line: seconds, or such as "15m"'},
-    "from": {**TIME, "description": "first moment that counts, as `at`; with `every` the first occurrence"},
-    "until": {**TIME, "description": "last moment that counts"},
+    "from": {**TIME, "description": "no occurrence before this time, as `at`; with `every` it is the first one"},
+    "until": {**TIME, "description": "no occurrence after this time"},
     "catch_up": string("what is sent of missed occurrences", enum=list(CATCH_UPS)),
-    "spread": {**TIME, "description": "each timer is late by a share of this, which is always the same for its id"},
+    "spread": {**TIME, "description": "each timer is delayed by a part of this time, always the same part for one id"},
     "except": list_of(string("2026-12-24"), "local dates without an occurrence", maxItems=MAX_EXCEPTED),
 }
 
@@ -144,7 +144,7 @@ HOLD = open_object(
 
 _PAUSE = {
     "state": string(
-        "paused; going-on: what was held is being sent; noisy: it has so many due timers that those of others would "
+        "paused; going-on: the held timers are being sent; noisy: it has so many due timers that those of others would "
         "wait, so it is sent when no others are due",
         enum=["paused", "going-on", "noisy"],
     ),
@@ -322,12 +322,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "id": string(),
             "verdict": string(
-                "what happened to the version before; undecided: no worker has answered yet",
+                "what happened to the former version; undecided: no worker has answered yet",
                 enum=["cancelled", "replaced", "already-fired", "unknown", "set", "unchanged", "exists", "undecided"],
             ),
-            "due": nullable(SECOND, "due second of the version before"),
+            "due": nullable(SECOND, "due second of the former version"),
             "version": nullable(string("source"), "source of the latest version: its ETag"),
-            "held": {**HOLD, "description": "what held the version before"},
+            "held": {**HOLD, "description": "what held the former version"},
         },
         ("id", "verdict", "due"),
     ),
@@ -428,7 +428,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "names": list_of(LETTER_NAME, "these dead letters", minItems=1, maxItems=100),
             "codes": list_of(CODE, "all with one of these codes", minItems=1, maxItems=50),
             "topic": {**TOPIC, "description": "all with callbacks to this topic"},
-            "queue": {**QUEUE, "description": "all that this queue gave up"},
+            "queue": {**QUEUE, "description": "all dead letters of this queue"},
             "contains": {**ID, "description": "all with this text in the key, the id or the reason"},
             "since": {**SECOND, "description": "all written since this epoch second"},
             "until": {**SECOND, "description": "all written before this epoch second"},
@@ -458,15 +458,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "topic": {**TOPIC, "description": "the name of one callback topic, without a pattern"},
             "for": {**DURATION, "description": 'it ends by itself after this time, such as "1h"'},
-            "over": {**DURATION, "description": 'with `for`: then send what is held over this time; else "10m"'},
-            "why": string("the reason, for those who look", maxLength=MAX_TEXT),
+            "over": {
+                **DURATION,
+                "description": 'with `for`: then send the held timers evenly over this time; else "10m"',
+            },
+            "why": string("the reason, which the list shows", maxLength=MAX_TEXT),
         },
         ("topic",),
     ),
     "TargetResume": object_of(
         {
             "topic": {**TOPIC, "description": "the name of one callback topic, without a pattern"},
-            "over": {**DURATION, "description": 'send what is held evenly over this time, such as "10m"; else at once'},
+            "over": {
+                **DURATION,
+                "description": 'send the held timers evenly over this time, such as "10m"; else at once',
+            },
         },
         ("topic",),
     ),
@@ -478,10 +484,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "number": number("of the command; each machine takes it within two seconds"),
             "paused": boolean("whether its timers wait"),
             "until_s": nullable(SECOND, "when the pause ends by itself"),
-            "over_s": number("seconds over which what is held is sent; 0: at once"),
+            "over_s": number("seconds over which the held timers are sent; 0: at once"),
             "replaced": nullable(
                 object_of(_PAUSE),
-                "what was valid until then, as in the list; null: the topic was not paused, and nothing was held",
+                "the former values, as in the list; null: the topic was not paused, and nothing was held",
             ),
             "changed_since": boolean(
                 "an earlier request with this Idempotency-Key gave a command, and others were given since: nothing was "

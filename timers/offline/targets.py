@@ -210,7 +210,7 @@ _REPLACED = ("state", "number", "since_s", "until_s", "released_by_s", "by", "wh
 PAUSED, GOING_ON = "paused", "going-on"
 """States of a target, beside :data:`~timers.core.fired.NOISY`: its timers wait; those that waited are being sent."""
 
-ONLY_IN_PROGRESS = "only in progress, not in the topic of targets: give the command again"
+ONLY_IN_PROGRESS = "only in the progress of a partition, not in the topic of targets: give the command again"
 
 
 def has_taken(progress: Progress, command: Command) -> bool:

@@ -97,7 +97,7 @@ class Repeat:
             from_: first moment that counts: aware, or an epoch second; None: at once.
             until: last moment that counts; None: for ever.
             catch_up: what is sent of occurrences that were missed: ``latest``, ``all`` or ``none``.
-            spread: each timer is late by a share of this, which is always the same for its id.
+            spread: each timer is delayed by a part of this time, always the same part for one id.
             except_: dates in the zone without an occurrence.
 
         Raises:

@@ -320,7 +320,7 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         found.append(Finding(UNKNOWN, "workers", _sentence(figures.state.why), "", "TimersPartitionsUnowned"))
     if new_letters:
         why = f"New dead letters in the last half hour: {new_letters:,}."
-        way_out = "Mend the cause, and retry them."
+        way_out = "Fix the cause, then retry them."
         found.append(Finding(AMBER, "dead letters", why, way_out, "TimersDeadLetters", "dead-letters"))
     if paused := max((worker.get("paused_targets") or 0 for worker in figures.workers), default=0):
         topics = f"{paused:.0f} callback topics are" if paused > 1 else "A callback topic is"
@@ -377,7 +377,7 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         page = DIFFERS if where[0] in (worker.get("targets") or ()) else LOSSY
         yield Finding(RED, f"{where[0]}{more}", _sentence(why), "", page)
     for partition, why in red.items():
-        yield Finding(RED, partition, str(why), "Its timers wait until this is mended.", "TimersPartitionsWaiting")
+        yield Finding(RED, partition, str(why), "Its timers wait until this is fixed.", "TimersPartitionsWaiting")
     for sentences, shade in ((worker.get("warnings"), AMBER), (worker.get("notes"), GREEN)):
         for why in sentences or ():
             yield Finding(shade, "topics", _sentence(why), "", "TimersConfigWeak")
@@ -398,15 +398,20 @@ def _of_figures(worker: Worker) -> Iterator[Finding]:
             way_out = "After a downtime this falls by itself. If it rises, look at the brokers and this worker's log."
         yield Finding(RED if overdue_s > OVERDUE_S else AMBER, name, why, way_out, "TimersOverdue")
     if figure["clock_back"]:
-        why = "The brokers' clock is behind seconds that have fired. New requests wait until it has caught up."
+        why = (
+            "The brokers' clock shows a time before a second that has already fired. New requests wait until it has "
+            "caught up."
+        )
         yield Finding(RED, name, why, "Find the broker whose clock went back.", "TimersBrokerClockBack")
     if held := figure["brokers_held"]:
-        why = f"Brokers whose clock is too far ahead, and no second clock agrees: {count(held)}."
+        clocks = "The clock of 1 broker is" if held == 1 else f"The clocks of {count(held)} brokers are"
+        why = f"{clocks} too far ahead, and no second clock agrees."
         way_out = "Their ticks do not count. Correct the clock of the broker that the worker's log names."
         yield Finding(AMBER, name, why, way_out, "TimersClockHeld")
     if recovering := figure["recovering"]:
         left = f"{count(figure['recovery_remaining'])} records are left."
-        why = f"Partitions that read their log again and do not fire: {count(recovering)}. {left}"
+        reads = "1 partition is reading its" if recovering == 1 else f"{count(recovering)} partitions are reading their"
+        why = f"{reads} log again. Timers wait until this has ended. {left}"
         yield Finding(AMBER, name, why, "Wait. A restart does not make it faster.", "TimersRecoverySlow")
     if failing := figure["open_circuits"]:
         why = f"Callback topics that fail: {count(failing)}. Their timers are tried again, then become dead letters."

@@ -142,9 +142,9 @@ class TargetWatch(Service):
             if held is not None and (command is None or command.number < held.number):
                 lost = Command(held.number, target, True, held.until_s, held.over_s)
                 text = (
-                    f"{target!r} is paused by command {held.number}, which is only in progress, and not in topic "
-                    f"{self._topic!r}: it has lost its newest records, or was made anew. Give the command again: "
-                    f"timers targets {_name(lost, now_s)}, or timers targets resume {target}"
+                    f"{target!r} is paused by command {held.number}, which is only in the progress of a partition, "
+                    f"and not in topic {self._topic!r}: it has lost its newest records, or was made anew. Give the "
+                    f"command again: timers targets {_name(lost, now_s)}, or timers targets resume {target}"
                 )
                 yield target, text
             elif command is not None and is_wanted(command, fired_s) != (held is not None):

@@ -148,7 +148,7 @@
 
   const byCount = (one, other) => other[1] - one[1];
 
-  // A hot second is in a minute with many timers. So the seconds are counted only of the minutes with most timers, until no
+  // A hot second is in a minute with many timers. So the seconds are counted only of the minutes with the most timers, until no
   // other minute has more timers than the coldest second that is shown.
   document.querySelector("[data-find]").addEventListener("click", async (event) => {
     const button = event.currentTarget;
@@ -173,7 +173,7 @@
     }
     const left = ordered[looked]?.[1] || 0;
     hotState.textContent = ended ? `Not all were counted: ${ended}.`
-      : left > coldest() ? `Counted the seconds of the ${number(looked)} minutes with most timers. No other minute has more than ${number(left)}.`
+      : left > coldest() ? `Counted the seconds of the ${number(looked)} minutes with the most timers. No other minute has more than ${number(left)}.`
       : "These are the hottest.";
     showHottest();
     button.disabled = false;

@@ -114,7 +114,7 @@ def test_a_timer_is_moved_and_fires_as_it_was_set(served: tuple[System, ConsoleP
     page.get_by_label("New due time").fill("1s")
     page.get_by_role("button", name="Change the due time").click()
     page.get_by_text("The due time is changed").wait_for()
-    page.get_by_text("verdict: the version before was replaced").wait_for()
+    page.get_by_text("verdict: the former version was replaced").wait_for()
     (fired,) = system.reader(target).take(1)
     assert (fired.key, fired.value) == (b"\xff\x00", b"v")
     assert {("trace", b"abc"), ("empty", None), ("callback-token", b"tok")} <= set(fired.headers or ())

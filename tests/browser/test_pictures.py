@@ -131,7 +131,7 @@ def test_pictures_of_all_screens(
         ("cluster", "/cluster", "Topics of the app"),
         ("queue", f"/queue?name={QUEUE}", "In flight, at most"),
         ("new-timer", f"/timers/new?topic={TIMEOUTS}&key=order-17&value=unpaid&id=order/17", "client.schedule("),
-        ("timer", "/timer?id=order/1017", "verdict: the version before was replaced"),
+        ("timer", "/timer?id=order/1017", "verdict: the former version was replaced"),
     ):
         page.goto(console.url + path)
         page.get_by_text(shown).first.wait_for()

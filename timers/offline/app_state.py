@@ -87,8 +87,11 @@ class LevelsInUse(NamedTuple):
         return [name for name, level in self.partitions.items() if level < self.allowed]
 
 
-def levels_in_use(settings: Settings) -> LevelsInUse:
+def levels_in_use(settings: Settings, timeout_s: float | None = None) -> LevelsInUse:
     """What is allowed, what workers support, and the level of each partition.
+
+    Args:
+        timeout_s: for each answer of a broker; None: half a minute.
 
     Raises:
         TimersError: they cannot be read.
@@ -98,7 +101,7 @@ def levels_in_use(settings: Settings) -> LevelsInUse:
     from timers.kafka.progress_log import allowed_level
 
     with explained(settings, "the feature levels cannot be read") as reports:
-        _, machines = read_progress(settings, reports)
+        _, machines = read_progress(settings, reports, timeout_s)
         allowed = allowed_level(settings)
         group = group_access.describe(settings)
     return LevelsInUse(

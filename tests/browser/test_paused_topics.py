@@ -38,9 +38,9 @@ def test_a_topic_is_paused_and_resumed_after_a_look(served: tuple[System, Consol
     page.goto(console.url + "/targets")
     page.get_by_text("provider <down>").wait_for()
     assert not system.reader(target).rest()
-    page.get_by_label("Send the held timers evenly over").fill("2s")
+    page.get_by_label("Send the held timers evenly over").fill("5s")  # longer than the list takes to refresh
     page.get_by_role("button", name="Resume …").click()
-    page.get_by_text("10 a second").wait_for()
+    page.get_by_text("4 a second").wait_for()
     page.get_by_role("button", name=f"Resume {target}", exact=True).click()
     page.get_by_text("it was paused without an end").wait_for()
     page.get_by_text("being sent", exact=True).wait_for()

@@ -476,7 +476,7 @@ class NewPartitions:
         self._waiting.discard(partition)
         if partition in settler.ledgers:  # its messages may be gone: retries and dead letters of them must not be
             settler.stop([partition])
-            yield do(Port.end_round)
+            yield from self._end_round()
             yield from settler.commit_soon()
             settler.totals.leases_lost += settler.revoke([partition])
         if all(topic != self._terms.topic for topic, _ in {*settler.ledgers, *self._waiting, *self._verifying}):
@@ -552,9 +552,13 @@ class NewPartitions:
         """End all deliveries of a partition, and load it again."""
         yield self._loss(partition, ledger.lineage, parted[0])
         self._settler.totals.leases_lost += self._settler.revoke([partition])
-        yield do(Port.end_round)  # else it is loaded without what this process has committed
+        yield from self._end_round()
         self._parted[partition] = parted
         self.add([partition])
+
+    def _end_round(self) -> Steps[None]:
+        """Wait for the commits under way: else a partition is loaded without what this process has committed."""
+        yield do(Port.end_round)
 
     def _loss(self, partition: Partition, lineage: Lineage, at: int) -> Command:
         """Say that a log parts at an offset from the one that was read.

@@ -88,7 +88,15 @@ def test_the_losses_that_are_accepted_and_the_jitter_reach_the_queue(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "('jobs/0', 'jobs/3') 0.5\n"), done.stderr
 
 
-@pytest.mark.parametrize("names", ["jobs/0", ["other/0"], ["jobs"], [7]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        None,
+        3,
+        "jobs/0",
+        *([each] for each in ("other/0", "jobs", 7, "jobs/abc", "jobs/03", "jobs/ 3", "jobs/-1", "jobs/")),
+    ],
+)
 def test_losses_are_accepted_of_partitions_of_the_queue(names: Any) -> None:
     with pytest.raises(SettingsError, match=r"accept_loss=.* a list of partitions such as \['jobs/0'\]"):
         Queue("jobs", brokers="localhost:1", accept_loss=names)

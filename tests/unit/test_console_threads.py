@@ -24,9 +24,9 @@ from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.web import server
 from timers.errors import QueryError, TimersError
-from timers.kafka import connection, group_access
+from timers.kafka import connection, group_access, topic_admin
 from timers.kafka.aiokafka_internals import sessions
-from timers.offline import app_state
+from timers.offline import app_state, targets
 from timers.offline.dead_letters.letters import LetterFilter, LetterLog, Span
 from timers.process.config.settings import Settings
 from timers.wire.topics import DEAD_LETTER
@@ -98,6 +98,25 @@ async def test_looks_at_the_cluster_and_at_changes_keep_no_other_reader_waiting(
         go_on.set()
         await asyncio.gather(*changes)
         await cluster.close()
+
+
+async def test_a_topic_that_is_slow_to_create_keeps_no_pause_waiting(
+    constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants(history, MAX_WAIT_S=0.05)
+    cluster, go_on = KafkaCluster(SETTINGS), threading.Event()
+    monkeypatch.setattr(topic_admin, "create_if_missing", lambda *_, partitions: go_on.wait(DEADLINE_S))
+    monkeypatch.setattr(targets, "give", lambda _, make: make)
+    created = [asyncio.create_task(cluster.create_topic("orders")) for _ in range(2)]
+    try:
+        await asyncio.wait(created, return_when=asyncio.FIRST_COMPLETED)
+        pause: Any = object()
+        assert await cluster.command(pause) is pause
+    finally:
+        go_on.set()
+        found = await asyncio.gather(*created, return_exceptions=True)
+        await cluster.close()
+    assert sorted(map(str, found)) == sorted(["True", str(history._no_free_thread())])
 
 
 async def test_a_call_holds_its_thread_after_its_request_is_gone(constants: Constants) -> None:

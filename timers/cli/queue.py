@@ -441,7 +441,10 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option("--processes", "-p", type=click.IntRange(1, MAX_PROCESSES), help="Child processes instead of threads.")
 @click.option("--ordered", is_flag=True, help="One message of a key after the other; a retry delays the later ones.")
 @click.option(
-    "--lease", default="30s", show_default=True, help="How long a message may take until it is delivered again."
+    "--lease",
+    default="30s",
+    show_default=True,
+    help="A tenth of the time that a function may take until its message is delivered again.",
 )
 @click.option(
     "--retries",

@@ -299,7 +299,7 @@ class KafkaCluster:
         self.client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
         self._log_opening: asyncio.Task[Publisher] | None = None
         self._log_made_at = -math.inf
-        self._reading = Threads("reading", MAX_READERS)
+        self._reading, self._creating = Threads("reading", MAX_READERS), Threads("creating", 1)
         self._retrying, self._commanding = Threads("retrying", 1), Threads("targets", 1)
         self._looking, self._logs = Threads("looking", MAX_LOOKS), Threads("changes", MAX_LOGS)
         self._finding, self._opening = Threads("finding", MAX_FINDERS), Threads("opening", MAX_OPENINGS)
@@ -316,7 +316,7 @@ class KafkaCluster:
             if self._session is not None:
                 stack.push_async_callback(self._session.close)
             threads = self._opening, self._finding, self._retrying, self._commanding, self._looking, self._logs
-            for each in (*threads, self._reading, self._times, self._requests):
+            for each in (*threads, self._creating, self._reading, self._times, self._requests):
                 stack.push_async_callback(each.close)
             if self._log_opening is not None:
                 stack.push_async_callback(self._close_log, self._log_opening)
@@ -511,9 +511,9 @@ class KafkaCluster:
         return await self._commanding.run(targets.give, self._settings, make)
 
     async def create_topic(self, topic: str) -> bool:
-        """Create a callback topic, unless it exists. Returns whether it was created."""
+        """Whether a callback topic was created: False if it exists. It has its own thread, so it delays no pause."""
         count = self._settings.partitions
-        return await self._commanding.run(topic_admin.create_if_missing, self._settings, topic, partitions=count)
+        return await self._creating.run(topic_admin.create_if_missing, self._settings, topic, partitions=count)
 
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         """What the topics say about a timer that a worker has described, or with None about an id that none knows."""

@@ -184,9 +184,8 @@ class Message(Delivery):
             raise self._lost()
 
     def _lost(self) -> LeaseLostError:
-        lease_s = self._driver.terms.lease_s
         return LeaseLostError(
-            f"message {self.source} is no longer this receiver's: its lease of {lease_s:g} s is over and it was "
-            "delivered again, its partition has another owner, or it was settled before. It is delivered again unless "
+            f"message {self.source} is no longer this receiver's: its lease is over and it was delivered "
+            "again, its partition has another owner, or it was settled before. It is delivered again unless "
             "it was settled"
         )

@@ -81,7 +81,7 @@ METRICS: tuple[Entry[Reading], ...] = (
     ),
     Entry(
         "timers_queue_leases_lost_total{queue}",
-        "Deliveries that ended because their lease was over, or because their partition moved to another process.",
+        "Deliveries not settled before their lease was over, or before their partition moved to another process.",
         _counter("leases_lost"),
     ),
     Entry(

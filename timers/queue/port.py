@@ -69,7 +69,7 @@ class Counters:
         acked: calls of ``ack`` that counted.
         retried: retries, of messages and of handlers that failed.
         dead: code of dead letters -> how many.
-        leases_lost: deliveries that ended because the lease was over, or because the partition moved.
+        leases_lost: deliveries that were not settled before the lease was over, or before the partition moved.
         crashes: messages whose process ended while it ran alone, or whose child process ended.
         handling_s: sum of the seconds between each delivery and the call that settled it.
         in_flight: messages with receivers now.

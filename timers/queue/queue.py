@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import uuid
@@ -35,6 +36,7 @@ from timers.wire import topics
 _log = logging.getLogger("timers.queue")
 
 _MEMBER_CHARACTERS = 200
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 _WAIT_S = 0.5
 """Longest time until a thread without a message notices that it must end."""
@@ -42,6 +44,14 @@ _WAIT_S = 0.5
 JOIN_S = 10.0
 """How long after the first call that receives calls wait for the group, before they wait for messages: so that the
 first one, after which a program of a few lines may end, does not find the queue empty."""
+
+
+def _are_partitions(names: object, of_topics: Collection[str]) -> bool:
+    """Whether the argument has names of partitions of these topics, as :func:`topics.partition_name` writes them."""
+    if isinstance(names, str) or not isinstance(names, Collection):
+        return False
+    parts = [str(each).rpartition("/") for each in names]
+    return all(topic in of_topics and _NUMBER.fullmatch(number) for topic, _, number in parts)
 
 
 class Queue:
@@ -101,8 +111,7 @@ class Queue:
                 raise SettingsError(f"{argument}={quoted(given)} is not {topics.LEGAL_FORM}")
         lease_s = seconds("lease_s", lease_s, 0.1, 10**6, 30)
         session_timeout_s = seconds("session_timeout_s", session_timeout_s, 1, 1800, 10)
-        names = () if isinstance(accept_loss, bool) else accept_loss
-        if isinstance(names, str) or any(str(each).rpartition("/")[0] not in (topic, returns) for each in names):
+        if not isinstance(accept_loss, bool) and not _are_partitions(accept_loss, (topic, returns)):
             raise SettingsError(
                 f"accept_loss={quoted(accept_loss)} is not True, False, or a list of partitions such as ['{topic}/0']"
             )

@@ -122,6 +122,11 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
         ],
     ),
     (["queue", "send", "jobs"], [(["--at", "900", "--value", ""], "did you mean --in 900s?")]),
+    (["queue", "send", "queue.a-returns", "--create-topic"], [(["--value", ""], "'queue.a-returns' is internal")]),
+    (
+        ["schedule", "--topic", "queue.a-returns", "--create-topic"],
+        [(["--in=1s", "--value="], "a-returns' is internal")],
+    ),
     (
         ["watch"],
         [
@@ -153,6 +158,8 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
             (["--engine", "--compacted"], "say which: the names of topics, or --engine"),
             (["a b"], "'a b' is not a legal topic name"),
             (["orders", "timer-request"], "is a topic of the engine (TIMERS_REQUEST_TOPIC): start a worker"),
+            (["queue.jobs-returns"], "is internal, as all names of the form 'queue.*-returns' are"),
+            (["x-progress"], "is internal, as all names of the form '*-progress' are"),
         ],
     ),
     (
@@ -367,6 +374,13 @@ def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
         "name": "timer-request",
         "prefixed": False,
         "operations": ["Read", "Write", "DescribeConfigs"],
+    }
+
+
+def test_a_console_may_create_the_callback_topics_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "console", "--callback-topic", "orders")
+    assert "--topic orders --operation Read --operation Create" in {
+        line.split(" User:ada ")[1] for line in out.splitlines()
     }
 
 

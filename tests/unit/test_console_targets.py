@@ -81,6 +81,10 @@ async def test_a_topic_is_created_unless_it_exists(cluster: SimCluster) -> None:
             status, answer = await answer_of(client, "POST", CREATE, json={"topic": name})
             assert (status, answer["code"]) == (422, "target-refused"), answer
             assert "so no timer would fire there" in answer["detail"]
+        for name in ("queue.jobs-returns", "timers-canary"):
+            status, answer = await answer_of(client, "POST", CREATE, json={"topic": name})
+            assert (status, answer["code"]) == (422, "target-refused"), answer
+            assert "the configuration that it needs" in answer["detail"]
         cluster.failure = AccessError("ops may not create topics")
         status, answer = await answer_of(client, "POST", CREATE, json={"topic": "faxes"})
         assert (status, answer["code"]) == (502, "access-refused")

@@ -162,6 +162,7 @@ def send(
     from timers.queue import Queue
 
     if create_topic:
+        settings.check_creation(topic)
         topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
     elif not topic_admin.exists(settings, topic):
         raise click.UsageError(f"topic {topic!r} does not exist at {settings.brokers} (--create-topic creates it)")

@@ -246,6 +246,7 @@ def _create_topics(settings: Settings, topics: Iterable[str]) -> None:
     from timers.kafka import topic_admin
 
     for topic in topics:
+        settings.check_creation(topic)
         topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
 
 

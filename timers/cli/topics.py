@@ -59,11 +59,7 @@ def create(names: tuple[str, ...], engine: bool, partitions: int | None, compact
     for name in names:
         if not wire.is_legal(name):
             raise click.UsageError(f"{quoted(name)} is not {wire.LEGAL_FORM}")
-        if name in settings.own_topics and name not in settings.schedule_topics:
-            raise click.UsageError(
-                f"{name!r} is a topic of the engine ({settings.own_topics[name]}): start a worker (or the engine on "
-                "Spark), which creates it with the configuration that it needs"
-            )
+        settings.check_creation(name)
 
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
 

@@ -388,8 +388,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/targets/create",
         "createTarget",
-        "Create a callback topic with `TIMERS_PARTITIONS` partitions, as `timers topics create` does. One that exists "
-        "stays as it is.",
+        "Create a callback topic with `TIMERS_PARTITIONS` partitions, as `timers topics create` does, if timers may "
+        "fire there. One that exists stays as it is.",
         (Answer(200, "it exists already", "TargetTopic"), Answer(201, "it is created", "TargetTopic")),
         method="POST",
         role=OPERATOR,

@@ -11,7 +11,7 @@ from timers.client.times import parse_duration
 from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
 from timers.console.problems import Problem
 from timers.console.timer_pages import ask
-from timers.errors import AccessError, InvalidTimerError, TargetError, TimersError, UnacknowledgedError
+from timers.errors import AccessError, InvalidTimerError, SettingsError, TargetError, TimersError, UnacknowledgedError
 from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ async def create(call: Call) -> Reply:
     call.check_topic(topic, "create")
     if denied := CallbackRules(call.console.settings).check_topic(topic):
         raise Problem("target-refused", f"{denied.reason}, so no timer would fire there")
+    try:
+        call.console.settings.check_creation(topic)
+    except SettingsError as error:
+        raise Problem("target-refused", str(error)) from None
     created = await call.console.cluster.create_topic(topic)
     return Reply({"topic": topic, "created": created}, 201 if created else 200)
 

@@ -49,9 +49,10 @@ class Right(NamedTuple):
 def rights(settings: Settings, parts: Iterable[str], callback_topics: Iterable[str] = ()) -> list[Right]:
     """Every right that these parts need with these settings, one for each resource.
 
-    Topics are there already (`timers topics create --engine`), but those that are made later: of snapshots, and what
-    the console writes. None is on the cluster, not even DescribeConfigs for the replicas of a new topic: where brokers
-    have ``allow.everyone.if.no.acl.found=true``, the first ACL of a resource refuses it to all other logins.
+    Topics are there already (`timers topics create --engine`), but those that are made later: of snapshots, what
+    the console writes, and callback topics that its users create. None is on the cluster, not even DescribeConfigs for
+    the replicas of a new topic: where brokers have ``allow.everyone.if.no.acl.found=true``, the first ACL of a resource
+    refuses it to all other logins.
 
     Args:
         parts: :data:`WORKER`, :data:`ENGINE`, :data:`CONSOLE`, :data:`RELAY`.
@@ -97,7 +98,7 @@ def _console(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     for topic in own_topics(settings):  # the page of the cluster asks all of them for their producers
         yield Right(TOPIC, topic.name, (READ, DESCRIBE_CONFIGS))
     for name in callback_topics:
-        yield Right(TOPIC, name, (READ,))
+        yield Right(TOPIC, name, (READ, CREATE))  # one that does not exist is created at a click
     yield Right(TOPIC, settings.console_log_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.retried_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.targets_topic, (WRITE,))

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -123,6 +124,26 @@ class Settings(Declarations):
             if topic:
                 own[topic] = origin
         return own
+
+    def check_creation(self, topic: str) -> None:
+        """Check that an operator may create a topic of this name: no program does, with a configuration that it needs.
+
+        Raises:
+            SettingsError: one does.
+        """
+        if topic in self.own_topics and topic not in self.schedule_topics:
+            raise SettingsError(
+                f"{topic!r} is a topic of the engine ({self.own_topics[topic]}): start a worker (or the engine on "
+                "Spark), which creates it with the configuration that it needs"
+            )
+        returns = topics.queue_returns(topics.queue_group("*"))
+        internal = (returns,) if topic in self.callback_allow else (returns, *topics.WORKERS_ONLY)
+        of_form = next((each for each in internal if fnmatchcase(topic, each)), None)
+        if of_form is not None:
+            raise SettingsError(
+                f"{topic!r} is internal, as all names of the form {of_form!r} are: what uses it creates it with the "
+                "configuration that it needs. Give a topic of yours another name, or name it in TIMERS_CALLBACK_ALLOW"
+            )
 
     @classmethod
     def load(

@@ -106,7 +106,7 @@ class Publisher:
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
-        self._submit_lock = threading.Lock()
+        self._submit_lock = threading.RLock()
         self._lock = threading.Lock()
         self._bulk_lock = threading.Lock()
         self._closed = threading.Event()
@@ -124,7 +124,7 @@ class Publisher:
         """Refuse all calls if this publisher was used before the fork."""
         is_used = self._single or self._lost or self._bulk or self._lock.locked() or self._bulk_lock.locked()
         is_closed = self._closed.is_set()
-        self._submit_lock, self._lock, self._bulk_lock = threading.Lock(), threading.Lock(), threading.Lock()
+        self._submit_lock, self._lock, self._bulk_lock = threading.RLock(), threading.Lock(), threading.Lock()
         self._closed = threading.Event()
         if is_used or is_closed:
             self._closed.set()
@@ -189,9 +189,13 @@ class Publisher:
         if monotonic() < self._count_at:
             return
         self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
-        with contextlib.suppress(KafkaException, TimersError):
+        try:
             found = partitions_of(producer, self._kafka.reports, self._kafka.request_topic, _COUNT_ANSWER_S)
             self._partitions = found or self._partitions
+        except KafkaException as error:  # a fatal one is raised once, here if no broker answers
+            self._give_up_if_fatal(producer, error)
+        except TimersError:
+            pass
 
     def _partition(self, key: str | BytesLike | None) -> int:
         """The partition of a request whose callback has this key; -1 leaves it to the partitioner."""
@@ -266,8 +270,7 @@ class Publisher:
                 try:
                     producer.poll(POLL_S)
                 except KafkaException as error:  # raised once; each later call of it says it, too
-                    with self._submit_lock:  # a request may find the same, and the next one open another producer
-                        self._give_up_if_fatal(producer, error)
+                    self._give_up_if_fatal(producer, error)
                 except SystemError:  # a fatal error while a report was made: the next request finds it
                     pass
                 self._count_again(producer)
@@ -283,11 +286,12 @@ class Publisher:
 
     def _give_up_if_fatal(self, producer: Producer, error: KafkaException) -> None:
         """After a fatal error, let the next :meth:`open` make a new producer. What was given to the former one and not
-        sent yet fails now. The caller holds the lock of submitting."""
-        if is_fatal(error.args[0]) and self._single is producer:
-            self._single = None
-            self._lost.append(producer)
-            producer.purge(in_flight=False, blocking=False)
+        sent yet fails now."""
+        with self._submit_lock:  # a request may find the same, and the next one open another producer
+            if is_fatal(error.args[0]) and self._single is producer:
+                self._single = None
+                self._lost.append(producer)
+                producer.purge(in_flight=False, blocking=False)
 
     # --- bulk ---------------------------------------------------------------------------------------------------------
 

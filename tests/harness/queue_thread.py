@@ -134,6 +134,7 @@ class SimTransport:
         errors: what the next poll returns beside records.
         log: first offset and end of each partition; None if nothing was deleted.
         time_ms: time of all records.
+        slept_s: how long the machine slept; the brokers' time went on.
         epoch_ends: leader epoch -> its end and the epoch that the log has.
         ended: partitions whose events were polled since they are read.
     """
@@ -159,6 +160,7 @@ class SimTransport:
         self.errors: list[ErrorRecord] = []
         self.log: tuple[int, int] | None = None
         self.time_ms = 0
+        self.slept_s = 0.0
         self.epoch_ends: dict[int, tuple[int, int]] = {}
         self.ended: set[Partition] = set()
         self.is_recreated = False
@@ -237,7 +239,7 @@ class SimTransport:
         if self.is_expelled:
             return Answer(Outcome.REFUSED)
         self.plans += 1
-        self.transactions.append_ms = int(1000 * time()) if plan.in_transaction else 0
+        self.transactions.append_ms = int(1000 * (time() + self.slept_s)) if plan.in_transaction else 0
         self.commits.update(plan.commits)
         return Answer(Outcome.COMMITTED, self.transactions.append_ms)
 

@@ -100,3 +100,23 @@ def test_a_loop_over_it_ends_when_nothing_is_ready() -> None:
         seen.append(message.value)
         message.ack()
     assert len(set(seen)) == 100
+
+
+def test_a_handler_of_a_run_has_ten_leases() -> None:
+    queue = SimQueue(backoff=Backoff(first_s=5, retries=1, jitter=0))
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        queue.advance(299 if message.value == b"slow" else 306)
+        if message.value == b"slow":
+            assert queue.receive() == [], "its lease lasts"
+            message.extend(1)
+
+    queue.send(b"slow")
+    assert queue.run(handle) == 1
+    queue.send(b"hangs")
+    assert queue.run(handle) == 1, "it is late, and counts: nobody else has got the message"
+    queue.advance(1000)
+    assert (queue.run(handle), attempts, queue.dead) == (0, [1, 1], [])
+    assert not any(ledger.undated for ledger in queue._ledgers.values()), "nothing of the messages is kept"

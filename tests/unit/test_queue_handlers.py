@@ -87,6 +87,8 @@ class SimQueue:
                 self.close()
             return received
 
+    receive_to_run = receive
+
     def stop(self) -> None:
         self.stopping = True
 
@@ -192,7 +194,7 @@ def test_no_exception_of_a_handler_ends_a_thread(monkeypatch: pytest.MonkeyPatch
     queue: Any = Queue("jobs", brokers="localhost:1")
     source = SimQueue("jobs", list(messages))
     source.close = queue.stop  # type: ignore[method-assign]
-    monkeypatch.setattr(queue, "receive", source.receive)
+    monkeypatch.setattr(queue, "receive_to_run", source.receive)
     queue.run(queue_handlers.handle, concurrency=3)
     check_mixed(messages)
 
@@ -387,7 +389,7 @@ def test_threads_handle_all_messages_until_the_queue_is_closed(monkeypatch: pyte
     lost, *others = messages = [SimMessage(lost=LeaseLostError("lost")), *(SimMessage() for _ in range(7))]
     handled: list[Any] = []
     queue: Any = Queue("jobs", brokers="localhost:1")
-    monkeypatch.setattr(queue, "receive", SimQueue("jobs", list(messages)).receive)
+    monkeypatch.setattr(queue, "receive_to_run", SimQueue("jobs", list(messages)).receive)
 
     def handler(message: Any) -> None:
         handled.append(message)
@@ -421,7 +423,7 @@ def test_handlers_that_run_may_return_before_the_queue_is_closed(monkeypatch: py
     message: Any = SimMessage()
     others: list[Any] = [SimMessage() for _ in range(3)]
     queue: Any = Queue("jobs", brokers="localhost:1")
-    monkeypatch.setattr(queue, "receive", SimQueue("jobs", [message, *others]).receive)
+    monkeypatch.setattr(queue, "receive_to_run", SimQueue("jobs", [message, *others]).receive)
     began, may_return = threading.Event(), threading.Event()
 
     def handler(message: Any) -> None:
@@ -458,7 +460,7 @@ class Hanging:
             if message is self.hung:
                 self.release.wait()
 
-        monkeypatch.setattr(self.queue, "receive", receive)
+        monkeypatch.setattr(self.queue, "receive_to_run", receive)
         self.run = threading.Thread(target=self.queue.run, args=(handler,), kwargs={"concurrency": 2})
         self.run.start()
         wait_until(lambda: self.other.calls == ["ack"], "the other thread")
@@ -484,6 +486,56 @@ def test_run_and_close_do_not_wait_for_a_handler_that_hangs(hanging: Hanging, ca
     assert "the queue jobs does not wait for 1 handlers that hang" in caplog.text
     hanging.queue.close()
     assert "is closed while handlers run" in caplog.text
+
+
+def test_handlers_that_close_the_queue_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: Any = Queue("jobs", brokers="localhost:1")
+    source, both = [SimMessage(), SimMessage()], threading.Barrier(2)
+    monkeypatch.setattr(queue, "receive_to_run", lambda *_: [source.pop()])
+
+    def handler(message: Any) -> None:
+        both.wait(DEADLINE_S)
+        queue.close()
+
+    run = threading.Thread(target=queue.run, args=(handler,), kwargs={"concurrency": 2}, daemon=True)
+    run.start()
+    run.join(DEADLINE_S)
+    assert not run.is_alive() and queue.driver.closing
+
+
+def test_close_gives_up_a_run_whose_event_loop_was_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of that run is called any more. Its thread lives, and may work for others."""
+    queue: Any = Queue("jobs", brokers="localhost:1", lease_s=0.1)
+    is_stopped, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with queue.handlers.running():
+            is_stopped.set()
+            may_end.wait()
+
+    loop = threading.Thread(target=work)
+    loop.start()
+    is_stopped.wait()
+    try:
+        closing = threading.Thread(target=queue.close, daemon=True)
+        closing.start()
+        closing.join(DEADLINE_S)
+        assert not closing.is_alive() and "is closed while handlers run" in caplog.text
+    finally:
+        may_end.set()
+        loop.join()
+
+
+def test_close_waits_for_a_handler_whose_lease_is_longer(hanging: Hanging) -> None:
+    assert not hanging.hung.is_overdue
+    waiting = threading.Thread(target=hanging.queue.handlers.wait, args=(0.0,))
+    hanging.queue.stop()
+    waiting.start()
+    waiting.join(1)
+    assert waiting.is_alive()
+    hanging.release.set()
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
 
 
 def test_a_process_all_of_whose_handlers_hang_is_not_live(hanging: Hanging) -> None:
@@ -525,7 +577,7 @@ def main_thread_waits() -> bool:
 
 def test_at_an_interrupt_run_returns_when_the_handlers_have_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: Any = Queue("jobs", brokers="localhost:1")
-    monkeypatch.setattr(queue, "receive", lambda *_: [SimMessage()])
+    monkeypatch.setattr(queue, "receive_to_run", lambda *_: [SimMessage()])
     running = []
 
     def handler(message: Any) -> None:

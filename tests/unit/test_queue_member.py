@@ -78,3 +78,18 @@ def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_
     asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET), LOST]))
     commands = asked(member.work(), {"bounds": {JOBS: (7, 9)}})
     assert commands == [("stop", ([JOBS],)), ("start", ({JOBS: (4, -1)},)), ("bounds", ([JOBS],))]
+
+
+def test_transactions_are_made_until_one_tells_how_long_messages_wait(member: Member) -> None:
+    """One whose outcome is known later tells no time, and nothing has changed since."""
+    told = {**ANSWERS, "execute": Answer(Outcome.COMMITTED, append_ms=1_700_000_000_000), "ends": {}}
+    asked(member.round(), ANSWERS)
+    assert len(member.take(Delivery, 1)) == 1
+    member.settler.now_s += member.terms.lease_s
+    asked(member.control(), told)
+    for answers, waits in ((ANSWERS, 0), (ANSWERS, 0), (told, 0), (told, 1)):
+        commands = asked(member.round(), answers)
+        (plan,) = [arguments[0] for name, arguments in commands if name == "execute"]
+        assert plan.in_transaction == (not waits)
+        assert len(decode(plan.commits[JOBS].metadata, LOG, 0).waits) == waits
+    assert "execute" not in {name for name, _ in asked(member.round(), told)}

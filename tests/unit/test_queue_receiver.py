@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import time
 from typing import Any, cast
 
 import pytest
@@ -310,6 +311,30 @@ def test_a_retry_in_place_waits_on_when_its_partition_has_moved() -> None:
     queue.close()
 
 
+def test_a_wait_after_a_lease_goes_on_a_moment_after_a_start(queue: Opened) -> None:
+    """The brokers' time tells when it ends, and the first round of commits was before there were partitions."""
+    wait_until(lambda: queue.driver.member._next_copy > queue.driver.now_s(), "the first commit, without partitions")
+    saved = Saved(0, attempts={0: 2}, waits={0: int(time()) - 5})
+    queue.transport.commits[JOBS] = Commit(0, encode(saved, LOG) or "")
+    queue.call(queue.transport.assigned, [JOBS])
+    assert {each.source: each.attempt for each in queue.receive(MESSAGES)}["jobs/0/0"] == 2
+
+
+def test_a_wait_that_begins_before_the_first_copy_is_kept(queue: Opened) -> None:
+    wait_until(lambda: queue.driver.member._next_copy > queue.driver.now_s(), "the first commit, without partitions")
+    queue.call(queue.transport.assigned, [JOBS])
+    (message,) = queue.receive(1)
+    assert not queue.driver.member.settler.clock.is_known
+    queue.stopped_s += queue.driver.terms.lease_s
+
+    def waits() -> list[int]:
+        commit = queue.transport.commits[JOBS]
+        return list(decode(commit.metadata, LOG, commit.offset).waits)
+
+    wait_until(lambda: waits() == [0], "the commit of the wait")
+    assert message.is_overdue
+
+
 def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened) -> None:
     queue.transport.transactions.places.are_complete = False
     queue.guards.are_possible = True
@@ -348,6 +373,7 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
 
     def leaves() -> bool:
         impatient.stopped_s += 1  # less than a session, so that its commits go on
+        impatient.transport.slept_s = impatient.stopped_s
         return not impatient.transport.positions
 
     wait_until(leaves, "the process leaves")

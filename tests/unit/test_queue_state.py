@@ -28,7 +28,7 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
-from timers.queue import Backoff, Message
+from timers.queue import Backoff, Message, Queue
 from timers.queue.driver import RUN_LEASES, Driver
 from timers.queue.records import Kind, Record
 from timers.queue.sending import Guards
@@ -477,12 +477,111 @@ def test_a_process_whose_handlers_run_keeps_its_partitions() -> None:
     assert not state._is_abandoned()
 
 
-def test_a_handler_of_a_run_has_ten_leases() -> None:
+def test_a_handler_of_a_run_has_ten_leases_and_a_receiver_beside_it_one() -> None:
+    queue = Queue("jobs", brokers="localhost:1", session_timeout_s=600, lease_s=60)
+    queue.driver.start = lambda: None  # type: ignore[method-assign]
+    add(queue.driver, JOBS, 2)
+    with queue.handlers.running():
+        for receives, leases in ((queue.receive_to_run, RUN_LEASES), (queue.receive, 1)):
+            began_s = queue.driver.now_s()
+            (message,) = receives(1, 0)
+            assert began_s <= message._entry.until_s - leases * 60 <= queue.driver.now_s()
+
+
+def test_a_stopped_run_whose_handlers_hang_does_not_keep_the_partitions() -> None:
+    queue = Queue("jobs", brokers="localhost:1", session_timeout_s=600)
+    add(queue.driver, JOBS, 2)
+    queue.driver._asked_s -= queue.driver.terms.lease_s + 1
+    with queue.handlers.running():  # a thread that hangs is still here when the run has returned
+        assert not queue.driver._is_abandoned()
+        queue.stop()
+        assert queue.driver._is_abandoned()
+
+
+def test_a_message_that_is_put_back_after_its_lease_has_used_an_attempt() -> None:
+    """The end of a lease is noted each 100 ms: a handler that hangs may be cancelled in between."""
     clock = SimClock()
-    state = opened(clock=clock)
-    state.has_handlers = lambda: True
+    state = opened(1, clock=clock)
+    (first,) = receive(state, 1)
+    first.put_back()
+    (second,) = receive(state, 1)
+    assert (second.attempt, state.counters().leases_lost) == (1, 0)
+    clock.now_s += state.terms.lease_s
+    confirm(state, clock.now_s)
+    until_s = clock.now_s + state.terms.pause_s(second._entry)
+    for _ in range(2):
+        second.put_back()
+        assert (second._entry.attempt, state.counters().leases_lost, state.counters().in_flight) == (2, 1, 0)
+        assert second._entry.until_s == until_s
+    assert state.receive(Message, 1, 0) == [], "it waits as after a failure"
+    second.ack()
+
+
+def test_a_message_whose_last_lease_is_over_is_given_up_when_it_is_put_back() -> None:
+    clock = SimClock()
+    state = opened(1, attempts=0, clock=clock)
     (message,) = receive(state, 1)
-    assert message._entry.until_s == clock.now_s + RUN_LEASES * state.terms.lease_s
+    clock.now_s += state.terms.lease_s
+    confirm(state, clock.now_s)
+    message.put_back()
+    assert state.receive(Message, 1, 0) == []
+    assert state.counters().dead == {"attempts-exhausted": 1}
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+@pytest.mark.parametrize("is_member", [False, True])
+def test_a_late_call_that_no_other_receiver_can_have_overtaken_waits_for_the_next_commit(
+    is_ready: bool, is_member: bool
+) -> None:
+    clock = SimClock()
+    state = opened(1, guards=SimGuards(timeout_s=60.0), clock=clock)
+    (late,) = receive(state, 1)
+    clock.now_s += state.terms.lease_s
+    state.member.settler.ledgers[JOBS].expire(clock.now_s, state.terms.pause_s)
+    if is_ready:
+        clock.now_s += state.terms.pause_s(late._entry)
+        state.member.settler.ledgers[JOBS].expire(clock.now_s, state.terms.pause_s)
+    assert (state.is_unconfirmed, state.counters().ready) == (True, is_ready)
+    with pytest.raises(LeaseLostError):
+        late.extend(60)
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(late.ack)
+        wait_until(lambda: not late.is_overdue, "the call, whose handler does not hang while it waits")
+        assert state.receive(Message, 1, 0) == []
+        if is_member:
+            confirm(state, clock.now_s)
+            called.result(60)
+        else:
+            state.call(lambda: state.member.settler.revoke([JOBS]))
+            with pytest.raises(LeaseLostError):
+                called.result(60)
+    assert state.counters().acked == is_member
+
+
+def test_a_handler_that_waits_for_the_brokers_does_not_hang() -> None:
+    clock = SimClock()
+    state = opened(guards=SimGuards(timeout_s=60.0), clock=clock)
+    (message,) = receive(state, 1)
+    clock.now_s += state.terms.lease_s - 1
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(message.ack)
+        wait_until(lambda: message._entry.until_s == clock.now_s + 60, "the call, which keeps the lease")
+        clock.now_s += 59
+        assert not message.is_overdue
+        confirm(state, clock.now_s)
+        called.result(60)
+
+
+def test_a_handler_that_waits_for_the_verdict_about_its_guard_does_not_hang() -> None:
+    clock = SimClock()
+    guards = SimGuards(timeout_s=60.0)
+    message = guarded(opened(guards=guards, clock=clock))
+    clock.now_s += 59
+    assert message.is_overdue
+    is_overdue: list[bool] = []
+    guards.cancel = lambda id, timeout_s: not is_overdue.append(message.is_overdue)  # type: ignore[method-assign,func-returns-value]
+    message.ack()
+    assert is_overdue == [False]
 
 
 def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() -> None:

@@ -268,9 +268,14 @@ class AsyncQueue:
 
         64 calls wait at the same time; the others begin to wait when these have ended.
         """
+        return await self._receive(self.queue.receive, limit, wait_s)
+
+    async def _receive(
+        self, receive: Callable[[int, float], list[Message]], limit: int, wait_s: float = 1.0
+    ) -> list[AsyncMessage]:
         within_s = wait_s + (0 if self.queue.driver.member.joined or not wait_s else JOIN_S)
         deadline = monotonic() + within_s
-        call = self._receives.call(lambda: self.queue.receive(limit, min(wait_s, left_s(deadline))))
+        call = self._receives.call(lambda: receive(limit, min(wait_s, left_s(deadline))))
         try:
             return cast(list[AsyncMessage], await result_of(call, within_s))
         except TimeoutError:
@@ -306,7 +311,8 @@ class AsyncQueue:
                     if len(tasks.running) >= concurrency:
                         await asyncio.wait(tasks.running, timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
                         continue
-                    for message in await self.receive(concurrency - len(tasks.running)):
+                    free = concurrency - len(tasks.running)
+                    for message in await self._receive(self.queue.receive_to_run, free):
                         if self.queue.stopping:
                             message.put_back()
                         else:

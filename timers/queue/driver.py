@@ -76,7 +76,7 @@ class Driver:
         lock: held while the member decides.
         failure: why the queue ended.
         strangers: who else is in the group, a sentence; empty: no other program; None: that is not known.
-        has_handlers: whether a run calls handlers: then it may be long until the next call of :meth:`receive`.
+        has_handlers: whether a run calls handlers: then it may be long until its next call of :meth:`receive`.
 
     Args:
         now_s: the clock of leases, in seconds; by default one that counts the sleep of the machine, because the brokers
@@ -117,11 +117,12 @@ class Driver:
         now_s = self.member.settler.now_s = self.now_s()
         return now_s
 
-    def receive(self, make: Make[D], limit: int, wait_s: float) -> list[D]:
+    def receive(self, make: Make[D], limit: int, wait_s: float, leases: int = 1) -> list[D]:
         """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
 
         Args:
             make: makes a delivery; its last argument is this driver.
+            leases: how many times ``lease_s`` the receiver may have them.
 
         Raises:
             QueueError: the queue ended.
@@ -134,7 +135,7 @@ class Driver:
                     if self.failure is not None:
                         raise self.failure
                     self._at()
-                    taken = self.member.take(make, limit, self, leases=RUN_LEASES if self.has_handlers() else 1)
+                    taken = self.member.take(make, limit, self, leases=leases)
                     if taken and self._reader_waits:
                         self.lock.notify_all()
                     remaining_s = deadline - monotonic()
@@ -214,7 +215,10 @@ class Driver:
                     self.member.count(delivery, end)
                 return True
         guard, left_s = delivery._guard, max(0.0, deadline_s - self.now_s())
-        if verdict is Verdict.OVER or guarded is None or guard is None or not guarded(guard, left_s):
+        if verdict is Verdict.OVER or guarded is None or guard is None:
+            return False
+        delivery._until_s = max(delivery._until_s, deadline_s)  # its handler does not hang
+        if not guarded(guard, left_s):
             return False
         self.call(lambda: self.member.count(delivery, end))
         return True

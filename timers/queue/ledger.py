@@ -349,6 +349,7 @@ class Ledger:
 
     Attributes:
         starts: the ready messages.
+        undated: messages that waited when the brokers' time was not known.
         held_count: how many messages receivers hold.
         new_count: how many of them were taken a short time ago.
         changes: how many calls of receivers it has noted, without those that need a transaction.
@@ -390,7 +391,7 @@ class Ledger:
         self._attempts = dict(saved.attempts)
         self._waits = dict(saved.waits)
         self._clock = clock or BrokersClock()
-        self._undated: list[Entry] = []
+        self.undated: list[Entry] = []
         self._room = max_bytes - RESERVE_BYTES
         self._measured = saved.offset, 0
         self._open: dict[int, Entry] = {}
@@ -453,7 +454,7 @@ class Ledger:
         if entry.due_s:
             entry.state = WAITING
             entry.until_s = _NEVER
-            self._undated.append(entry)
+            self.undated.append(entry)
         else:
             entry.state = READY
             self.starts.add(entry)
@@ -461,9 +462,9 @@ class Ledger:
     def _date(self) -> None:
         """Once the brokers' time is known: note by it until when messages wait, and by the own clock until when those
         wait that waited in another process."""
-        if not self._undated or not self._clock.is_known:
+        if not self.undated or not self._clock.is_known:
             return
-        undated, self._undated = self._undated, []
+        undated, self.undated = self.undated, []
         for entry in undated:
             if entry.state == WAITING and entry.due_s:
                 entry.until_s = self._clock.own(entry.due_s)
@@ -565,7 +566,7 @@ class Ledger:
             self._remove(entry)
         elif entry.state == WAITING:
             entry.until_s, entry.due_s = until_s, 0
-            self._undated.append(entry)
+            self.undated.append(entry)
         elif entry.state == READY:
             self.starts.add(entry, first=not has_run)
         return True
@@ -581,12 +582,12 @@ class Ledger:
             self.finish(entry)
         self.starts.allow(start)
 
-    def expire(self, now_s: float, delay_s: Callable[[Entry], float]) -> int:
-        """Make the messages ready whose waiting time is over. Let those wait for ``delay_s`` whose lease is over, and
-        return how many they are."""
+    def expire(self, now_s: float, delay_s: Callable[[Entry], float], only: Iterable[Entry] | None = None) -> int:
+        """Make the messages ready whose waiting time is over, or ``only`` these. Let those wait for ``delay_s`` whose
+        lease is over, and return how many they are."""
         expired = 0
         self._date()
-        for entry in self._open.values():
+        for entry in self._open.values() if only is None else only:
             if entry.until_s <= now_s and entry.state == HELD:
                 expired += self.settle(entry, entry.delivery, EXPIRED, entry.until_s + delay_s(entry))
             if entry.state == HELD and 0 < entry.new_until_s <= now_s:
@@ -616,7 +617,7 @@ class Ledger:
             entry.state = OVER
             entry.holder = None
         self._open = {}
-        self._undated = []
+        self.undated = []
         self.open_bytes = 0
         self.starts.clear()
         self.held_count = self.new_count = 0

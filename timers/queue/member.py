@@ -301,8 +301,8 @@ class Member:
         Args:
             after_s: seconds from now on that its lease lasts, or that it waits.
         """
-        if self.is_unconfirmed and how is not BACK:
-            return self._extend(delivery)
+        if self.is_unconfirmed and how is not BACK and self._may_wait(delivery, how):
+            return Verdict.UNSURE
         how, until_s = BIND if written else how, self.settler.now_s + after_s
         if how is LONGER:
             until_s = max(until_s, delivery._until_s)
@@ -315,6 +315,12 @@ class Member:
             job = Job(delivery._partition, delivery._ledger, delivery._entry, written, letter=letter)
             self.settler.jobs.append(job)
         return Verdict.COUNTS
+
+    def put_back(self, delivery: Delivery) -> None:
+        """Let a message be delivered again at once. If its lease is over, it has used an attempt, and waits."""
+        now_s, totals = self.settler.now_s, self.settler.totals
+        totals.leases_lost += delivery._ledger.expire(now_s, self.terms.pause_s, [delivery._entry])
+        self.settle(delivery, BACK)
 
     def count(self, delivery: Delivery, end: str) -> None:
         """Count a call that settled a delivery: ``acked``, ``retried``, or the code of its dead letter."""
@@ -340,13 +346,15 @@ class Member:
         delivery._entry.crashes += 1
         return delivery._entry.crashes
 
-    def _extend(self, delivery: Delivery) -> Verdict:
+    def _may_wait(self, delivery: Delivery, how: Settlement) -> bool:
         """Let a lease last while a call waits for a commit. Before that the ledger is not changed: what it says is done
-        would be committed later, although the caller is told that its call does not count."""
+        would be committed later, although the caller is told that its call does not count. Late calls wait, too."""
         entry, until_s = delivery._entry, self.settler.now_s + self._guards.timeout_s
-        if delivery._ledger.settle(entry, delivery._delivery, LONGER, max(entry.until_s, until_s)):
-            return Verdict.UNSURE
-        return Verdict.OVER if delivery._guard is None else Verdict.GUARDED
+        is_longer = delivery._ledger.settle(entry, delivery._delivery, LONGER, max(entry.until_s, until_s))
+        may_wait = is_longer or (how.has_run and not entry.is_over(delivery._delivery))
+        if may_wait:
+            delivery._until_s = max(delivery._until_s, until_s)  # its handler does not hang
+        return may_wait
 
     def is_sure(self, delivery: Delivery, since_s: float) -> bool | None:
         """Whether a delivery counts that was unsure at a time: True if a commit was accepted that was planned later;
@@ -593,17 +601,18 @@ class Member:
         settler = self.settler
         if settler.now_s - settler.confirmed_s > self.terms.session_timeout_s / _CONFIRMATIONS:
             settler.repeat()
-        # Delays may begin or go on, and the brokers' time is not known, which a transaction tells.
-        needs_time = bool(self.terms.ordered and not settler.clock.is_known and settler.ledgers)
+        # Delays may begin or go on, and the brokers' time is not known, which a transaction with a copy tells.
+        delays = (self.terms.ordered or ledger.undated for ledger in settler.ledgers.values())
+        if needs_time := not settler.clock.is_known and any(delays):
+            settler.forget_copies()
         with_copy = with_copy or needs_time or settler.now_s >= self._next_copy or settler.ledger_is_lost
         if with_copy:
             self._next_copy = settler.now_s + _COPY_S
         callers = list(self.waiting)
         done = yield from settler.commit(with_copy=with_copy)
         # The first failure is repeated soon: a commit that meets a rebalance is refused once.
-        self._settle_pause_s = (
-            COMMIT_INTERVAL_S if done or self._did_settle else min(2 * self._settle_pause_s, _RETRY_S)
-        )
+        is_first = done or self._did_settle
+        self._settle_pause_s = COMMIT_INTERVAL_S if is_first else min(2 * self._settle_pause_s, _RETRY_S)
         self._next_settle = settler.now_s + self._settle_pause_s
         self._did_settle = done
         if done:

@@ -14,7 +14,7 @@ from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError
 from timers.queue import records
 from timers.queue.driver import Driver
-from timers.queue.ledger import BACK, BIND, DONE, LATER, LONGER, MAX_CRASHES, Settlement
+from timers.queue.ledger import BIND, DONE, LATER, LONGER, MAX_CRASHES, Settlement
 from timers.queue.member import ACKED, RETRIED, Delivery
 from timers.queue.sending import Guard
 from timers.wire import topics
@@ -145,9 +145,12 @@ class Message(Delivery):
             self._give_up(CRASHED, f"the queue {driver.terms.name!r} gave it up: the process of its handler {how}")
 
     def put_back(self) -> None:
-        """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
+        """Deliver the message again at once, with the same attempt; if its lease is over, as after the end of a lease.
+
+        Nothing happens if this delivery is over.
+        """
         driver = self._driver
-        driver.call(lambda: driver.member.settle(self, BACK))
+        driver.call(lambda: driver.member.put_back(self))
 
     def extend(self, lease_s: float) -> None:
         """Let the lease last for ``lease_s`` seconds from now, or longer if it already does.

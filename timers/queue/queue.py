@@ -24,7 +24,7 @@ from timers.errors import QueueError, SettingsError
 from timers.kafka import login_tokens
 from timers.process.limits import MAX_CONCURRENCY, MAX_PROCESSES
 from timers.process.threads import call_in_thread, tell_of_forks
-from timers.queue.driver import Driver
+from timers.queue.driver import RUN_LEASES, Driver
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message
 from timers.queue.port import Counters, Terms
@@ -144,7 +144,7 @@ class Queue:
         self.settings = settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self.driver = Driver(terms, guards, transport)
-        self.driver.has_handlers = self.handlers.are_running
+        self.driver.has_handlers = lambda: self.handlers.are_running() and not self.stopping
         tell_of_forks(self)
 
     def after_fork(self) -> None:
@@ -207,10 +207,17 @@ class Queue:
         Raises:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
+        return self._receive(limit, wait_s, leases=1)
+
+    def receive_to_run(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
+        """As :meth:`receive`, for handlers of :meth:`run`: their messages have longer leases."""
+        return self._receive(limit, wait_s, leases=RUN_LEASES)
+
+    def _receive(self, limit: int, wait_s: float, leases: int) -> list[Message]:
         self.driver.start()
         if wait_s:
             self.driver.wait_to_join(JOIN_S, lambda: self.stopping)
-        return self.driver.receive(self.message, limit, wait_s)
+        return self.driver.receive(self.message, limit, wait_s, leases)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until :meth:`stop` or :meth:`close` is called: ``for message in queue``.
@@ -320,7 +327,7 @@ class Queue:
                     child.start()
                 handle_one = partial(handle, handler=handler) if child is None else child.handle
                 while not self.stopping:
-                    for message in self.receive(1, _WAIT_S):
+                    for message in self.receive_to_run(1, _WAIT_S):
                         if self.stopping:
                             message.put_back()
                             continue
@@ -361,10 +368,11 @@ class Queue:
     def close(self) -> None:
         """Commit what was settled, leave the group, and disconnect. Other processes get the other messages.
 
-        Handlers of :meth:`run` may return first, as long as their leases last. Then it takes up to ``timeout_s``.
+        Handlers of :meth:`run` may return first, as long as their leases last, but not those that call this, too. Then
+        it takes up to ``timeout_s``.
         """
         self.stop()
-        if not self.handlers.wait():
+        if not self.handlers.wait(RUN_LEASES * self.driver.terms.lease_s):
             _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
         deadline = monotonic() + self.timeout_s
         self.driver.close()

@@ -27,6 +27,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any, TypeAlias
 
 from timers.client import tracing
@@ -60,6 +61,7 @@ class Handlers:
         """Begin without threads."""
         self._running: set[int] = set()
         self._handled: dict[Message, int] = {}
+        self._closing: set[int] = set()
         self._changed = threading.Condition()  # reentrant
 
     @contextmanager
@@ -73,6 +75,7 @@ class Handlers:
         finally:
             with self._changed:
                 self._running.discard(me)
+                self._closing.discard(me)
                 self._changed.notify_all()
 
     @contextmanager
@@ -107,11 +110,18 @@ class Handlers:
         with self._changed:
             return bool(self._handled) and all(message.is_overdue for message in self._handled)
 
-    def wait(self) -> bool:
-        """Wait until no other thread runs handlers, except those that hang; False if there are such."""
-        me = threading.get_ident()
+    def wait(self, idle_s: float) -> bool:
+        """Wait until no other thread runs handlers, except those that hang or wait here; False if there are such.
+
+        Args:
+            idle_s: how long to wait for a thread without a message. It ends soon, unless its event loop was stopped.
+        """
+        me, deadline = threading.get_ident(), monotonic() + idle_s
         with self._changed:
-            while self._running - self.hanging_threads() - {me}:
+            self._closing.add(me)
+            while others := self._running - self.hanging_threads() - self._closing:
+                if monotonic() >= deadline and others.isdisjoint(self._handled.values()):
+                    break
                 self._changed.wait(_POLL_S)
             return not self._running - {me}
 

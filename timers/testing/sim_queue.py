@@ -30,7 +30,7 @@ from timers.client import Backoff, tracing
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
 from timers.queue import records
-from timers.queue.driver import Driver
+from timers.queue.driver import RUN_LEASES, Driver
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.metadata import Commit, Saved
@@ -89,7 +89,9 @@ class SimQueue:
         self._driver = Driver(terms, no_guards, cast(Any, None), lambda: self.timers.clock.now_ms / 1000)
         self._member = self._driver.member
         self._member.signing = Signing(topic, {1: bytes(KEY_BYTES)})
-        self._ledgers = {name: Ledger(Saved(0)) for name in (topic, returns)}
+        clock, now_s = self._member.settler.clock, self._driver.now_s()
+        clock.note(now_s, now_s, now_s)
+        self._ledgers = {name: Ledger(Saved(0), clock=clock) for name in (topic, returns)}
         self._ends = dict.fromkeys(self._ledgers, 0)
         for name, ledger in self._ledgers.items():
             self._member.settler.assign((name, 0), ledger, "simulated", Commit(0, ""))
@@ -120,8 +122,11 @@ class SimQueue:
 
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
+        return self._receive(limit)
+
+    def _receive(self, limit: int = 1, leases: int = 1) -> list[Message]:
         self.settle()
-        return self._driver.receive(Message, limit, 0.0)
+        return self._driver.receive(Message, limit, 0.0, leases)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until none is ready."""
@@ -132,8 +137,8 @@ class SimQueue:
         """Call a handler with each message that is ready, and settle it as ``Queue.run``. Returns how many."""
         check_handler(handler)
         count = 0
-        for message in self:
-            handle(message, handler)
+        while messages := self._receive(leases=RUN_LEASES):
+            handle(messages[0], handler)
             count += 1
         return count
 

@@ -26,6 +26,7 @@ from timers.cli.main import main
 class SimQueue:
     stopping = False
     driver = SimpleNamespace(lost_last_calls="lost" in sys.argv)
+    handlers = SimpleNamespace(left=0)
 
     def __init__(self, *arguments, **named): ...
 
@@ -131,3 +132,53 @@ cli.say = say_and_end
     done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "stopped: 1 acknowledged" in done.stderr
+
+
+HANGING = """
+import importlib
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+from timers.cli.main import main
+from timers.queue import Queue
+
+cli = importlib.import_module("timers.cli.queue")
+cli.load_settings = lambda: SimpleNamespace(brokers="localhost:1")
+cli._THREADS_S = 0.1
+
+
+class SimMessage(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+waiting = [SimMessage(is_overdue=True, source="jobs/0/1", attempt=1, is_settled=False, put_back=lambda: None)]
+
+
+def receive(queue, *_):
+    if waiting:
+        return [waiting.pop()]
+    os.kill(os.getpid(), signal.SIGTERM)
+    return []
+
+
+Queue.receive = receive
+sys.exit(main(["queue", "run", "jobs", "module:function", "--concurrency", "2"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "async def function(message):\n    await asyncio.to_thread(threading.Event().wait)\n",
+        "def function(message):\n    ThreadPoolExecutor(1).submit(threading.Event().wait).result()\n",
+    ],
+)
+def test_a_function_that_hangs_in_a_thread_of_a_pool_does_not_keep_the_process(lines: str, tmp_path: Path) -> None:
+    imports = "import asyncio, threading\nfrom concurrent.futures import ThreadPoolExecutor\n\n\n"
+    (tmp_path / "module.py").write_text(imports + lines)
+    command = [sys.executable, "-c", HANGING]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "stopped: 0 acknowledged" in done.stderr and "Traceback" not in done.stderr

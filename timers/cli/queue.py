@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -427,6 +429,9 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_THREADS_S = 5.0
+"""How long the process of a queue waits at its end for threads that its handlers have left."""
+
 
 @click.command()
 @queue_options
@@ -540,22 +545,49 @@ def run(
         member=member,
         accept_loss=accept_loss,
     )
-    with queue, ExitStack() as stack:
-        if metrics_port is not None:
-            with extra_of_missing_module("metrics"):
-                from timers.queue.monitoring import Monitor
-            monitor = stack.enter_context(Monitor(queue, metrics_port, metrics_host))
-            say_metrics(metrics_host, monitor.port)
-        signals: list[int] = []
-        stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue, signals)))
-        say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
-        if is_async:
-            asyncio.run(AsyncQueue(queue).run(handler, concurrency=concurrency))
-        else:
-            queue.run(handler, concurrency=concurrency, processes=processes or 0)
-    _report_end(queue, name)
-    if signal.SIGINT in signals:
-        ctx.exit(INTERRUPTED)
+    with _ending_in_time(queue):
+        with queue, ExitStack() as stack:
+            if metrics_port is not None:
+                with extra_of_missing_module("metrics"):
+                    from timers.queue.monitoring import Monitor
+                monitor = stack.enter_context(Monitor(queue, metrics_port, metrics_host))
+                say_metrics(metrics_host, monitor.port)
+            signals: list[int] = []
+            stack.enter_context(on_signals(_STOP_SIGNALS, _stopper(queue, signals)))
+            say(f"handling messages of {quoted(name)} with {function} (Ctrl-C ends it)")
+            if is_async:
+                asyncio.run(_run_tasks(AsyncQueue(queue).run(handler, concurrency=concurrency)))
+            else:
+                queue.run(handler, concurrency=concurrency, processes=processes or 0)
+        _report_end(queue, name)
+        if signal.SIGINT in signals:
+            ctx.exit(INTERRUPTED)
+
+
+async def _run_tasks(run: Awaitable[None]) -> None:
+    try:
+        await run
+    finally:  # asyncio.run would wait for the threads in which handlers hang, such as those of asyncio.to_thread
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
+@contextmanager
+def _ending_in_time(queue: Queue) -> Iterator[None]:
+    """After the block, let threads in which handlers hang delay the end of the process by at most :data:`_THREADS_S`.
+
+    Python waits for threads of pools at its exit, and has no way to end one.
+    """
+    code = 0
+    try:
+        yield
+    except BaseException as error:
+        code = getattr(error, "exit_code", 1)
+        raise
+    finally:
+        if queue.handlers.left:
+            timer = threading.Timer(_THREADS_S, os._exit, [code])
+            timer.daemon = True
+            timer.start()
 
 
 def _log_to_stderr(tracebacks: bool) -> None:

@@ -77,12 +77,13 @@ class TaskRun:
         while self.running and not is_over():
             await asyncio.wait(self.running, timeout=_WAIT_S)
 
-    async def cancel(self) -> None:
-        """Cancel all handlers, and wait for their end."""
-        self._is_cancelled = True
+    async def cancel(self) -> int:
+        """Cancel all handlers, and wait for their end. Returns how many ran."""
+        self._is_cancelled, count = True, len(self.running)
         for task in self.running:
             task.cancel()
         await self.wait()
+        return count
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
@@ -318,9 +319,9 @@ class AsyncQueue:
                         else:
                             tasks.start(self._handle(message, handler, tasks))
                 await tasks.wait(self.queue.handlers.all_hang)
-                await tasks.cancel()  # those that hang
+                self.queue.handlers.left += await tasks.cancel()  # those that hang
             except (Exception, asyncio.CancelledError):
-                await tasks.cancel()
+                self.queue.handlers.left += await tasks.cancel()
                 raise
 
     async def _handle(

@@ -315,6 +315,7 @@ class Queue:
             hanging = self.handlers.hanging_threads()
             waits = next((thread for thread in alive if thread.ident not in hanging), None)
             if waits is None:
+                self.handlers.left += len(alive)
                 _log.warning("the queue %s does not wait for %d handlers that hang", self.name, len(alive))
                 return
             waits.join(_WAIT_S)

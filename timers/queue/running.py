@@ -51,10 +51,11 @@ class Handlers:
 
     Attributes:
         stopping: no handler begins any more.
+        left: how many handlers ran when a run of them returned. Threads of theirs may hang.
     """
 
     def __init__(self) -> None:
-        self.stopping = False
+        self.stopping, self.left = False, 0
         self.after_fork()
 
     def after_fork(self) -> None:

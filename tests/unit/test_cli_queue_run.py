@@ -163,7 +163,7 @@ def receive(queue, *_):
     return []
 
 
-Queue.receive = receive
+Queue.receive_to_run = receive
 sys.exit(main(["queue", "run", "jobs", "module:function", "--concurrency", "2"]))
 """
 

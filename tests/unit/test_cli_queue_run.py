@@ -136,9 +136,8 @@ cli.say = say_and_end
 
 HANGING = """
 import importlib
-import os
-import signal
 import sys
+from time import sleep
 from types import SimpleNamespace
 
 from timers.cli.main import main
@@ -157,10 +156,8 @@ waiting = [SimMessage(is_overdue=True, source="jobs/0/1", attempt=1, is_settled=
 
 
 def receive(queue, *_):
-    if waiting:
-        return [waiting.pop()]
-    os.kill(os.getpid(), signal.SIGTERM)
-    return []
+    sleep(0.01)
+    return [waiting.pop()] if waiting else []
 
 
 Queue.receive_to_run = receive
@@ -171,12 +168,13 @@ sys.exit(main(["queue", "run", "jobs", "module:function", "--concurrency", "2"])
 @pytest.mark.parametrize(
     "lines",
     [
-        "async def function(message):\n    await asyncio.to_thread(threading.Event().wait)\n",
-        "def function(message):\n    ThreadPoolExecutor(1).submit(threading.Event().wait).result()\n",
+        "async def function(message):\n    end()\n    await asyncio.to_thread(threading.Event().wait)\n",
+        "def function(message):\n    end()\n    ThreadPoolExecutor(1).submit(threading.Event().wait).result()\n",
     ],
 )
 def test_a_function_that_hangs_in_a_thread_of_a_pool_does_not_keep_the_process(lines: str, tmp_path: Path) -> None:
-    imports = "import asyncio, threading\nfrom concurrent.futures import ThreadPoolExecutor\n\n\n"
+    imports = "import asyncio, os, signal, threading\nfrom concurrent.futures import ThreadPoolExecutor\n\n\n"
+    imports += "def end():\n    os.kill(os.getpid(), signal.SIGTERM)\n\n\n"
     (tmp_path / "module.py").write_text(imports + lines)
     command = [sys.executable, "-c", HANGING]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

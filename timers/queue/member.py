@@ -538,9 +538,8 @@ class Member:
                 continue  # it is read from another position on when its log is verified
             name, position = topics.partition_name(*partition), ledger.position
             if position > high:
-                reason = f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}"
-                yield from self._refuse(partition, reason)  # offsets of received messages come again
-                continue
+                # Offsets of received messages come again, and no leader epoch shows from where on.
+                raise QueueError(f"{name} ends at {high}, and was read to {position}: the log was cut. {_OPEN_AGAIN}")
             ledger.pass_holes(low)
             if low > position:
                 text = "%s: retention deleted messages from %d to %d before they were received"

@@ -355,11 +355,12 @@ queue/driver.py                                     Driver._work
       queue/ledger.py                               Ledger.read
       queue/ledger.py                               Ledger.pass_record
 queue/queue.py                                      Queue._work
-  queue/queue.py                                    Queue.receive
-    queue/driver.py                                 Driver.receive
-      queue/member.py                               Member.take
-        queue/ledger.py                             Ledger.take
-        queue/member.py                             Delivery.__post_init__ by make
+  queue/queue.py                                    Queue.receive_to_run
+    queue/queue.py                                  Queue._receive
+      queue/driver.py                               Driver.receive
+        queue/member.py                             Member.take
+          queue/ledger.py                           Ledger.take
+          queue/member.py                           Delivery.__post_init__ by make
   queue/running.py                                  handle
     queue/running.py                                call
     queue/running.py                                finish

@@ -307,9 +307,10 @@ class Publisher:
         self.refuse_if_closed()
         if not self._bulk_lock.acquire(timeout=self.timeout_s):
             raise self.busy_error()
+        bulk = self._current = _Bulk(self._kafka, ids=ids)
+        stopped: TimersError | None = None
         try:
             self.refuse_if_closed()
-            bulk = self._current = _Bulk(self._kafka, ids=ids)
             self._bulk_producer(deadline, reports=ids, by_id=condition is not None)
             stall = _Stall(self._bulk, bulk, self.timeout_s)
             try:
@@ -317,14 +318,11 @@ class Publisher:
             except BaseException as error:  # of the caller's iterable
                 if missing := self._flush_bulk(stall) + bulk.failed:
                     error.add_note(f"{missing} of the {bulk.read} timers before it were not acknowledged by the broker")
-                    self._bulk.clear()
                 raise
             unanswered = self._flush_bulk(stall)
-            if bulk.failed or isinstance(stopped, PublishError):
-                self._bulk.clear()  # one of them may have ended: the next call makes new ones
         finally:
-            if self._is_bulk_cut:
-                self._bulk.clear()
+            if self._is_bulk_cut or bulk.failed or isinstance(stopped, PublishError):
+                self._bulk.clear()  # one of them may have ended: the next call makes new ones
             self._bulk_lock.release()
         if stall.is_over or (unanswered and not bulk.failed):
             bulk.first = self._kafka.unreachable_error()

@@ -72,7 +72,6 @@ class LazyGroup(NamedGroup):
     Args:
         lazy: each command, in order: ``module:object``, where the module is beside this one, and its line in
             ``--help``.
-        heading: heading of these lines.
         headings: heading -> the commands below it, in place of one heading for all.
     """
 

@@ -45,7 +45,6 @@ class Reopening:
 
         Args:
             kind: what failures that are alike have in common.
-            backoff: of this kind.
             now_s: seconds of any clock that never goes back.
         """
         count, last_s = self._kinds.get(kind, (0, now_s))

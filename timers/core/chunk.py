@@ -35,13 +35,11 @@ class Chunk:
 
     Args:
         progress: before the chunk.
-        limits: of the machine.
         most: maximum number of timers that the brokers take together.
 
     Attributes:
         most_rows: maximum number of timers in it.
         run_bytes: bytes of stored groups that are looked up in the index together.
-        fired: what it sends.
         count: number of rows that are deleted, with versions that were replaced or cancelled.
         kept: held rows of groups that have others, too.
         rest: the rows behind :attr:`last` of a group that was split.
@@ -168,7 +166,6 @@ def with_noisy(progress: Progress, targets: Iterable[str], second: int) -> Progr
 
     Args:
         progress: after the chunk.
-        second: of the tick.
     """
     holds = progress.holds
     for target in targets:

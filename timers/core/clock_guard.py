@@ -106,9 +106,7 @@ class ClockGuard:
         """Judge a tick.
 
         Args:
-            append_ms: its append time.
             broker: id of the broker that appended it; None: not known.
-            clocks: the caller's clocks.
             fired_s: seconds up to which partitions of the app have fired; None: no partition has. Used at the start
                 only.
 

@@ -196,7 +196,6 @@ class Counters:
         late: accepted requests whose second had already fired.
         fired: callbacks sent to their topics.
         retried: moves of timers to the retry topic.
-        dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and replacements of timers with an id.
         followed: occurrences of timers that repeat, appended to the log.
         mended: those of them that were appended again, because the log has lost them.

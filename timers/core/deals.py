@@ -47,7 +47,6 @@ def deal(members: Mapping[str, Joined], partitions: Mapping[str, int]) -> dict[s
     """Returns the partitions of each member.
 
     Args:
-        members: member id -> the member.
         partitions: topic -> number of its partitions. Topics that no member reads are ignored.
     """
     able = able_members({id: member.sent for id, member in members.items()})
@@ -135,7 +134,6 @@ def _deal_topic(
     """Returns the partitions of one topic that each of its readers gets.
 
     Args:
-        count: number of partitions.
         had: reader -> what the last deal gave to it. The order of the readers decides between equal ones.
         stores: reader -> partition -> offset of its store.
         dealt: reader -> number of partitions of other topics that it gets.
@@ -179,7 +177,6 @@ def _by_stores(
         excess: reader -> how many of its partitions it must give away.
         lacks: reader -> how many it must get.
         stores: reader -> partition -> offset of its store.
-        count: number of partitions.
     """
     taken: dict[int, str] = {}
     given_away = dict.fromkeys(excess, 0)

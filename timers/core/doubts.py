@@ -27,7 +27,6 @@ def is_refused(progress: Progress, applied: int, worker: str, *, is_compacted: b
     """Whether a machine must not be opened, because it would read what the log may lack, or its store may have done so.
 
     Args:
-        progress: committed.
         applied: offset up to which its store was written.
         worker: id of the worker that has the store. If a doubt names another one, the store may have read after
             compaction, while its machine was fenced.
@@ -126,7 +125,6 @@ class Leftovers:
     gone. Rows that are written later have higher offsets, so the search never goes back.
 
     Args:
-        store: of the machine.
         doubt: what is searched for.
         remembered_s: seconds for which ids are remembered after their last timer; None: not bounded, so the search
             never ends.

@@ -46,7 +46,6 @@ class HeldRows:
     """What a machine knows of its held rows. Each method gets the progress with which it asks.
 
     Args:
-        store: of the machine.
         turn: number of the first turn. It differs between machines: if all of them released the same target at the
             same time, the others would get nothing meanwhile.
 

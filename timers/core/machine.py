@@ -55,10 +55,8 @@ class Machine:
     Not thread-safe: one thread owns it. So nothing is accepted between the scan of a chunk and its delete [I3].
 
     Args:
-        progress: newest committed progress.
         store: of the partition, after :func:`timers.core.store_validity.catch_up`.
         outbox: sends what the machine emits.
-        limits: of the machine.
         variant: the objects that differ between request formats.
         counters: totals of the partition, for metrics; shared with the outbox and with earlier machines.
 
@@ -202,7 +200,6 @@ class Machine:
         """Take the time from a tick. Old and duplicate ticks have no effect; a later tick also stands for missed ones.
 
         Args:
-            tick: the time.
             end: end of the log for committed readers, read after the tick was appended. Timers with ids fire only after
                 ticks with a known end; other machines do not use it.
 

@@ -35,9 +35,7 @@ class StandingStill:
     """The timers of one machine that repeat, and of which nothing is pending.
 
     Args:
-        store: of the machine.
         sweeper: keeps what is noted, also for a machine that is open for moments only.
-        reader: decodes its records.
         repeats: says what follows a record.
     """
 

@@ -299,7 +299,6 @@ class Progress:
 
         Args:
             commands: ascending by number.
-            second: of the tick.
             rows_of: counts the rows that a hold holds.
             is_drained: whether all that is due has fired or is held.
         """

@@ -38,7 +38,6 @@ class SecondBarrier:
         """Note that a second has begun.
 
         Args:
-            second: the second.
             end: end of the log for committed readers, read after the second began.
             position: offset up to which the machine has read.
             held_from: first offsets that the machine's own transactions have in this log; those below an end that

@@ -95,10 +95,7 @@ def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, dige
     """Returns the footer of a snapshot.
 
     Args:
-        view: what it holds.
-        fired_through: of the machine.
         keys: number of keys in it.
-        digest: of all of them.
     """
     known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
     hashed = history_hash(view.history, view.applied)
@@ -142,7 +139,6 @@ def is_due(
     """Whether to take a snapshot: the log has grown, or what is named is much larger than what a store has now.
 
     Args:
-        progress: of the machine.
         pending: number of rows in its store.
         forgotten: number of ids in the newest snapshot that it has forgotten since.
         record_bytes: mean size of a request.
@@ -274,9 +270,7 @@ def restored(
     The present store is not changed: it may be the last copy of what is pending.
 
     Args:
-        store: the present one.
         progress: with which the machine opens.
-        place: of the machine.
         log_start: the first offset of its log.
         beside: returns an empty store beside the present one; one that it returned before is not used any more.
         is_fresh: whether a restored store is as new as it must be (:func:`timers.core.store_validity.is_fresh`).

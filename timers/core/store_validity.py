@@ -62,7 +62,6 @@ class StoreAge:
         """Compare the store's age with the limit.
 
         Args:
-            second: the time.
             released_s: last second that the second barrier released.
 
         Raises:

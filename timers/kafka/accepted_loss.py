@@ -25,7 +25,6 @@ def check_loss(accept_loss: str, tp: TopicPartition, sentence: str, way: str = "
     """Log a loss of records that an operator has accepted.
 
     Args:
-        accept_loss: the value of TIMERS_ACCEPT_LOSS.
         kind: of the loss, if it has one; it stands there after the name of the partition.
 
     Raises:
@@ -51,10 +50,6 @@ def refusal(
     """Returns why a batch is not passed over, and what to do, in sentences; None: it may be passed over.
 
     Args:
-        accept_loss: the value of TIMERS_ACCEPT_LOSS.
-        tp: partition of the batch.
-        batch: the batch.
-        progress: of the partition.
         consequence: what else happens if no record after the batch is read.
     """
     is_full = len(progress.settings.passed_over) >= MAX_PASSED_OVER

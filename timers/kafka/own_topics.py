@@ -139,7 +139,6 @@ class WrongConfig(NamedTuple):
     Attributes:
         topic: its name; of a finding about several topics, one of them.
         name: of the setting; ``replicas`` is none that brokers know.
-        value: of the setting.
         severity: one of :data:`SEVERITIES`.
         sentence: says topic, value, effect, the value needed, and the command that sets it.
     """

@@ -55,7 +55,6 @@ class ProgressRules:
 
     Args:
         settings: of the app. What its operator accepts to lose counts here.
-        cluster: its topics.
     """
 
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
@@ -141,7 +140,6 @@ class ProgressRules:
         """Check the number of partitions of a topic whose timers have ids.
 
         Args:
-            tp: the partition to open.
             records: progress of all partitions of its topic.
 
         Raises:

@@ -181,7 +181,6 @@ class RequestReader:
         """Yield the records of a range of offsets, as a worker reads them. Blocks. Only for a reader of one's own.
 
         Args:
-            tp: the partition.
             start: first offset.
             end: offset after the last one.
             check: called often; may raise to stop.

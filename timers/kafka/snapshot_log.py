@@ -135,7 +135,6 @@ class SnapshotLog:
     """The snapshots of one partition, as :class:`timers.core.snapshots.Snapshots`. Used by one thread. Close it.
 
     Args:
-        topic: of snapshots.
         partition: of this topic; the attribute may be changed between two calls.
         check: called about ten times a second while it works; may raise to stop.
         patience_s: how long to wait for the next record. After that, reading raises Lost.

@@ -51,7 +51,6 @@ class TargetsReader:
 
     Args:
         client: asks its leader, on connections of its own: at the end of the log a request waits for a record.
-        topic: name of the topic.
     """
 
     def __init__(self, client: LeaderClient, topic: str) -> None:

@@ -73,7 +73,6 @@ class TopicOffsets:
             left out, if other leaders answer.
 
     Attributes:
-        brokers: number of brokers.
         unknown: (topic, partition) -> why its offsets were left out. They are not asked for again.
 
     Raises:

@@ -150,9 +150,6 @@ class _Unwanted(Exception):
 class LogTrimmer:
     """Asks about logs, and deletes from them. Blocks. All methods raise KafkaException if the brokers do not answer.
 
-    Args:
-        settings: of the app.
-
     Attributes:
         read_by_history: partition -> how far `timers spark history` has read the topic whose readers were asked for
             last. It needs no older requests.
@@ -238,8 +235,6 @@ class Trimmer:
     """Deletes from the logs of machines, one machine at a time.
 
     Args:
-        settings: of the worker.
-        pool: its machines.
         now_s: returns the brokers' time; None while it is not known.
         ask: asks a machine on its thread, and waits for the answer.
         is_behind: whether any machine has overdue timers.

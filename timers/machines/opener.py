@@ -92,9 +92,6 @@ def open_machine(
     """Open a machine. Blocks.
 
     Args:
-        stores: of the process.
-        tp: the partition.
-        ask: asks the leaders.
         fences: whether to fence the former owner. If not, the machine may only read ahead while that one fires.
         least_ahead: so many records at most are not read ahead.
 

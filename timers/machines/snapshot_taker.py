@@ -70,8 +70,6 @@ class SnapshotTaker:
     """Takes a snapshot of each machine whose log has grown, and lets its progress name it. Used by one thread.
 
     Args:
-        settings: of the app.
-        pool: the machines.
         now_s: returns the brokers' time; None while it is not known.
         fail: called with a machine whose store is damaged: it must be opened again.
 

@@ -159,7 +159,6 @@ async def look(
 
     Args:
         may_see: whether transactions on a topic are of interest.
-        now_s: epoch seconds.
         run: runs the three calls, side by side.
         check: called between two steps of a call; may raise to stop.
     """

@@ -157,7 +157,6 @@ def read_past_firings(
     have callbacks. A topic with few records is read before one with many.
 
     Args:
-        since_ms: epoch milliseconds.
         may_see: whether the user may see the callbacks of a topic.
         within_s: after this time, what is left is left out.
         check: called between two reads; what it raises ends the reading.

@@ -417,9 +417,6 @@ def _private(path: str, flags: int) -> int:
 class Moves:
     """What was moved out of an app by an export, in a file that is on the disk before each move is committed.
 
-    Args:
-        path: of the file.
-
     Attributes:
         number: of the export, which the holes name; 0: it has not begun.
         former: partition -> its progress just before the move.

@@ -69,7 +69,6 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
     """Return the request of a row, which a worker would accept.
 
     Args:
-        now_ms: epoch milliseconds.
         max_request_bytes: as ``TIMERS_MAX_REQUEST_BYTES``.
 
     Raises:

@@ -39,9 +39,6 @@ class Found(NamedTuple):
 def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
     """Look for the requests of rows in the partitions of their timers, around the time of their marks.
 
-    Args:
-        now_ms: epoch milliseconds.
-
     Raises:
         TimersError: the topic cannot be read.
     """

@@ -113,7 +113,6 @@ def content(topic: Column, key: Column, value: Column, request_topic: str) -> Co
     A request and its callback have the same hash. Flags tell null from empty.
 
     Args:
-        topic: the callback topic.
         request_topic: topic of native requests. The engine counts in a header how many timers have set each other.
     """
     headers, nulls = _users_headers(topic, request_topic)

@@ -85,7 +85,6 @@ class Monitor:
     """Counts the micro-batches of one job.
 
     Attributes:
-        job: name of the job.
         micro_batches: number of those that have ended since the start of the job.
         rows: that it has read.
         took_s: duration of the last micro-batch.

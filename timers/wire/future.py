@@ -102,7 +102,6 @@ def read_callback(
     """Return topic, key and payload of a callback: from a ``Future``, or from headers of a request without protobuf.
 
     Args:
-        value: of the record.
         own: its headers with the prefix ``timer-``.
     """
     if h.TIMER_TOPIC in own:

@@ -164,7 +164,6 @@ def decode(
     """Return the progress and the id of its request topic.
 
     Args:
-        value: of the record.
         supported: the highest feature level that may be read; by default that of this version of the project.
         name: of the partition, for the error.
         machine: name of the machine that must have written it; None: any.

@@ -107,10 +107,6 @@ class Query(NamedTuple):
 class DueCount:
     """Counts the timers of a callback topic that are due and have not fired: they are held.
 
-    Args:
-        topic: callback topic.
-        now_s: epoch second.
-
     Attributes:
         asked: parameters of the next question on :data:`COUNT_PATH`.
         goes_on: whether it has to be asked.

@@ -141,8 +141,6 @@ class TickJudge:
     """Judges all ticks of a worker: those that it reads, and the delivery reports of its own. One event loop.
 
     Args:
-        settings: of the worker.
-        clock: of the machine.
         runners: returns the open machines; at the start, the first tick must follow what the app has fired.
 
     Attributes:
@@ -199,15 +197,9 @@ class TickReader(TopicFollower):
     """Passes each new tick that counts to ``deliver``, and calls ``on_silence`` when none arrives.
 
     Args:
-        settings: of the worker.
         partitions: returns how many the topic has now.
-        judge: judges the ticks.
-        deliver: gets each tick.
         on_silence: called when no tick was counted for :data:`SILENCE_S`.
         read_newest_fired: reads the newest second that has fired in the app. Blocks.
-
-    Attributes:
-        judge: judges the ticks.
     """
 
     def __init__(
@@ -392,7 +384,6 @@ class TickScheduler(Service):
 
     Args:
         due_ticks: channel to the oscillator agent.
-        judge: judges the delivery reports.
         ask_ahead: called shortly before each tick.
 
     Attributes:
@@ -436,7 +427,6 @@ class TickScheduler(Service):
         Args:
             sent_s: monotonic time of sending.
             acked_s: monotonic time of the acknowledgement.
-            append_ms: its append time.
             broker: id of the broker that appended it; None: not known.
         """
         if not self._judge.counts(append_ms, broker):

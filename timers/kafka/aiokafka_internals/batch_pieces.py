@@ -386,8 +386,6 @@ def pieces(
     """Yield the records of a batch, in pieces.
 
     Args:
-        tp: partition of the batch.
-        batch: the batch.
         raw: its bytes.
         value_limit: returns the largest limit that a partition ever had; a longer value becomes a :class:`CutValue`.
 
@@ -453,7 +451,6 @@ class _Slicer:
         """All records of a batch without a codec; None if aiokafka's parser cannot be trusted with it.
 
         Args:
-            batch: has the records.
             data: has their bytes, from ``start`` on.
             count: their number.
         """

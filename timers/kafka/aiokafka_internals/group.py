@@ -128,9 +128,6 @@ async def ask(
 ) -> _T:
     """What a question about a group returns. Errors after which its coordinator may answer are waited for.
 
-    Args:
-        arguments: of the client.
-
     Raises:
         KafkaError: any other error, or the last one when ``timeout_s`` is over.
     """

@@ -122,9 +122,7 @@ class GroupMember:
 
     Args:
         client: of aiokafka; another consumer may use it too.
-        group: id of the group.
         name: unique in the group; the same after a restart.
-        topics: that it reads.
         session_s: it is removed after so many seconds without a heartbeat.
         sent: returns what it says of itself, JSON values by name. Called whenever it joins.
         deal: gets what all members say and how many partitions each topic has; returns the partitions of each member.
@@ -533,7 +531,6 @@ def taking_part(
     process whose start is refused later must not take the place of the one that runs.
 
     Args:
-        arguments: of the client.
         url: at which the process is reached.
         partitions: request topic -> number of its partitions. The member has all of them.
         on_refused: gets the reason if this user may not join, or the error that ended the membership.

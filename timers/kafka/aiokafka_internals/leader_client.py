@@ -75,10 +75,6 @@ class RawFetch(NamedTuple):
 class LeaderClient:
     """Asks leaders of partitions. Connects at the first request. On one event loop. Its methods raise KafkaError if no
     leader answers, or it returns an error.
-
-    Args:
-        arguments: of the client.
-        timeout_s: time for an answer.
     """
 
     def __init__(self, arguments: Mapping[str, Any], timeout_s: float) -> None:

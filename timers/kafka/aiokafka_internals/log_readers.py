@@ -63,7 +63,6 @@ async def log_readers(
     """The groups that have an offset in a topic, and those of which this is not known, as far as the brokers list them.
 
     Args:
-        arguments: of the client.
         but: ids of groups that are not asked.
         check: called before each request; may raise to stop.
 

@@ -174,9 +174,7 @@ async def look(
     """The transactions that have been open on partitions since before a time.
 
     Args:
-        arguments: of the client.
         leaders: id of a broker -> partitions that it leads; -1: those without a leader.
-        before_ms: epoch milliseconds.
         check: called before each request; may raise to stop.
 
     Raises:

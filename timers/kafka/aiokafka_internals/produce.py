@@ -465,7 +465,6 @@ async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repe
     """Let the coordinator end the transaction. Returns its answer.
 
     Args:
-        request: to end it.
         committed: whether the request commits it.
         repeats: whether a request without an answer is sent again. In version 1 it must not be: if a network holds the
             first one back until the next transaction is open, it ends that one, which has the same epoch [I5]. In
@@ -525,9 +524,6 @@ async def send(
     on_answer: Callable[[], object],
 ) -> None:
     """Send batches to one partition, and wait for all answers.
-
-    Args:
-        on_answer: called after each answer.
 
     Raises:
         BatchesRefused: some batches have bad records, and there is no other error.

@@ -45,12 +45,7 @@ async def close_at_once(producer: AIOKafkaProducer, timeout_s: float) -> None:
 
 
 class ProducerLoop(LoopThread):
-    """The event loop of the producers of all machines.
-
-    Attributes:
-        heartbeat: of the loop.
-        answers: of the brokers.
-    """
+    """The event loop of the producers of all machines."""
 
     def __init__(self) -> None:
         produce.install()

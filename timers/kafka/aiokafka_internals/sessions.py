@@ -76,9 +76,6 @@ async def bootstrapped(arguments: Mapping[str, Any]) -> AIOKafkaClient:
 
     aiokafka itself asks one address after the other, and waits 40 s for one that is silent.
 
-    Args:
-        arguments: of the client.
-
     Raises:
         KafkaError: no address answers.
     """

@@ -93,7 +93,6 @@ def is_of_replicas(code: int, others: Sequence[Any]) -> bool:
     """Whether a leader says of a batch that too few replicas of its partition are in sync.
 
     Args:
-        code: of the batch.
         others: the fields of the answer after the offset; from version 8 on the fourth one is a sentence.
     """
     return code in _FEW and not (len(others) > _SENTENCE and _NOT_ADDED in (others[_SENTENCE] or ""))

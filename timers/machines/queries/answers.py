@@ -121,9 +121,7 @@ class LocalSource:
     """A machine of this process.
 
     Attributes:
-        request_reader: reads committed records again.
         turns: when machines may be read.
-        pace: how.
     """
 
     runner: Asked
@@ -290,7 +288,6 @@ class RemoteSource:
     Attributes:
         session: HTTP session of this worker.
         sign: returns the headers that sign a question, given its path with parameters.
-        member: the other worker.
         partitions: those to ask about; answers about others are ignored.
     """
 

@@ -80,7 +80,6 @@ class QueryPages:
         now_s: the time of the worker's clock.
 
     Attributes:
-        counts: of the queries answered.
         queries: answers them; None while the worker starts.
         cluster_id: of the brokers; the worker sets it with ``queries``.
     """

@@ -203,9 +203,7 @@ def find_record(
     """The state of an accepted request, and its row if it is pending. None: the machine does not know it.
 
     Args:
-        offset: of the request.
         timer_id: that the request has in its row; None: none.
-        due_s: of the request.
         append_s: second in which it was appended.
         version: if it is an occurrence of a timer that repeats: offset of the definition.
     """

@@ -374,8 +374,6 @@ def check(protocol: str, mechanism: str, given: Collection[str]) -> None:
     """Check that the security settings fit together.
 
     Args:
-        protocol: the chosen security protocol.
-        mechanism: the chosen SASL mechanism.
         given: names of the variables that are set.
     """
     for name in (_PASSWORD, _KEY_PASSWORD, _QUERY_SECRET):

@@ -11,7 +11,6 @@ class Slots:
     """A few slots, and a queue of those that wait for one. ``async with slots:`` holds one.
 
     Args:
-        count: of the slots.
         wait_s: longest wait in seconds.
         refusal: returns the error to raise when it is over, or when too many wait.
         most_waiting: length of the queue.

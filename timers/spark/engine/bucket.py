@@ -193,7 +193,6 @@ class Bucket:
         Args:
             ticks_ms: the last tick of each partition.
             guard: a new guard.
-            clocks: of the machine.
             boot_id: names the present run of the machine; empty if the system has no name.
             fired_s: second up to which the app had fired when the query started; None: nothing had.
         """

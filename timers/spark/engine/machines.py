@@ -501,7 +501,6 @@ class MachineRun:
 
     Args:
         known: what the bucket knows of it; None: nothing.
-        tick: the present time.
         only_asked: whether only the questions are to be answered.
 
     Attributes:

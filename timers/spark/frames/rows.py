@@ -84,7 +84,6 @@ class RowFiles:
         options: what is said about all rows. Their ``key`` is that of rows without one.
         encoding: of CSV and JSON, by Python's name. Its bytes below 128 are those of ASCII.
         ignored: names of columns that are left out.
-        as_base64: whether values are base64.
     """
 
     paths: tuple[str, ...]

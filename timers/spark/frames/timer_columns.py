@@ -120,10 +120,6 @@ class TimerRow(NamedTuple):
 class TimerColumns:
     """The columns of one schema.
 
-    Args:
-        schema: of the batches.
-        options: of the writer.
-
     Raises:
         SettingsError: a column is missing or unknown, or its type is none of a field; one sentence with the way out.
     """

@@ -129,7 +129,6 @@ class GroupWatch(Service):
     of the app.
 
     Args:
-        settings: of the worker.
         pool: its machines; knows the request topics and their numbers of partitions.
         consumer: the member of the group.
 

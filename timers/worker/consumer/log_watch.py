@@ -57,12 +57,10 @@ class LogWatch(Service):
     """Looks up the ids of the worker's topics.
 
     Attributes:
-        cluster: the topics now.
         problems: topic that was created again -> why its configuration makes it unusable, in a sentence.
         suspended: partitions whose topic has yet to be looked up -> whether their position is out of range.
 
     Args:
-        settings: of the worker.
         cluster: the topics at the worker's start.
         on_checked: called after a change of the topics, and with suspended partitions whose topic was looked up ->
             whether their position is out of range.

@@ -90,7 +90,6 @@ class LogReader:
     the topic's id was checked. The first fetch after a partition was opened suspends it, too.
 
     Args:
-        settings: of the worker.
         request_timeout_s: for an answer of a broker.
         value_limit: returns the size in bytes above which no value of a partition is accepted; None if not known.
         on_suspended: called with each suspended partition, and whether its position is out of range.
@@ -330,7 +329,6 @@ class PartitionConsumer(Service):
     """Takes part in the app's group, and reads the request logs of the open machines.
 
     Args:
-        settings: of the worker.
         pool: opens the machines of what the group deals.
         batches: channel to the agent of requests; gets (partition, fetch).
         end: called with an error that ends the worker.

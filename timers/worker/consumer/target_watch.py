@@ -37,12 +37,7 @@ BEHIND_S = 2
 
 
 class TargetWatch(Service):
-    """Reads the topic of targets, for the machines of a pool.
-
-    Args:
-        settings: of the worker.
-        pool: gets the commands.
-    """
+    """Reads the topic of targets, for the machines of a pool."""
 
     def __init__(self, settings: Settings, pool: Pool, **kwargs: Any) -> None:
         super().__init__(**kwargs)

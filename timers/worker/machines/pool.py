@@ -87,9 +87,6 @@ class Pool:
     """Owns the machines. Methods run on the event loop, if they do not say otherwise; blocking calls run in threads.
 
     Args:
-        settings: of the worker.
-        cluster: the worker's topics.
-        memory: of the stores.
         on_fatal: called with an error after which the worker must end.
         now_s: the brokers' time; None if it is not known yet.
 
@@ -313,7 +310,6 @@ class Pool:
         """Handle a change of the topics: close machines whose log was deleted, open those of a new log.
 
         Args:
-            cluster: the topics now.
             suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. If so,
                 the machine is opened again, which finds the cause; if not, it reads on from its position.
         """

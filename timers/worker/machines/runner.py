@@ -134,9 +134,7 @@ class Runner:
     Args:
         name: ``<topic>/<partition>``, for logs and the thread.
         opened: from now on only this runner calls the machine, and its thread closes it.
-        pool: gets the reports.
         post: calls a function later, on the event loop of the pool.
-        metrics: of the partition.
         id_partitions: of the topic, if the keys of its records are ids.
 
     Attributes:

@@ -34,7 +34,6 @@ class Unreadable:
     """The partitions of a worker that cannot be read on. Methods run on the event loop of the pool.
 
     Args:
-        accept_loss: the setting.
         formats: request topic -> request format.
         runner_of: returns the open machine of a partition.
         fail: ends the machine of a partition with an error.

@@ -52,7 +52,16 @@ ALL_IDS = [b"a", b"ab", b"\xff\xff", b"\x00", b"b"]
 IDS = st.sampled_from(ALL_IDS)
 PLAIN_ENTRIES = st.tuples(SECONDS, st.integers(0, 30), SECONDS)
 MESSAGE_ENTRIES = st.tuples(SECONDS, st.integers(0, 30), SECONDS, st.binary(max_size=9), st.binary(max_size=300))
-ENTRIES = st.dictionaries(IDS, st.one_of(st.none(), PLAIN_ENTRIES, MESSAGE_ENTRIES), max_size=4)
+REPEATING_ENTRIES = st.tuples(
+    SECONDS, st.integers(0, 30), SECONDS, st.integers(0, 30), st.binary(min_size=8, max_size=8), SECONDS
+)
+ENTRIES = st.dictionaries(
+    IDS,
+    st.one_of(
+        st.none(), PLAIN_ENTRIES, MESSAGE_ENTRIES, REPEATING_ENTRIES, REPEATING_ENTRIES.map(lambda e: (*e, True))
+    ),
+    max_size=4,
+)
 ROWS = st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9)
 BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
 FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3), st.integers(0, 3)))

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from timers.core.operation import Entry
+from timers.core.operation import Entry, RepeatingVersion
 from timers.machines.store.memory_limit import ENTRY_BYTES, IndexJournal
 
 MAX_BYTES = 100_000
 
 
 def held_bytes(journal: IndexJournal) -> int:
-    held = [*journal._newer.items(), *journal._older.items(), *journal._read.items()]
+    held = [*journal._newer.items(), *journal._older.items(), *journal._known.items()]
     messages = [len(each[3]) + len(each[4]) for _, each in held if each is not None and len(each) == 5]
     return sum(len(id) for id, _ in held) + ENTRY_BYTES * len(held) + sum(messages)
 
@@ -39,7 +39,7 @@ def test_memory_is_bounded_and_every_entry_reaches_the_index(seed: int, of_messa
         ids = {draw.choice(list(expected)), draw.choice(list(batch)), b"unknown"}
         found, missing = journal.find(ids)
         assert found == {id: expected.get(id) for id in ids - set(missing)}
-        journal.note_read({id: index.get(id) for id in missing})
+        journal.note_known({id: index.get(id) for id in missing})
         assert journal.find(missing)[1] == [], "the next look-up reads them from memory"
         most = max(most, held_bytes(journal))
     assert 2 * MAX_BYTES * 0.9 < most < 2.5 * MAX_BYTES * 1.5
@@ -57,3 +57,29 @@ def test_the_journal_is_short_also_if_the_same_ids_are_written_again_and_again()
         assert journal.next - journal.older_first <= 3 * batches
     found, missing = journal.find([b"each-second"])
     assert found == {b"each-second": (number, number, number)} and not missing
+
+
+def repeating(due_s: int) -> RepeatingVersion:
+    return due_s, due_s, due_s, 0, b"8 bytes.", 0
+
+
+def test_the_entry_of_a_timer_that_repeats_goes_to_the_index_at_once() -> None:
+    journal = IndexJournal(lambda: MAX_BYTES)
+    batch: dict[bytes, Entry | None] = {b"repeats": repeating(1), b"single": (1, 1, 1), b"ended": None}
+    journaled, direct = journal.split(batch)
+    assert (set(journaled), set(direct)) == ({b"single", b"ended"}, {b"repeats"})
+    journal.note_known(direct)
+    journal.next_to_index(journaled)
+    journal.note_written(journaled)
+    assert journal.find(batch) == (batch, []), "the next look-up reads it from memory"
+    journal.note_known({b"repeats": repeating(2)})
+    assert journal.find([b"repeats"]) == ({b"repeats": repeating(2)}, [])
+
+
+def test_an_entry_goes_to_the_journal_where_an_older_one_is_in_it() -> None:
+    """What is in the journal is newer than what is in the index."""
+    journal = IndexJournal(lambda: MAX_BYTES)
+    set_once: dict[bytes, Entry | None] = {b"id": (1, 1, 1)}
+    journal.next_to_index(set_once)
+    journal.note_written(set_once)
+    assert journal.split({b"id": repeating(2)}) == ({b"id": repeating(2)}, {})

@@ -10,8 +10,8 @@ from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import LARGEST, Limits
 from timers.core.ports import Store
 from timers.core.progress import Progress
-from timers.core.repeating import REPEAT, is_occurrence
-from timers.core.sums import begin_with
+from timers.core.repeating import REPEAT
+from timers.core.sums import count_with
 from timers.core.timer import RUN_BYTES, DueRows, Row, without
 
 MOST_PASSED = 100_000
@@ -122,9 +122,7 @@ class Chunk:
         self._bytes += size
         self._passed += sum(len(rows) for _, rows in kept)
         self.last = due[-1][0], due[-1][1][-1][0]
-        if begin_with(REPEAT, free):
-            occurrences = sum(is_occurrence(row) for _, rows in free for row in rows)
-            self._more += occurrences * (OCCURRENCE_COST - 1)
+        self._more += count_with(REPEAT, free) * (OCCURRENCE_COST - 1)
         is_large = self.count + self._more >= self.most_rows or self._bytes >= self._limits.chunk_bytes
         self.is_full = is_large or self._passed >= MOST_PASSED
         return free

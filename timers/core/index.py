@@ -234,11 +234,16 @@ class Index:
         if not ids:
             return due
         next_entry = map(self._store.entries(ids).get, ids).__next__
-
-        def is_alive(row: Row) -> bool:
-            return row[5] is None or ((entry := next_entry()) is not None and offset_of(entry) == row[0])
-
-        return [(due_s, alive) for due_s, rows in due if (alive := list(filter(is_alive, rows)))]
+        left: list[DueRows] = []
+        for due_s, rows in due:  # a function for each row takes longer
+            alive = [
+                row
+                for row in rows
+                if row[5] is None or ((entry := next_entry()) is not None and offset_of(entry) == row[0])
+            ]
+            if alive:
+                left.append((due_s, alive))
+        return left
 
     def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
         """Forget some of the ids whose retention has ended. Call once a second.

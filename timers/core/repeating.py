@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from timers.core.fired import NOISY, PAUSE
 from timers.core.ports import Follower, Missed, NextOccurrence, Output, Reason
-from timers.core.sums import begin_with
+from timers.core.sums import count_with
 from timers.core.timer import Decoded, Definition, DueRows, Headers, Origin, Row, id_bytes
 
 # Names of headers, in the log and in rows.
@@ -206,7 +206,7 @@ class Repeats:
         missed: list[Missed] = []
         for definition in begun:
             self._begin(definition, now_s, followers, missed)
-        if begin_with(REPEAT, due):
+        if count_with(REPEAT, due):
             sent: dict[int, list[Row]] = {}
             plans: dict[_Asked, _Plan] = {}
             for due_s, rows in due:

@@ -36,11 +36,13 @@ def are_for(topic: str, due: Sequence[tuple[int, Sequence[Any]]]) -> bool:
     return True
 
 
-def begin_with(name: str, due: Sequence[tuple[int, Sequence[Any]]]) -> bool:
-    """Returns whether the first header of a row has this name."""
+def count_with(name: str, due: Sequence[tuple[int, Sequence[Any]]]) -> int:
+    """Returns the number of rows whose first header has this name."""
+    found: cython.Py_ssize_t = 0
     for _, rows in due:
         for row in rows:
             headers = row[4]
             if headers and headers[0][0] == name:
-                return True
-    return False
+                found += 1
+    number: int = found
+    return number

@@ -42,7 +42,7 @@ import msgpack
 
 from timers.core.grouping import groups
 from timers.core.lineage import Batch, Lineage, RecordCount
-from timers.core.operation import Entry, chain_of, further_fields_of, message_of, repeating, request_of, version_of
+from timers.core.operation import Entry, chain_of, further_fields_of, message_of, request_of, version_of
 from timers.core.sums import bytes_of
 from timers.core.timer import Row
 
@@ -99,7 +99,7 @@ def pack_entry(entry: Entry) -> bytes:
     if (chain := chain_of(entry)) is not None:
         due_s, offset, append_s, version, digest, begun_s = chain
         packed = _CHAIN.pack(due_s, offset, append_s, _DEFINITION + version, digest, begun_s)
-        return packed if repeating(entry) else packed + b"\1"
+        return packed if chain is entry else packed + b"\1"
     head, message = ENTRY.pack(*version_of(entry)), message_of(entry)
     if message is None:
         return head + U64.pack(_REQUEST + request_of(entry))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBufferManager
 
-from timers.core.operation import Entry, message_of
+from timers.core.operation import Entry, message_of, repeating
 
 ENTRY_BYTES = 250
 """Memory of an entry in one set, besides its id."""
@@ -36,7 +36,9 @@ class IndexJournal:
     database. When all are written, the older part of the journal is deleted. When the newer set is full, or the journal
     has twice as much since it began, it becomes the older one. Most ids are ended before that, and never become a key.
 
-    What was read from the database stays in memory until its id is written, or it would take more than half a set: a
+    A timer that repeats is not ended, so its entry goes to the index at once, unless an older one is in the journal.
+
+    What was read from the database, or went there at once, stays in memory until it would take more than half a set: a
     timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
 
     Args:
@@ -53,8 +55,9 @@ class IndexJournal:
         self._newer_bytes = self._journal_bytes = 0
         self._newer: dict[bytes, Entry | None] = {}
         self._older: dict[bytes, Entry | None] = {}
-        self._read: dict[bytes, Entry | None] = {}
-        self._read_bytes = 0
+        self._known: dict[bytes, Entry | None] = {}
+        """What is in the database, of ids that are in neither set."""
+        self._known_bytes = 0
         self._unwritten: list[bytes] = []
         self._written = self._written_next = self._size_next = 0
         self.older_first = self.newer_first = self.next = 0
@@ -76,7 +79,7 @@ class IndexJournal:
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
         """The entries of the ids that are in memory (None: the id has ended), and the ids that are not in memory."""
-        newer, older, read = self._newer, self._older, self._read
+        newer, older, known = self._newer, self._older, self._known
         found: dict[bytes, Entry | None] = {}
         missing = []
         for id in ids:
@@ -84,20 +87,36 @@ class IndexJournal:
                 found[id] = newer[id]
             elif id in older:
                 found[id] = older[id]
-            elif id in read:
-                found[id] = read[id]
+            elif id in known:
+                found[id] = known[id]
             else:
                 missing.append(id)
         return found, missing
 
-    def note_read(self, entries: Mapping[bytes, Entry | None]) -> None:
-        """Remember entries that were read from the database."""
-        size = _size(entries)
-        if self._read_bytes + size > self._max_bytes() // 2:
-            self._read, self._read_bytes = {}, 0
-        if size <= self._max_bytes() // 2:
-            self._read |= entries
-            self._read_bytes += size
+    def note_known(self, entries: Mapping[bytes, Entry | None]) -> None:
+        """Remember entries as they are in the database."""
+        known, most = self._known, self._max_bytes() // 2
+        size = _size({id: entries[id] for id in entries.keys() - known.keys()} if known else entries)
+        if self._known_bytes + size > most:
+            known = self._known = {}
+            self._known_bytes, size = 0, _size(entries)
+        if size <= most:
+            known |= entries
+            self._known_bytes += size
+
+    def split(
+        self, entries: Mapping[bytes, Entry | None]
+    ) -> tuple[Mapping[bytes, Entry | None], Mapping[bytes, Entry | None]]:
+        """The entries of a batch that go to the journal, and those that go to the index at once."""
+        newer, older = self._newer, self._older
+        direct = {
+            id: entry
+            for id, entry in entries.items()
+            if repeating(entry) is not None and id not in newer and id not in older
+        }
+        if not direct:
+            return entries, direct
+        return {id: entry for id, entry in entries.items() if id not in direct}, direct
 
     def _add(self, entries: Mapping[bytes, Entry | None], size: int) -> None:
         newer = self._newer
@@ -128,8 +147,8 @@ class IndexJournal:
         """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
         self._written = self._written_next
         self._add(entries, self._size_next)
-        if self._read:
-            self._read_bytes -= _size({id: self._read.pop(id) for id in entries if id in self._read})
+        if self._known:
+            self._known_bytes -= _size({id: self._known.pop(id) for id in entries if id in self._known})
         self.next += 1
         if self._written == len(self._unwritten):
             self.older_first = self.newer_first

@@ -288,16 +288,18 @@ class RocksStore:
                         put(pack_key(due_s, part[0][0]), pack(part))
             pending += sum(map(len, each.values()))
         journal = self._journal
-        if journal is None:
-            _put(batch, entries.items())
-        elif entries:
-            _put(batch, journal.next_to_index(entries))
+        journaled, direct = (NO_ENTRIES, entries) if journal is None else journal.split(entries)
+        _put(batch, direct.items())
+        if journal is not None and journaled:
+            _put(batch, journal.next_to_index(journaled))
             if journal.finishes_older_set():
                 batch.delete_range(journal_key(journal.older_first), journal_key(journal.newer_first))
-            batch.put(journal_key(journal.next), msgpack.packb(dict(entries)))
+            batch.put(journal_key(journal.next), msgpack.packb(dict(journaled)))
         self._write(batch, pending, applied, lineage)
-        if journal is not None and entries:
-            journal.note_written(entries)
+        if journal is not None:
+            journal.note_known(direct)
+            if journaled:
+                journal.note_written(journaled)
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         known: dict[bytes, Entry | None] = {}
@@ -305,10 +307,9 @@ class RocksStore:
             known, ids = self._journal.find(ids)
         if ids:
             found = self._db.get_all([INDEX + id for id in ids])
-            decoded = (None if value is None else self._decoded(layout.unpack_entry, value) for value in found)
-            read = dict(zip(ids, decoded, strict=True))
+            read = dict(zip(ids, self._decoded(_entries_in, found), strict=True))
             if self._journal is not None:
-                self._journal.note_read(read)
+                self._journal.note_known(read)
             known |= read
         return known
 
@@ -548,11 +549,17 @@ def _pack_history(history: tuple[SettingChange, ...]) -> bytes:
 
 
 def _put(batch: WriteBatch, entries: Iterable[tuple[bytes, Entry | None]]) -> None:
+    put, pack_entry = batch.put, layout.pack_entry
     for id, entry in entries:
         if entry is None:
             batch.delete(INDEX + id)
         else:
-            batch.put(INDEX + id, layout.pack_entry(entry))
+            put(INDEX + id, pack_entry(entry))
+
+
+def _entries_in(values: Sequence[bytes | None]) -> list[Entry | None]:
+    unpack_entry = layout.unpack_entry
+    return [None if value is None else unpack_entry(value) for value in values]
 
 
 def _unpack_any(value: bytes) -> Any:

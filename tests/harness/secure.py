@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import trustme
@@ -97,9 +97,8 @@ class SecureBroker:
     def __init__(self, directory: Path, plain_password: str, host: str = HOST) -> None:
         directory.mkdir(exist_ok=True)
         self.certificates = Certificates.make(directory / "certificates")
-        chain, key = self.certificates.issue(host)
-        store = directory / "broker.pem"
-        store.write_bytes(key.read_bytes() + chain.read_bytes())
+        self._host, self._store = host, directory / "broker.pem"
+        self.sign_anew(self.certificates.authority)
         port, controller = free_port(), free_port()
         self._ports = {name: free_port() for name in PROTOCOLS}
         ours = {"PLAINTEXT": port, **self._ports}
@@ -117,7 +116,7 @@ class SecureBroker:
             + ",".join(f"{name}:{name}" for name in ("PLAINTEXT", *PROTOCOLS)),
             "inter.broker.listener.name": "PLAINTEXT",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(store),
+            "ssl.keystore.location": str(self._store),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.certificates.ca),
             "listener.name.ssl.ssl.client.auth": "required",
@@ -139,6 +138,11 @@ class SecureBroker:
 
     def stop(self) -> None:
         self.embedded.stop()
+
+    def sign_anew(self, authority: trustme.CA) -> None:
+        """Give the broker a certificate of this authority, which it has from its next start on."""
+        chain, key = replace(self.certificates, authority=authority).issue(self._host)
+        self._store.write_bytes(key.read_bytes() + chain.read_bytes())
 
     @property
     def address(self) -> str:

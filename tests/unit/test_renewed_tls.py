@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Any
 import pytest
 import trustme
 
+from tests.harness.waiting import wait_until
 from timers.console.web.server import tls_context
+from timers.kafka import admin_client
+from timers.kafka.admin_client import AdminClient
+from timers.kafka.clients import asking_admin
 from timers.kafka.connection import ssl_context
 from timers.process.config.settings import Settings
 
@@ -98,3 +103,46 @@ async def test_a_running_client_trusts_a_new_authority_and_sends_a_new_certifica
         assert await certificate(port, client) == number_of(
             ssl.PEM_cert_to_DER_cert(made.cert_chain_pems[0].bytes().decode())
         )
+
+
+def test_an_admin_client_of_a_worker_is_made_anew_with_new_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka reads its files once. The former client is kept for a while: its requests may wait for answers."""
+    caplog.set_level("INFO")
+    write(tmp_path, trustme.CA())
+    given = {"TIMERS_SSL_CA_FILE": "ca.pem", "TIMERS_SSL_CERT_FILE": "cert.pem", "TIMERS_SSL_KEY_FILE": "key.pem"}
+    settings = Settings.load(
+        {
+            "TIMERS_BROKERS": "127.0.0.1:1",
+            "TIMERS_SECURITY_PROTOCOL": "SSL",
+            **{name: str(tmp_path / file) for name, file in given.items()},
+        }
+    )
+    now_s = 100.0
+    monkeypatch.setattr(admin_client, "monotonic", lambda: now_s)
+    admin: Any = asking_admin(settings)
+
+    def client() -> Any:
+        return admin.poll.__self__
+
+    first = client()
+    assert client() is first
+    (tmp_path / "key.pem").write_bytes(trustme.CA().issue_cert("localhost").private_key_pem.bytes())
+    assert [client(), client()] == [first, first]
+    assert caplog.text.count("keeps its certificates as they were") == 1, "the certificate of the key is not there yet"
+    (tmp_path / "ca.pem").unlink()
+    assert client() is first
+    write(tmp_path, trustme.CA())
+    second, kept = client(), weakref.ref(first)
+    assert second is not first and client() is second
+    assert caplog.text.count("has read certificates again") == 1
+    del first
+    assert kept() is not None
+    now_s += 61
+    assert client() is second
+    wait_until(lambda: kept() is None, "a thread of its own has closed it")
+
+
+def test_without_files_an_admin_client_is_made_once() -> None:
+    assert type(asking_admin(Settings(brokers="127.0.0.1:1"))) is AdminClient

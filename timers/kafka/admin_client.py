@@ -1,11 +1,24 @@
-"""The admin client of this project: confluent-kafka's, closed in a thread of its own."""
+"""The admin client of this project: confluent-kafka's, closed in a thread of its own, and made anew with new files."""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import confluent_kafka.admin
+
+from timers.process.renewed_tls import FileVersion, version_of
+
+logger = logging.getLogger(__name__)
+
+FORMER_S = 60.0
+"""Seconds for which a client that was replaced is kept: its last requests are answered meanwhile."""
 
 
 class AdminClient(confluent_kafka.admin.AdminClient):  # noqa: TID251
@@ -20,3 +33,40 @@ class AdminClient(confluent_kafka.admin.AdminClient):  # noqa: TID251
         # Not threading.Thread: it takes locks, which the code that the collector interrupts may hold.
         with contextlib.suppress(RuntimeError):  # the interpreter ends
             _thread.start_new_thread(self.__exit__, (None, None, None))
+
+
+class RenewedAdmin:
+    """Has the methods of an admin client, and makes a new client when its files have changed.
+
+    librdkafka reads certificates, keys and authorities once. Files that cannot be used, such as a new certificate whose
+    key is not written yet, change nothing. Any thread.
+
+    Args:
+        files: looked at before each call.
+        make: returns a client that has read the files.
+    """
+
+    def __init__(self, files: Sequence[Path], make: Callable[[], AdminClient]) -> None:
+        self._files, self._make, self._lock = files, make, threading.Lock()
+        self._versions = self._versions_now()
+        self._client = make()
+        self._former: AdminClient | None = None
+        self._renewed_at = 0.0
+
+    def __getattr__(self, method: str) -> Any:
+        with self._lock:
+            if self._former is not None and monotonic() - self._renewed_at > FORMER_S:
+                self._former = None
+            try:
+                versions = self._versions_now()
+                if versions != self._versions:
+                    self._versions = versions
+                    former, self._client = self._client, self._make()
+                    self._former, self._renewed_at = former, monotonic()
+                    logger.info("an admin client has read certificates again: %s", ", ".join(map(str, self._files)))
+            except Exception as error:
+                logger.error("an admin client keeps its certificates as they were: %s", error)
+            return getattr(self._client, method)
+
+    def _versions_now(self) -> list[FileVersion]:
+        return [version_of(file) for file in self._files]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from confluent_kafka import Consumer, Producer
 
@@ -80,14 +81,24 @@ def span_reader(settings: Settings, reports: connection.ErrorReports) -> Consume
     return reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)
 
 
-def asking_admin(settings: Settings) -> AdminClient:
+def asking_admin(settings: Settings, reports: connection.ErrorReports | None = None) -> AdminClient:
     """An admin client of the worker that asks another broker after one was silent for :data:`SILENT_S`.
 
-    By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last.
+    By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last. It may live as long as
+    the worker, so it reads certificates, keys and authorities again when their files change.
     """
-    from timers.kafka.admin_client import AdminClient  # not at the top: the client library does not need this import
+    # Not at the top: the client library does not need this import.
+    from timers.kafka.admin_client import AdminClient, RenewedAdmin
 
-    return AdminClient({**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)})
+    config = {**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)}
+    if reports is not None:
+        config.update(reports.callbacks)
+    make = partial(AdminClient, config)
+    files = connection.tls_files(settings)
+    admin = cast("AdminClient", RenewedAdmin(files, make)) if files else make()
+    if reports is not None:
+        reports.serve = lambda: admin.poll(0)
+    return admin
 
 
 def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s: float = 60.0) -> AdminClient:

@@ -169,8 +169,13 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
     Raises:
         SettingsError: certificates or key cannot be used.
     """
+    return RenewedContext.reading(ssl.PROTOCOL_TLS_CLIENT, tls_files(settings), partial(_load, settings))
+
+
+def tls_files(settings: Settings) -> list[Path]:
+    """The files of certificates, keys and authorities."""
     files = settings.ssl_ca_file, settings.ssl_cert_file, settings.ssl_key_file
-    return RenewedContext.reading(ssl.PROTOCOL_TLS_CLIENT, files, partial(_load, settings))
+    return [file for file in files if file is not None]
 
 
 def _load(settings: Settings, context: ssl.SSLContext) -> None:

@@ -142,7 +142,7 @@ def started() -> Any:
         pool=pool,
         tick_reader=SimpleNamespace(age_s=0.0, has_counted=True, judge=SimpleNamespace(holds=[])),
         consumer=SimpleNamespace(in_group=True, was_dealt=True, taken=""),
-        log_watch=SimpleNamespace(missing=[], problems={}),
+        log_watch=SimpleNamespace(missing=[], problems={}, refusal="", failed=""),
         group_watch=SimpleNamespace(refusal=None, unowned=UnownedPartitions()),
         was_ready=False,
     )
@@ -208,7 +208,13 @@ def test_a_worker_that_was_ready_stays_ready_when_a_partition_turns_red() -> Non
     assert list(health.red_partitions(status)) == [("requests", 4), REQUESTS]
     status.log_watch.problems = {"t": "topic 't' is wrong"}
     assert health.unready(status) == ["topic 't' is wrong"]
-    status.log_watch.problems, status.pool.clock_is_behind = {}, True
+    status.log_watch.problems, status.log_watch.missing = {}, ["t"]
+    status.log_watch.refusal, status.log_watch.failed = "User:ada lacks Create", "no broker answers at b:1"
+    gone, refused, silent = health.unready(status)
+    assert (gone.split(" (")[0], refused) == ("topics were deleted: t", "they cannot be created: User:ada lacks Create")
+    assert silent.startswith("no broker answers at b:1; ")
+    status.log_watch.missing, status.log_watch.refusal, status.log_watch.failed = [], "", ""
+    status.pool.clock_is_behind = True
     assert "new requests wait until it shows 2096-10-02T07:06:40Z, the last second" in health.unready(status)[0]
     status.pool.clock_is_behind, status.consumer.in_group = False, False
     assert health.unready(status) == ["partitions are being assigned"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,24 +21,27 @@ from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
 
 
-async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
+async def test_other_topics_go_on_while_a_topic_that_it_may_not_create_is_missing(
     monkeypatch: pytest.MonkeyPatch, constants: Constants, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
     whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
-    seen = [Cluster("c", {}, {})]
+    seen = [whole.without([settings.verdict_topic])]
     refused, renewed = asyncio.Event(), asyncio.Event()
-    loop, refusals = asyncio.get_running_loop(), list[str]()
+    loop, clients = asyncio.get_running_loop(), list[object]()
+    released = asyncio.Queue[TopicPartition]()
 
-    def ensure(settings: Settings, *, user_topics: bool) -> Cluster:
-        refusals.append("lacks Create")
-        if len(refusals) == 3:
+    def ensure(settings: Settings, *, user_topics: bool, asking: tuple[Any, Any]) -> Cluster:
+        clients.append(asking[0])
+        if len(clients) == 3:
             loop.call_soon_threadsafe(refused.set)
-        raise AccessError(refusals[-1])
+        raise AccessError("lacks Create")
 
     async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
-        if cluster.topic_ids:
+        for each in suspended:
+            await released.put(each)
+        if cluster.topic_ids == dict.fromkeys(names, b"2"):
             renewed.set()
 
     waited_s: list[float] = []
@@ -49,7 +52,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return seen[-1]
 
-    constants(module, GRACE_S=-1.0, RETRY_S=0.01)
+    constants(module, GRACE_S=-1.0, RETRY_S=0.01, PAUSE_S=0.01, FIRST_REFUSED_S=0.01, LAST_REFUSED_S=0.04)
     monkeypatch.setattr(topics, "existing_topics", look)
     monkeypatch.setattr(topics, "ensure", ensure)
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
@@ -59,12 +62,52 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(
         watch._requested.set()
         async with asyncio.timeout(30):
             await refused.wait()
+            assert watch.refusal == "lacks Create" and watch.missing == [settings.verdict_topic]
+            watch.suspend((settings.request_topic, 3), out_of_range=False)
+            assert await released.get() == (settings.request_topic, 3)
             seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))
             await renewed.wait()
+            assert not watch.refusal
     finally:
         await watch.stop()
     assert waited_s[:3] == [3.0, 6.0, 12.0] and {*waited_s[3:]} == {3.0}, "a slow cluster gets more time"
-    assert caplog.text.count("looking up topics failed") == 2, "each reason is said once"
+    assert caplog.text.count("no broker answers") == caplog.text.count("lacks Create") == 1, "each reason is said once"
+    assert len({id(client) for client in clients}) == 1, "one that was refused lives for long"
+
+
+async def test_a_worker_that_has_no_answer_about_its_topics_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    settings = Settings(brokers="127.0.0.1:1")
+    names = [topic.name for topic in own_topics(settings)]
+    whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    is_silent = True
+
+    def look(*_: Any, **__: Any) -> Cluster:
+        if is_silent:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return whole
+
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None: ...
+
+    constants(module, WATCH_S=0.01, RETRY_S=0.01, PAUSE_S=0.01, BLIND_S=0.1)
+    monkeypatch.setattr(topics, "existing_topics", look)
+    monkeypatch.setattr(topics, "config_problems", lambda *_: {})
+    watch = LogWatch(settings, whole, renew)
+    assert not watch.failed
+    await watch.start()
+    try:
+        await until(lambda: "no broker answers at 127.0.0.1:1" in watch.failed)
+        is_silent = False
+        await until(lambda: not watch.failed)
+    finally:
+        await watch.stop()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(

@@ -94,26 +94,35 @@ class Cluster:
         )
 
 
-def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
+def ensure(
+    settings: Settings,
+    *,
+    user_topics: bool = True,
+    asking: tuple[AdminClient, connection.ErrorReports] | None = None,
+) -> Cluster:
     """Create missing topics; correct or refuse the configuration of the others. Blocks.
 
     Args:
         user_topics: whether to check the topics that users create, too.
+        asking: a client and its reports; None: a new one. A client that was refused lives until the garbage collector
+            runs, which is seldom in a worker.
 
     Raises:
         TopicConfigError: with the configuration of a topic timers would be lost or fire early, or it cannot be created.
         AccessError: the brokers refuse the login, or do not allow an operation that the worker needs.
     """
-    reports = connection.ErrorReports(settings)
-    config: dict[str, Any] = {**librdkafka(settings), **reports.callbacks}
-    admin = AdminClient(config)
+    if asking is None:
+        new = connection.ErrorReports(settings)
+        config: dict[str, Any] = {**librdkafka(settings), **new.callbacks}
+        asking = AdminClient(config), new
+    admin, reports = asking
     try:
         metadata = _first_metadata(admin, reports, settings)
         wanted = [topic for topic in own_topics(settings) if user_topics or not topic.must_exist]
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe_all(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), TIMEOUT_S, created)
+        wrong, configured = _look(admin, settings, wanted, found, len(metadata.brokers), TIMEOUT_S, created)
         wrong = _mend(admin, wanted, wrong)
     except KafkaException as error:
         admin.poll(0)  # runs error_cb, which tells the reports why the brokers refused the login
@@ -123,7 +132,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         metadata.cluster_id or "",
         _topic_ids(found),
         _partitions(found),
-        _stale_after_s(settings, config),
+        _stale_after_s(settings, configured),
         tuple(wrong),
         brokers=len(metadata.brokers),
     )

@@ -197,6 +197,10 @@ def unready(status: WorkerStatus) -> list[str]:
     missing = status.log_watch.missing
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)} (docs/operations.md#a-deleted-topic)")
+    if status.log_watch.refusal:
+        reasons.append(f"they cannot be created: {status.log_watch.refusal}")
+    if status.log_watch.failed:
+        reasons.append(f"{status.log_watch.failed}; partitions may wait for it")
     reasons.extend(status.log_watch.problems.values())
     if not status.was_ready:
         # A restart does not help if a log lost records or has no leader, or if the worker cannot open more partitions

@@ -26,7 +26,7 @@ from mode import Service
 
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import topics
+from timers.kafka import connection, topics
 from timers.kafka.clients import asking_admin
 from timers.kafka.own_topics import log_new, own_topics
 from timers.kafka.topics import Cluster
@@ -41,6 +41,12 @@ a deletion need not cause a fetch error. Configurations are not read more often 
 GRACE_S = 8.0
 """Seconds for which a topic must be missing before the worker creates it: an operator may want to create it with other
 settings."""
+
+BLIND_S = 60.0
+"""Seconds without an answer about the topics until the worker is not ready: partitions may be suspended."""
+
+FIRST_REFUSED_S, LAST_REFUSED_S = 1.0, 60.0
+"""Seconds until the worker tries again to create topics that it could not create, which double after each refusal."""
 
 SHOWN_S = 600.0
 """Seconds for which it is shown that a topic of timers was made anew: longer than an alert waits."""
@@ -58,6 +64,8 @@ class LogWatch(Service):
 
     Attributes:
         problems: topic that was created again -> why its configuration makes it unusable, in a sentence.
+        refusal: why missing topics could not be created, in a sentence; empty: they were, or none is missing.
+        failed: why the topics were not looked up in the last :data:`BLIND_S`, in a sentence; empty: they were.
         suspended: partitions whose topic has yet to be looked up -> whether their position is out of range.
 
     Args:
@@ -75,7 +83,8 @@ class LogWatch(Service):
     ) -> None:
         super().__init__(**kwargs)
         self._settings = settings
-        self._admin = asking_admin(settings)
+        self._reports = connection.ErrorReports(settings)
+        self._admin = asking_admin(settings, self._reports)
         self._answer_s = FIRST_ANSWER_S
         self.cluster = cluster
         self._on_checked = on_checked
@@ -88,6 +97,10 @@ class LogWatch(Service):
         self._made_anew_at: dict[str, float] = {}
         self._configs_read_at = monotonic()
         self.problems: dict[str, str] = {}
+        self.failed = ""
+        self.refusal = ""
+        self._refused_s = FIRST_REFUSED_S
+        self._create_at = 0.0
 
     @property
     def missing(self) -> list[str]:
@@ -121,31 +134,33 @@ class LogWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        failed = ""
+        failed, answered_at = "", monotonic()
         while not self.should_stop:
             await self.wait(self._requested, timeout=RETRY_S if self._missing_since or self.problems else WATCH_S)
             self._requested.clear()
             try:
-                await self._look_up()
-                failed = ""
-            except (KafkaException, TopicConfigError, AccessError) as error:
-                if str(error) != failed:  # a missing ACL, for example, gives the same error each time
-                    logger.warning("looking up topics failed (%s); trying until it succeeds", error)
-                failed = str(error)
-                if isinstance(error, KafkaException):
-                    self._answer_s = min(2 * self._answer_s, LAST_ANSWER_S)
+                if await self._look_up():
+                    await self._create_missing()
+                failed, self.failed, answered_at = "", "", monotonic()
+                self._reports.refusal = None
+            except KafkaException as error:
+                explain = partial(self._reports.user_error, error, "the topics cannot be looked up")
+                why = str(await asyncio.to_thread(explain))  # it may ask for a token
+                if why != failed:
+                    logger.warning("%s; trying until it succeeds", why)
+                failed = why
+                self.failed = why if monotonic() - answered_at > BLIND_S else ""
+                self._answer_s = min(2 * self._answer_s, LAST_ANSWER_S)
                 self._requested.set()
                 await self.sleep(RETRY_S)
             await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 
-    async def _look_up(self) -> None:
+    async def _look_up(self) -> bool:
+        """Give the topics as they are to the worker. Returns whether it must create one."""
         suspended = dict(self.suspended)
         cluster = await self._existing()
         self._answer_s = FIRST_ANSWER_S
-        if self._note_missing(cluster):
-            await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
-            cluster = await self._existing()
-            self._note_missing(cluster)
+        must_create = self._note_missing(cluster)
         self._note_made_anew(cluster)
         cluster = await self._without_unusable(cluster)
         self._note_configs(cluster)
@@ -155,6 +170,23 @@ class LogWatch(Service):
             for tp in checked:
                 del self.suspended[tp]
             await self._on_checked(cluster, checked)
+        return must_create
+
+    async def _create_missing(self) -> None:
+        """Create missing topics. If that is refused, the other topics go on, and it is tried again after a pause."""
+        if monotonic() < self._create_at:
+            return
+        try:
+            asking = self._admin, self._reports
+            await asyncio.to_thread(topics.ensure, self._settings, user_topics=False, asking=asking)
+        except (TopicConfigError, AccessError) as error:
+            if str(error) != self.refusal:  # a missing ACL gives the same error each time
+                logger.error("deleted topics cannot be created: %s; trying until it succeeds", error)
+            self.refusal = str(error)
+            self._create_at = monotonic() + self._refused_s
+            self._refused_s = min(2 * self._refused_s, LAST_REFUSED_S)
+        else:
+            self._requested.set()
 
     async def _existing(self) -> Cluster:
         now = monotonic()
@@ -208,5 +240,7 @@ class LogWatch(Service):
             else:
                 logger.error("topic %s was deleted; unless it is created again, it is created in %.0f s", name, GRACE_S)
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        if not missing:
+            self.refusal, self._refused_s, self._create_at = "", FIRST_REFUSED_S, 0.0
         own = [since for name, since in self._missing_since.items() if not missing[name].must_exist]
         return any(now - since > GRACE_S for since in own)

@@ -103,6 +103,20 @@ def test_a_receiver_with_tokens() -> None:
     assert expired == ["unpaid"]
 
 
+def test_a_retried_callback_with_a_token_is_accepted_again() -> None:
+    timers, timeouts = SimTimers(), Timeouts(MappingTokens({}))
+    timers.schedule("timeouts", "order", "", delay=60, token=timeouts.arm("order"))
+    [failed] = timers.advance(60)
+    assert timeouts.accept("order", failed)
+    timers.retry_later(failed)
+    [lost] = timers.advance(60)
+    assert not timeouts.accept("order", lost), "so the receiver restores the token first"
+    assert timeouts.restore("order", lost)
+    timers.retry_later(lost)
+    [again] = timers.advance(600)
+    assert timeouts.accept("order", again)
+
+
 def test_timers_with_an_id() -> None:
     timers = SimTimers()
     now_s = timers.clock.now_s

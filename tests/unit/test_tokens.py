@@ -53,6 +53,18 @@ def test_a_cancelled_timer_is_refused(timeouts: Timeouts) -> None:
     assert not timeouts.cancel("order-1"), "nothing was armed any more"
 
 
+def test_a_callback_whose_handling_failed_is_accepted_again(timeouts: Timeouts) -> None:
+    token = timeouts.arm("order-1")
+    assert timeouts.accept("order-1", token)
+    assert timeouts.restore("order-1", token)
+    assert not timeouts.restore("order-1", token), "it counts already"
+    assert timeouts.accept("order-1", token) and not timeouts.accept("order-1", token)
+    newer = timeouts.arm("order-1")
+    assert not timeouts.restore("order-1", token), "the newer timer counts"
+    assert not timeouts.accept("order-1", token) and timeouts.accept("order-1", newer)
+    assert not timeouts.restore("order-1", None), "it was no timer with a token"
+
+
 def test_arming_again_refuses_the_previous_timer(timeouts: Timeouts) -> None:
     first, second = timeouts.arm("order-1"), timeouts.arm("order-1")
     assert first != second

@@ -208,7 +208,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
         """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
 
         Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
-        offset after this method has returned.
+        offset after this method has returned. If its token was accepted, call ``Timeouts.restore`` before.
 
         Args:
             message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's

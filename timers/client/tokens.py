@@ -31,6 +31,9 @@ it::
 
 A process may end between accepting and handling. If that matters, use one transaction: ``SqlTokens(connection,
 commit=False)`` or ``SqlFirings(connection, commit=False)``, then commit your change and what was accepted together.
+
+If the handling fails, call :meth:`Timeouts.restore` before ``client.retry_later``: the next attempt has the same token.
+It has a source of its own, so firings need no such call.
 """
 
 from __future__ import annotations
@@ -120,7 +123,7 @@ class SqlNames(SqlTable):
 
 @runtime_checkable
 class TokenStore(Protocol):
-    """A store of one token for each name. Your own store needs these three methods."""
+    """A store of one token for each name. Your own store needs these four methods."""
 
     def put(self, name: str, token: str) -> None:
         """Store ``token`` for ``name``; it replaces any other."""
@@ -130,6 +133,9 @@ class TokenStore(Protocol):
 
     def reset(self, name: str) -> bool:
         """Delete the token of ``name``; return whether there was one."""
+
+    def restore(self, name: str, token: str) -> bool:
+        """Store ``token`` for ``name`` if it has none; return whether it had none. This must be one step."""
 
 
 class MappingTokens:
@@ -162,6 +168,13 @@ class MappingTokens:
             if self._mapping.get(name) is None:
                 return False
             del self._mapping[name]
+            return True
+
+    def restore(self, name: str, token: str) -> bool:
+        with self._lock:
+            if self._mapping.get(name) is not None:
+                return False
+            self._mapping[name] = token
             return True
 
 
@@ -211,6 +224,7 @@ class SqlTokens(SqlTable):
         self._reset = (
             f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {param} AND {token_column} IS NOT NULL"
         )
+        self._restore = f"{self._update} AND {token_column} IS NULL"
 
     def put(self, name: str, token: str) -> None:
         """Store ``token`` for ``name``; it replaces any other. A name without a row gets one."""
@@ -230,6 +244,10 @@ class SqlTokens(SqlTable):
 
     def reset(self, name: str) -> bool:
         return self._run(self._reset, (name,)) == 1
+
+    def restore(self, name: str, token: str) -> bool:
+        """Store ``token`` if the row of ``name`` has none. A row that was deleted stays so, and the result is False."""
+        return self._run(self._restore, (token, name)) == 1
 
 
 Callback: TypeAlias = Any
@@ -265,6 +283,18 @@ class Timeouts:
         """
         token = token_of(callback)
         return token is not None and self._store.take(name, token)
+
+    def restore(self, name: str, callback: Callback) -> bool:
+        """Let the token of an accepted callback count again, because its handling has failed.
+
+        Call it before ``client.retry_later``: the next attempt has the same token, and would be refused otherwise. A
+        rollback of :class:`SqlTokens` with ``commit=False`` does the same.
+
+        Returns:
+            False if ``name`` was armed again meanwhile: that timer counts, and this one is not to be tried again.
+        """
+        token = token_of(callback)
+        return token is not None and self._store.restore(name, token)
 
     def cancel(self, name: str) -> bool:
         """Refuse the callback of ``name`` from now on. False if it was not armed, or was accepted already."""

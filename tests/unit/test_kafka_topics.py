@@ -211,3 +211,24 @@ def test_of_several_topics_the_one_that_may_not_be_described_is_named(monkeypatc
     assert topic_admin.missing(settings, ["orders", "none"]) == ["none"]
     with pytest.raises(TimersError, match=r"^topic 'secret' cannot be described: .*TOPIC_AUTHORIZATION_FAILED"):
         topic_admin.missing(settings, ["orders", "secret", "none"])
+
+
+def test_a_worker_asks_about_its_own_topics_only() -> None:
+    """It does so every 5 s, and other programs may have tens of thousands of partitions on the same cluster."""
+    asked: set[str] = set()
+
+    class Admin:
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            asked.add(topic)
+            return SimpleNamespace(cluster_id="c", brokers={1: None})
+
+        def describe_topics(self, names: Any, **_: Any) -> dict[str, Future[Any]]:
+            answers: dict[str, Future[Any]] = {}
+            for name in names.topic_names:
+                asked.add(name)
+                answers[name] = Future()
+                answers[name].set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return answers
+
+    found = topics.existing_topics(cast(Any, Admin()), SETTINGS)
+    assert found.cluster_id == "c" and asked == {topic.name for topic in own_topics(SETTINGS)}

@@ -201,7 +201,8 @@ def existing_topics(
     Raises:
         KafkaException: the brokers do not answer, or refuse and nothing is known.
     """
-    metadata = admin.list_topics(timeout=timeout_s)
+    # Of one topic: workers ask every 5 s, and a shared cluster may have tens of thousands of partitions.
+    metadata = admin.list_topics(settings.progress_topic, timeout=timeout_s)
     wanted, denied = own_topics(settings), set[str]()
     found = _describe(admin, [topic.name for topic in wanted], None if known is None else denied, timeout_s)
     now = Cluster(metadata.cluster_id or "", _topic_ids(found), _partitions(found))

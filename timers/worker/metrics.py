@@ -261,9 +261,10 @@ def unread(status: WorkerStatus) -> Samples:
 
 
 def waiting(status: WorkerStatus) -> Samples:
-    """Number of partitions whose timers wait, by reason."""
-    reasons = [waiting.reason for waiting in status.pool.waiting.values()]
-    return [((reason,), reasons.count(reason)) for reason in REASONS]
+    """Number of partitions whose timers wait, by reason, and whether they are open."""
+    runners = status.pool.runners
+    found = [(why.reason, "open" if tp in runners else "closed") for tp, why in status.pool.waiting.items()]
+    return [(labels, found.count(labels)) for labels in product(REASONS, ("closed", "open"))]
 
 
 def wrong_topics(status: WorkerStatus) -> Iterator[Mapping[str, int]]:
@@ -552,9 +553,10 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         partial(single, lambda status: len(status.pool.unreadable.sentences)),
     ),
     Entry(
-        "timers_partitions_waiting{reason}",
-        "Of the partitions assigned to this worker, those whose timers wait: closed after a failure and tried again "
-        "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "
+        "timers_partitions_waiting{reason,state}",
+        "Of the partitions assigned to this worker, those whose timers wait. state: closed (after a failure, and tried "
+        "again with pauses), open (without knowing the end of their log; timers_partitions counts them too). "
+        "reason: brokers (no leader, or no answer), store "
         "(damaged again and again, or still open), unforeseen (an exception that no code expects), limits (the process "
         "may open no more files, or have no more threads).",
         waiting,

@@ -234,9 +234,9 @@ PIP_COMPILE_FILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allo
 PIP_COMPILE = $(PIP_COMPILE_FILE) --build-deps-for editable
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/cli/broker/jgo.toml, tests/kafka/*.toml and timers/spark/*.toml
-	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra oidc -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
-	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra oidc --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(PIP_COMPILE_FILE) -o deploy/release-requirements.txt deploy/release-requirements.in
 	@$(BIN)/python -m timers.cli.broker.jars
 	@$(BIN)/python -m tests.harness.kafka_version

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSIONS = re.findall(r"'Programming Language :: Python :: (3\.\d+)'", str(PROJECT["classifiers"]))
-EXTRAS = ("worker", "broker", "console")
+EXTRAS = ("worker", "broker", "console", "oidc")
 """What requirements.txt has."""
 
 GLIBC = 36

@@ -61,7 +61,9 @@ GROUPS = (
         "Set these to run the [HTTP API](http-api.md), `timers console`.",
         "console_bind console_port console_url console_reports_url console_write console_users_file "
         "console_cert_file console_key_file "
-        "console_client_ca_file console_proxies console_proxy_header console_rate_per_s console_workers "
+        "console_client_ca_file console_proxies console_proxy_header console_oidc_issuer console_oidc_client_id "
+        "console_oidc_client_secret_file console_oidc_scopes console_oidc_name_claim console_oidc_groups_claim "
+        "console_oidc_audience console_oidc_ca_file console_oidc_session_s console_rate_per_s console_workers "
         "console_secret_file console_scheduler_api",
     ),
     Group(
@@ -111,6 +113,7 @@ PAGES = {
     "marker_topic": "coming-from-kafka-mq-go.md",
     "console_users_file": "http-api.md#who-may-use-it",
     "console_write": "http-api.md#who-may-use-it",
+    "console_oidc_issuer": "http-api.md#login-by-openid-connect",
     "console_scheduler_api": "coming-from-kafka-message-scheduler.md#its-rest-api",
     "console_url": "http-api.md#behind-a-proxy",
     "hot_horizon_s": "cold-tier.md",

@@ -48,16 +48,24 @@ _LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule re
 _VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
-def _base64(data: bytes) -> str:
+def base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None) -> str:
+def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str = _KEY_ID) -> str:
     """A token with these claims, signed if there is a key."""
-    head = {"alg": "none"} if key is None else {"alg": "RS256", "kid": _KEY_ID, "typ": "JWT"}
-    text = ".".join(_base64(json.dumps(part).encode()) for part in (head, claims))
+    head = {"alg": "none"} if key is None else {"alg": "RS256", "kid": kid, "typ": "JWT"}
+    text = ".".join(base64url(json.dumps(part).encode()) for part in (head, claims))
     signature = b"" if key is None else key.sign(text.encode(), padding.PKCS1v15(), SHA256())
-    return f"{text}.{_base64(signature)}"
+    return f"{text}.{base64url(signature)}"
+
+
+def jwk(key: rsa.RSAPrivateKey, kid: str = _KEY_ID) -> dict[str, str]:
+    """The public part of a key, as JWKS has it."""
+    numbers = key.public_key().public_numbers()
+    parts = {"n": numbers.n, "e": numbers.e}
+    encoded = {name: base64url(value.to_bytes((value.bit_length() + 7) // 8)) for name, value in parts.items()}
+    return {"kty": "RSA", "kid": kid, "use": "sig", "alg": "RS256", **encoded}
 
 
 def claims_of(subject: str, life_s: float) -> dict[str, Any]:
@@ -93,10 +101,7 @@ class OAuthServer:
 
     def keys(self) -> dict[str, Any]:
         """Its public key, as JWKS."""
-        numbers = self.key.public_key().public_numbers()
-        parts = {"n": numbers.n, "e": numbers.e}
-        encoded = {name: _base64(value.to_bytes((value.bit_length() + 7) // 8)) for name, value in parts.items()}
-        return {"keys": [{"kty": "RSA", "kid": _KEY_ID, "use": "sig", "alg": "RS256", **encoded}]}
+        return {"keys": [jwk(self.key)]}
 
     def answer_to(self, login: str, form: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and content of the answer to a request for a token."""

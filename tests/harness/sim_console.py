@@ -23,7 +23,7 @@ from timers.console.kafka_cluster import (
     WorkerAnswer,
 )
 from timers.console.problems import Problem
-from timers.console.web.server import Server
+from timers.console.web.server import LINE_LIMITS, Server
 from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.core.printable import json_value, utc_text
@@ -366,10 +366,10 @@ class SimCluster(KafkaCluster):
 
 
 class ServedAsByCommand(TestServer):
-    """aiohttp's server for tests, which would cancel a handler whose client has gone. That of the command does not."""
+    """aiohttp's server for tests, which would cancel a handler whose client has gone, and has other limits."""
 
     async def _make_runner(self, **options: Any) -> Any:
-        return await super()._make_runner(**{**options, "handler_cancellation": False})
+        return await super()._make_runner(**{**options, "handler_cancellation": False, **LINE_LIMITS})
 
 
 @asynccontextmanager

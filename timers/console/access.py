@@ -14,17 +14,19 @@ import re
 import secrets
 import tomllib
 from collections import OrderedDict
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER
+from timers.console.signer import Signer
 from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.process import hosts
@@ -33,6 +35,9 @@ from timers.process.config.settings import Settings
 from timers.process.hosts import Hosts
 from timers.process.http.slots import Slots
 from timers.process.renewed_tls import version_of
+
+if TYPE_CHECKING:
+    from timers.console.oidc import Logins
 
 _LOG_N, _R, _P = 15, 8, 1
 """Costs of new hashes: 32 MiB and about 0.1 s."""
@@ -127,7 +132,8 @@ class PasswordChecks:
         return hmac.digest(self._key, f"{user}\0{known}\0{password}".encode(errors="surrogatepass"), "sha256")
 
 
-_FIELDS = {"name", "role", "password", "token_sha256", "values", "topics", "ids"}
+_RIGHTS = {"name", "role", "values", "topics", "ids"}
+_FIELDS = _RIGHTS | {"password", "token_sha256"}
 _ENV = "TIMERS_CONSOLE_USERS_FILE"
 
 
@@ -139,6 +145,7 @@ class Principal:
         name: for the log of changes and the limits.
         topics: patterns of callback topics; None: all.
         ids: patterns of ids; None: all.
+        session: the id of a login by an issuer in the browser, which can be ended; empty for other logins.
     """
 
     name: str
@@ -148,6 +155,7 @@ class Principal:
     ids: tuple[str, ...] | None = None
     password: ScryptHash | None = field(default=None, repr=False)
     token_sha256: str = field(default="", repr=False)
+    session: str = ""
 
     def may(self, role: str) -> bool:
         return role in (PUBLIC, self.role) or (role == READER and self.role == OPERATOR)
@@ -167,8 +175,11 @@ def _matches(patterns: tuple[str, ...] | None, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Users:
+    """The file of users. ``groups`` are those of an issuer: what a user of each may do, in the order of the file."""
+
     by_name: dict[str, Principal]
     by_token: dict[str, Principal]
+    groups: dict[str, Principal]
 
     @classmethod
     def read(cls, path: Path) -> Users:
@@ -177,9 +188,11 @@ class Users:
             content = tomllib.loads(path.read_bytes().decode())
         except (OSError, ValueError, RecursionError) as error:
             raise _wrong(path, str(error)) from None
-        entries = content.get("user")
-        if not isinstance(entries, list) or not entries or content.keys() != {"user"}:
-            raise _wrong(path, "it has no [[user]], or something else")
+        entries, groups = content.get("user", []), content.get("group", [])
+        if not isinstance(entries, list) or not isinstance(groups, list) or not content.keys() <= {"user", "group"}:
+            raise _wrong(path, "it has something else than [[user]] and [[group]]")
+        if not entries and not groups:
+            raise _wrong(path, "it has no [[user]] and no [[group]]")
         users = [_user(path, entry) for entry in entries]
         by_name = {user.name: user for user in users}
         if len(by_name) < len(users):
@@ -187,37 +200,60 @@ class Users:
         by_token = {user.token_sha256: user for user in users if user.token_sha256}
         if len(by_token) < sum(bool(user.token_sha256) for user in users):
             raise _wrong(path, "two users have the same token")
-        return cls(by_name, by_token)
+        by_group = {group.name: group for group in (_rights(path, "group", entry, _RIGHTS) for entry in groups)}
+        if len(by_group) < len(groups):
+            raise _wrong(path, "two groups have the same name")
+        return cls(by_name, by_token, by_group)
+
+    def member(self, name: str, groups: Collection[str], session: str = "") -> Principal:
+        """A user whom an issuer names, with the rights of the first group of the file that is one of ``groups``.
+
+        Raises:
+            Problem: it is none of them, or the file has a user with this name: two people would be one in the log.
+        """
+        if name in self.by_name:
+            raise Problem("role-missing", f"the file of users has a [[user]] {quoted(name)}, who logs in another way")
+        found = next((rights for group, rights in self.groups.items() if group in groups), None)
+        if found is None:
+            raise Problem("role-missing", f"{quoted(name)} is in no group of the issuer that the file of users has")
+        return replace(found, name=name, session=session)
+
+
+def _rights(path: Path, kind: str, entry: Any, fields: Collection[str]) -> Principal:
+    """A user or a group of users, without what a user logs in with."""
+    if not isinstance(entry, dict):
+        raise _wrong(path, f"a {kind} is {quoted(entry)}, not a table [[{kind}]]")
+    name = entry.get("name")
+    if not isinstance(name, str) or not name or not name.isprintable() or (kind == "user" and ":" in name):
+        colon = ", or one with ':'" if kind == "user" else ""
+        raise _wrong(path, f"a {kind} has no name{colon}: {quoted(name)}")
+    if unknown := sorted(entry.keys() - fields):
+        raise _wrong(path, f"{kind} {quoted(name)} has {quoted(unknown[0])}: there are {', '.join(sorted(fields))}")
+    role, values = entry.get("role", READER), entry.get("values", False)
+    if role not in (READER, OPERATOR) or not isinstance(values, bool):
+        raise _wrong(path, f"{kind} {quoted(name)}: role is {READER} or {OPERATOR}, values is true or false")
+    return Principal(name, role, values, _texts(path, kind, entry, "topics"), _texts(path, kind, entry, "ids"))
 
 
 def _user(path: Path, entry: Any) -> Principal:
-    if not isinstance(entry, dict):
-        raise _wrong(path, f"a user is {quoted(entry)}, not a table [[user]]")
-    name = entry.get("name")
-    if not isinstance(name, str) or not name or not name.isprintable() or ":" in name:
-        raise _wrong(path, f"a user has no name, or one with ':': {quoted(name)}")
-    if unknown := sorted(entry.keys() - _FIELDS):
-        raise _wrong(path, f"user {quoted(name)} has {quoted(unknown[0])}: there are {', '.join(sorted(_FIELDS))}")
-    role, values = entry.get("role", READER), entry.get("values", False)
-    if role not in (READER, OPERATOR) or not isinstance(values, bool):
-        raise _wrong(path, f"user {quoted(name)}: role is {READER} or {OPERATOR}, values is true or false")
+    user = _rights(path, "user", entry, _FIELDS)
     password, token = entry.get("password"), entry.get("token_sha256", "")
     try:
         hashed = None if password is None else ScryptHash.parse(password)
     except (ValueError, AttributeError):
         hint = "`timers console --hash-password` prints the right form"
-        raise _wrong(path, f"the password of user {quoted(name)} is no hash of scrypt: {hint}") from None
+        raise _wrong(path, f"the password of user {quoted(user.name)} is no hash of scrypt: {hint}") from None
     if not isinstance(token, str) or not re.fullmatch(r"([0-9a-f]{64})?", token):
-        raise _wrong(path, f"token_sha256 of user {quoted(name)} has not 64 hexadecimal digits in lower case")
-    return Principal(name, role, values, _texts(path, entry, "topics"), _texts(path, entry, "ids"), hashed, token)
+        raise _wrong(path, f"token_sha256 of user {quoted(user.name)} has not 64 hexadecimal digits in lower case")
+    return replace(user, password=hashed, token_sha256=token)
 
 
-def _texts(path: Path, entry: dict[str, Any], field: str) -> tuple[str, ...] | None:
+def _texts(path: Path, kind: str, entry: dict[str, Any], field: str) -> tuple[str, ...] | None:
     found = entry.get(field)
     if found is None:
         return None
     if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
-        raise _wrong(path, f"{field} of user {quoted(entry['name'])} is not a list of texts, such as ['orders-*']")
+        raise _wrong(path, f"{field} of {kind} {quoted(entry['name'])} is not a list of texts, such as ['orders-*']")
     return tuple(found)
 
 
@@ -259,7 +295,15 @@ _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _FAILED_LOGINS = 10
 _FAILED_LOGINS_PER_S = 0.2
-_CHALLENGE = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
+_LOGINS_PER_S, _LOGINS = 1.0, 60
+"""Of one address that come back from the issuer: each costs a request to it."""
+
+_ISSUER = "TIMERS_CONSOLE_OIDC_ISSUER"
+
+CHALLENGE = "WWW-Authenticate"
+"""A header; a browser that gets it asks for a password."""
+
+_LOGINS_TAKEN = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
 
 
 def check_settings(settings: Settings) -> None:
@@ -274,9 +318,18 @@ def check_settings(settings: Settings) -> None:
         ("TIMERS_CONSOLE_CLIENT_CA_FILE", "TIMERS_CONSOLE_CERT_FILE", settings.console_cert_file),
         ("TIMERS_CONSOLE_CLIENT_CA_FILE", "TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
         ("TIMERS_CONSOLE_PROXIES", "TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
+        (_ISSUER, "TIMERS_CONSOLE_OIDC_CLIENT_ID", settings.console_oidc_client_id),
+        (_ISSUER, "TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
+        (_ISSUER, "TIMERS_CONSOLE_URL", settings.console_url),
+        ("TIMERS_CONSOLE_OIDC_CLIENT_ID", _ISSUER, settings.console_oidc_issuer),
+        ("TIMERS_CONSOLE_OIDC_CLIENT_SECRET_FILE", _ISSUER, settings.console_oidc_issuer),
+        ("TIMERS_CONSOLE_OIDC_AUDIENCE", _ISSUER, settings.console_oidc_issuer),
+        ("TIMERS_CONSOLE_OIDC_CA_FILE", _ISSUER, settings.console_oidc_issuer),
     ):
         if getattr(settings, name.removeprefix("TIMERS_").lower()) and not value:
             raise SettingsError(f"{name} needs {needed}, which is not set")
+    if settings.console_oidc_issuer:
+        _check_issuer(settings)
     if variables.only_this_machine(settings.console_bind):
         return
     encrypted = settings.console_cert_file or settings.console_proxies
@@ -296,10 +349,26 @@ def check_settings(settings: Settings) -> None:
         )
 
 
+def _check_issuer(settings: Settings) -> None:
+    url = urlsplit(settings.console_url)
+    if url.scheme == "http" and not variables.only_this_machine(url.hostname or ""):
+        raise SettingsError(
+            f"TIMERS_CONSOLE_URL={settings.console_url!r} is http, and {_ISSUER} is set: the cookies of logins would "
+            "be readable on the way (try https)"
+        )
+    if "openid" not in settings.console_oidc_scopes.split():
+        raise SettingsError("TIMERS_CONSOLE_OIDC_SCOPES has no openid (try 'openid profile')")
+    if settings.console_oidc_audience == settings.console_oidc_client_id:
+        raise SettingsError(
+            "TIMERS_CONSOLE_OIDC_AUDIENCE is TIMERS_CONSOLE_OIDC_CLIENT_ID: each token about a user that the console "
+            "gets would let its holder in. Give programs an audience of their own"
+        )
+
+
 class Access:
     """Decides who sends a request. A wrong file of users is a SettingsError."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, signer: Signer) -> None:
         self._settings = settings
         self._public = urlsplit(settings.console_url)
         self._hosts = Hosts([settings.console_url], settings.web_hosts)
@@ -310,6 +379,12 @@ class Access:
         self._header = settings.console_proxy_header.lower()
         self._passwords = PasswordChecks()
         self._failures = Rates(_FAILED_LOGINS_PER_S, _FAILED_LOGINS)
+        self._returns = Rates(_LOGINS_PER_S, _LOGINS)
+        self.logins: Logins | None = None
+        if settings.console_oidc_issuer:
+            from timers.console.oidc import Logins  # its packages are an extra
+
+            self.logins = Logins(settings, signer)
         self._version = (0, 0, 0)
         self._users: Users | None = None
         self._read_users()
@@ -349,11 +424,13 @@ class Access:
         if self._only_proxies and not self._is_proxy(request):
             raise Problem("login-missing", "this console has no TLS, so it lets users in through its proxies only")
         found = await self._by_authorization(request, users)
+        if found is None and self.logins is not None and (identity := self.logins.session(request.cookies)):
+            found = users.member(*identity)
         if found is None:
             names = [name for name in (self._of_proxy(request), _of_certificate(request)) if name]
             found = users.by_name.get(names[0]) if names else None
         if found is None:
-            raise _unknown()
+            raise unknown()
         return found
 
     async def _by_authorization(self, request: web.Request, users: Users) -> Principal | None:
@@ -365,18 +442,42 @@ class Access:
         user = None
         if len(given) == 1 and scheme.lower() == "bearer":
             user = users.by_token.get(hash_token(credentials.strip()))
+            if user is None and self.logins is not None and (identity := await self.logins.bearer(credentials.strip())):
+                user = users.member(*identity)
         elif len(given) == 1 and scheme.lower() == "basic":
             try:
                 name, colon, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
             except ValueError:
-                raise _unknown() from None
+                raise unknown() from None
             found = users.by_name.get(name)
             known = None if found is None else found.password
             if colon and await self._is_right(self.client_address(request), name, password, known):
                 user = found
         if user is None:
-            raise _unknown()
+            raise unknown()
         return user
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether a user of the file logs in with a password."""
+        return self._users is not None and any(user.password for user in self._users.by_name.values())
+
+    async def finish_login(self, request: web.Request) -> tuple[str, tuple[str, ...]]:
+        """Let in the user whom the issuer sends back: the path at which he began, and his cookies.
+
+        Raises:
+            Problem: the login is not valid, or the user has no rights here.
+        """
+        assert self.logins is not None and self._users is not None, "the settings are checked"
+        address, now_s = self.client_address(request), monotonic()
+        if wait_s := self._returns.wait_s(address, now_s):
+            raise too_many(wait_s, "too many logins came from this address")
+        self._returns.take(address, now_s)
+        identity, back = await self.logins.finish(request.query, request.cookies)
+        self._users.member(*identity)
+        # Of the user's groups, of which some issuers name hundreds, the cookie has those that count here.
+        groups = tuple(group for group in self._users.groups if group in identity.groups)
+        return back, self.logins.cookies_of(identity._replace(groups=groups))
 
     async def _is_right(self, address: str, name: str, password: str, known: ScryptHash | None) -> bool:
         if self._passwords.is_remembered(name, password, known):  # also while others try passwords
@@ -463,9 +564,9 @@ def _address(text: str) -> _Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _unknown() -> Problem:
-    why = "log in with a password, a token or a certificate"
-    return Problem("login-missing", why, {"WWW-Authenticate": _CHALLENGE})
+def unknown(why: str = "log in with a password, a token or a certificate") -> Problem:
+    """The answer to a request without a login."""
+    return Problem("login-missing", why, {CHALLENGE: _LOGINS_TAKEN})
 
 
 def _of_certificate(request: web.Request) -> str | None:

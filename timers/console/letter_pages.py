@@ -27,14 +27,14 @@ async def list_letters(call: Call) -> Reply:
     selection = {"codes": given.get("code", []), **{name: given.get(name) for name in _SELECTION[1:]}}
     purpose = f"cursor of dead letters {sorted(selection.items())}"
     now_s = call.console.now_s()
-    ends = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
+    ends = call.console.signer.open(purpose, call.user.name, given["cursor"], now_s) if "cursor" in given else None
     letter_filter = await _filter(call, selection)
     found = await call.console.cluster.letters(
         letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
     )
     page = found.page
     visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
-    following = call.console.signer.sign(purpose, call.user, page.ends, now_s + CURSOR_S) if page.ends else None
+    following = call.console.signer.sign(purpose, call.user.name, page.ends, now_s + CURSOR_S) if page.ends else None
     shown = [_shown(letter, found) for letter in visible]
     return Reply({"dead_letters": shown, "next": following, "missing": _missing(found.missing)})
 
@@ -63,7 +63,7 @@ async def retry_letters(call: Call) -> Reply:
         if call.user.topics is not None and letter_filter.topic is None and letter_filter.queue is None:
             raise Problem("topic-forbidden", "name one of your topics")
     if confirm is not None:
-        content = call.console.signer.open(purpose, call.user, confirm, now_s)
+        content = call.console.signer.open(purpose, call.user.name, confirm, now_s)
         ranges = {int(partition): (start, end) for partition, (start, end) in content.items()}
     elif names is None:
         only_look = True
@@ -76,7 +76,7 @@ async def retry_letters(call: Call) -> Reply:
         raise Problem("conflict", str(error)) from None
     following = None
     if names is None and (only_look or result.more):
-        following = call.console.signer.sign(purpose, call.user, result.rest, now_s + CONFIRM_S)
+        following = call.console.signer.sign(purpose, call.user.name, result.rest, now_s + CONFIRM_S)
     shown = {**result._asdict(), "missing": _missing(result.missing), "confirm": following}
     del shown["rest"]
     return Reply(shown)

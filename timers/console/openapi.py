@@ -100,9 +100,9 @@ def problem_codes(route: Route) -> Iterable[str]:
     yield from ("misdirected", "cross-site", "failed", "parameter-invalid", "address-too-long")
     yield from dict.fromkeys(route.problems)
     if route.role:
-        yield from ("login-missing", "rate-limited")
+        yield from ("login-missing", "role-missing", "rate-limited", "issuer-unreachable")
     if route.writes:
-        yield from ("role-missing", "read-only", "not-recorded", "condition-unsupported")
+        yield from ("read-only", "not-recorded", "condition-unsupported")
     if route.body:
         yield from ("body-not-json", "body-too-large")
 

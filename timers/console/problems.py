@@ -10,6 +10,7 @@ CODES = {
     "unknown": (504, "the brokers did not answer in time; the change may have happened, or may still happen"),
     "brokers-unreachable": (503, "no broker answers; nothing was changed"),
     "worker-unreachable": (503, "the worker does not answer, or is starting"),
+    "issuer-unreachable": (503, "the issuer of logins does not answer; logins of other kinds are not affected"),
     "busy": (503, "too many requests of this kind are being answered"),
     "not-recorded": (503, "the change could not be recorded in the log of changes, so it was not made"),
     "access-refused": (502, "the brokers refuse the console's login, or it lacks a right; nothing was changed"),

@@ -351,14 +351,14 @@ async def list_timers(call: Call) -> Reply:
     call.check_topic(given.get("topic"), "see timers of")
     purpose = f"cursor of {[given.get(name) for name in _SELECTION]}"
     now_s = call.console.now_s()
-    after = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
+    after = call.console.signer.open(purpose, call.user.name, given["cursor"], now_s) if "cursor" in given else None
     selection = {name: given[name] for name in _SELECTION if name in given} | {"value": int(given["value"])}
     timers, following, missing = await _matching_page(call, selection, after, given["limit"])
     return Reply(
         {
             "searched_to": following and wire.parse_cursor(following)[0],
             "timers": timers,
-            "next": following and call.console.signer.sign(purpose, call.user, following, now_s + CURSOR_S),
+            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_S),
             "complete": not missing,
             "missing": missing,
         }
@@ -497,13 +497,13 @@ async def cancel_timers(call: Call) -> Reply:
     purpose, now_s = f"confirmation to cancel {sorted(selection.items())}", call.console.now_s()
     if "confirm" not in call.body:
         counted = await _count_matching(call, selection)
-        return Reply({**counted, "confirm": call.console.signer.sign(purpose, call.user, None, now_s + CONFIRM_S)})
+        return Reply({**counted, "confirm": call.console.signer.sign(purpose, call.user.name, None, now_s + CONFIRM_S)})
     signer = call.console.signer
-    position = signer.open(purpose, call.user, call.body["confirm"], now_s)
+    position = signer.open(purpose, call.user.name, call.body["confirm"], now_s)
     verdicts, following, problem = await _cancel_some(call, selection, position)
     counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, TOO_LATE, CHANGED, UNDECIDED, "left_out")}
     is_last = following is None and problem is None
-    again = None if is_last else signer.sign(purpose, call.user, following, now_s + CURSOR_S)
+    again = None if is_last else signer.sign(purpose, call.user.name, following, now_s + CURSOR_S)
     if problem is not None:
         raise Problem(problem.code, str(problem), problem.headers, **problem.more, verdicts=counts, next=again)
     return Reply({"verdicts": counts, "next": again})

@@ -212,7 +212,7 @@ async def pending(call: Call) -> Reply:
     selection = {"topic": topic, "from": given.get("from"), "to": given.get("to")}
     parameters = {name: str(value) for name, value in selection.items() if value is not None}
     purpose, now_s = f"cursor of counts {given['by']} {selection}", call.console.now_s()
-    following = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
+    following = call.console.signer.open(purpose, call.user.name, given["cursor"], now_s) if "cursor" in given else None
     counts: Counter[int] = Counter()
     missing: dict[str, str] = {}
     end_s = monotonic() + (MAX_COUNTING_S if following else QUICK_S)
@@ -229,7 +229,7 @@ async def pending(call: Call) -> Reply:
     return Reply(
         {
             "counts": [{"from": second, "timers": count} for second, count in sorted(counts.items())],
-            "next": following and call.console.signer.sign(purpose, call.user, following, now_s + CURSOR_S),
+            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_S),
             "complete": following is None and not missing,
             "missing": [{"partition": name, "reason": why} for name, why in missing.items()],
         }

@@ -20,7 +20,7 @@ from timers.client.times import parse_ahead
 from timers.console.call import Call, Reply, whole_body
 from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
-from timers.console.routes import OPERATOR, PUBLIC, Route
+from timers.console.routes import OPERATOR, PUBLIC, READER, Route
 from timers.console.web.board import FRESH_S, KNOWN_S, Board, Figures
 from timers.core.printable import UNSAFE, printable, quoted, utc_text
 from timers.errors import InvalidTimerError
@@ -407,12 +407,12 @@ SCREENS: list[tuple[Route, PageHandler]] = []
 """All pages, and parts of pages."""
 
 
-def screen(path: str, method: str = "GET") -> Callable[[PageHandler], PageHandler]:
+def screen(path: str, method: str = "GET", role: str = READER) -> Callable[[PageHandler], PageHandler]:
     """Make the function that follows the handler of a path of the pages."""
 
     def enter(handler: PageHandler) -> PageHandler:
         name = f"page:{handler.__name__.replace('_', '-')}"
-        SCREENS.append((Route(path, name, method=method, is_foreign=True), handler))
+        SCREENS.append((Route(path, name, method=method, role=role, is_foreign=True), handler))
         return handler
 
     return enter

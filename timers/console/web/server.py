@@ -30,11 +30,12 @@ from timers.console import (
     worker_pages,  # noqa: F401
 )
 from timers.console.access import Access, Principal, Rates, too_many
-from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, Signer, record, whole_body
+from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
 from timers.console.problems import CODES, CONTENT_TYPE, Problem, kind
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
+from timers.console.signer import Signer
 from timers.console.web.site import Site
 from timers.core.printable import quoted
 from timers.errors import AccessError, InvalidTimerError, SettingsError, TimersError
@@ -63,8 +64,9 @@ _ROOM_BYTES = 256 * 1024
 _ADDRESS_BYTES = 16 * 1024
 """Path and query of a request; the longest cursor, with each byte escaped, takes 6,000."""
 
-_LINE_BYTES = 4 * _ADDRESS_BYTES
-"""The HTTP parser answers a longer line itself, and not as the API does."""
+LINE_LIMITS: Mapping[str, Any] = dict.fromkeys(("max_line_size", "max_field_size"), 4 * _ADDRESS_BYTES)
+"""The HTTP parser answers a longer line itself, and not as the API does. A header may be as long, because cookies of
+other programs on this host come with each request."""
 
 _READING = ("GET", "HEAD")
 """Where GET is answered, HEAD is too; aiohttp sends no body to it."""
@@ -99,8 +101,9 @@ class Server:
     def __init__(self, settings: Settings, cluster: KafkaCluster) -> None:
         self._settings = settings
         self._base_path = base_path(settings)
-        self._access = Access(settings)
-        self._console = ConsoleContext(settings, cluster, self._access, Signer(settings))
+        signer = Signer(settings)
+        self._access = Access(settings, signer)
+        self._console = ConsoleContext(settings, cluster, self._access, signer)
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self.metrics = registry = CollectorRegistry()
@@ -120,7 +123,7 @@ class Server:
             "problem": self._problem_kind,
             "metrics": self._show_metrics,
         }
-        self._site = Site(settings, self._base_path, self.perform)
+        self._site = Site(settings, self._base_path, self._access, self.perform)
 
     def runner(self) -> web.AppRunner:
         """What serves the application."""
@@ -128,8 +131,7 @@ class Server:
             self.application(),
             access_log=None,
             shutdown_timeout=2.0,
-            max_line_size=_LINE_BYTES,
-            max_field_size=_LINE_BYTES,  # cookies of other programs on this host come with each request
+            **LINE_LIMITS,
         )
 
     def application(self) -> web.Application:

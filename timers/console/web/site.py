@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from timers import __version__
+from timers.console.access import CHALLENGE, Access
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import Route
 from timers.console.web import (
-    target_screens,  # noqa: F401  # this import and the next ones fill SCREENS
+    target_screens,  # noqa: F401  # this import and the next ones fill SCREENS, and so does login_screens
     timer_screens,  # noqa: F401
     worker_screens,  # noqa: F401
 )
 from timers.console.web.board import Board
+from timers.console.web.login_screens import PASSWORD_PATH
 from timers.console.web.page import (
     FRAGMENT,
     HEADERS,
@@ -54,8 +57,9 @@ MENU = (
 class Site:
     """The pages of a console. ``perform`` asks a route of the API."""
 
-    def __init__(self, settings: Settings, base_path: str, perform: Perform) -> None:
+    def __init__(self, settings: Settings, base_path: str, access: Access, perform: Perform) -> None:
         self._perform = perform
+        self._access = access
         self._settings = settings
         self._base_path = base_path
         self._board = Board()
@@ -86,6 +90,8 @@ class Site:
             "version": __version__,
             "settings": self._settings,
             "screens": MENU,
+            "issuer": urlsplit(self._settings.console_oidc_issuer).netloc,
+            "has_passwords": self._access.has_passwords,
         }
         return self._templates.get_template(template).render(shared | context).encode("utf-8", "replace")
 
@@ -100,10 +106,22 @@ class Site:
 
     def problem(self, request: web.Request, problem: Problem, page: Page | None = None) -> Reply:
         """The page of a problem; ``page``: None if it arose before the user of the request was known."""
+        headers, path = dict(problem.headers), request.path.removeprefix(self._base_path)
+        context: dict[str, Any] = {"problem": problem.body, "way_out": WAYS_OUT.get(problem.code, "")}
         template = "parts/problem.html" if FRAGMENT in request.headers else "problem.html"
-        body = self.render(template, page, problem=problem.body, way_out=WAYS_OUT.get(problem.code, ""))
-        return Reply(body, problem.status, {**HEADERS, **problem.headers})
+        if self._access.logins is not None and path != PASSWORD_PATH:
+            # With this header the browser would ask for a password, and only then show the page.
+            has_no_login = headers.pop(CHALLENGE, None) is not None
+            is_known = page is not None and page.call.user.name
+            if template == "problem.html" and problem.code in _OF_LOGINS and not is_known:
+                template = "login.html"
+                context |= {"problem": None} if has_no_login else {}
+                context["back"] = request.query.get("back", "") if path.startswith("/login") else request.path_qs
+        return Reply(self.render(template, page, **context), problem.status, {**HEADERS, **headers})
 
+
+_OF_LOGINS = ("login-missing", "role-missing", "issuer-unreachable")
+"""Codes of problems of which the page is that of the login."""
 
 WAYS_OUT = {
     "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them. "
@@ -119,6 +137,8 @@ WAYS_OUT = {
     "request-deleted": "Set the timer again. docs/operations.md#trimming",
     "busy": "Try again in a few seconds.",
     "rate-limited": "Wait, then load the page again.",
+    "issuer-unreachable": "Log in with a password, or try again in a minute. Sessions and tokens of the file of users "
+    "are not affected.",
     "login-missing": "Load the page again, and log in.",
     "unknown": "Look for the timer, or the paused topic, before you try again.",
 }

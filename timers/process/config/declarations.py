@@ -18,6 +18,10 @@ _ACCEPT_LOSS = variables.legal_text(
     re.compile(r"[a-zA-Z0-9._/,:-]*").fullmatch, "topic/partition[:snapshot|:from-to][,topic/partition...]"
 )
 
+_LINE = variables.legal_text(
+    re.compile(r"[!-~](?:[ -~]{0,298}[!-~])?").fullmatch, "1 to 300 printable ASCII characters"
+)
+
 
 @dataclass(frozen=True)
 class Declarations:
@@ -530,6 +534,54 @@ class Declarations:
     )
     console_proxy_header: str = setting(
         _HEADER, "Header in which a proxy of TIMERS_CONSOLE_PROXIES names the user.", default="X-Forwarded-User"
+    )
+    console_oidc_issuer: str = setting(
+        variables.issuer_url,
+        "Issuer of OpenID Connect whose users log in to the console in the browser, exactly as its tokens name it. The "
+        "file TIMERS_CONSOLE_USERS_FILE says what its groups may do. Needs TIMERS_CONSOLE_OIDC_CLIENT_ID, "
+        "TIMERS_CONSOLE_USERS_FILE, and TIMERS_CONSOLE_URL with https or of this machine.",
+        default="",
+        unit="URL",
+    )
+    console_oidc_client_id: str = setting(
+        _LINE,
+        "Client id of the console at the issuer. Its redirect URI there is TIMERS_CONSOLE_URL and /login/done.",
+        default="",
+    )
+    console_oidc_client_secret_file: Path | None = setting(
+        variables.file,
+        "File with the secret of this client. It is read again for each login. Unset: a public client.",
+    )
+    console_oidc_scopes: str = setting(
+        _LINE, "Scopes that the console asks the issuer for. One of them must be openid.", default="openid profile"
+    )
+    console_oidc_name_claim: str = setting(
+        _LINE,
+        "Claim of tokens that is the name of the user, in the log of changes too. Choose one that the issuer gives to "
+        "one user only, and that users cannot change.",
+        default="sub",
+    )
+    console_oidc_groups_claim: str = setting(
+        _LINE,
+        "Claim of tokens with the groups of the user. A claim in another one has a dot: realm_access.roles.",
+        default="groups",
+    )
+    console_oidc_audience: str = setting(
+        _LINE,
+        "Audience of the tokens of this issuer with which programs log in (Authorization: Bearer). It differs from the "
+        "client id, which is the audience of tokens about people. Unset: programs cannot log in with such tokens.",
+        default="",
+    )
+    console_oidc_ca_file: Path | None = setting(
+        variables.file,
+        "PEM certificates of the authorities that sign the certificate of the issuer. Unset: those of the system.",
+    )
+    console_oidc_session_s: int = number_setting(
+        (60, 604_800),
+        "How long a login by the issuer lasts in the browser. A group that the issuer takes from a user counts until "
+        "then.",
+        default=28_800,
+        unit="s",
     )
     console_rate_per_s: int = number_setting(
         (1, 1_000_000),

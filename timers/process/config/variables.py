@@ -321,15 +321,23 @@ def command_line(env: str, value: str) -> Secret:
     return Secret(value)
 
 
-def token_url(env: str, value: str) -> str:
-    """Parse the URL of a token endpoint, which gets the client's secret."""
-    found = re.fullmatch(r"(https?)://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^\s#@]*)?", value)
-    if not found or not value.isascii():
-        shown = MASK if "@" in value else value  # it probably contains a password
-        raise invalid(env, shown, "the URL of a token endpoint (try https://login.example.com/oauth2/token)")
-    if found[1] == "http" and not only_this_machine(without_brackets(found[2])):
-        raise invalid(env, value, "a URL with https: the client's secret and the tokens would be readable on the way")
-    return value
+def login_url(what: str, example: str) -> Callable[[str, str], str]:
+    """Return a parser of the URL of a server of logins, which gets secrets: with https, except on this machine."""
+
+    def parse(env: str, value: str) -> str:
+        found = re.fullmatch(r"(https?)://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^\s#@]*)?", value)
+        if not found or not value.isascii():
+            shown = MASK if "@" in value else value  # it probably contains a password
+            raise invalid(env, shown, f"{what} (try {example})")
+        if found[1] == "http" and not only_this_machine(without_brackets(found[2])):
+            raise invalid(env, value, "a URL with https: secrets and tokens would be readable on the way")
+        return value
+
+    return parse
+
+
+token_url = login_url("the URL of a token endpoint", "https://login.example.com/oauth2/token")
+issuer_url = login_url("the URL of an issuer of OpenID Connect", "https://login.example.com/realms/company")
 
 
 def query_secret(env: str, value: str) -> Secret:

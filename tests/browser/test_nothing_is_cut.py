@@ -1,4 +1,4 @@
-"""Each screen at three widths: no text is cut or broken inside a word, and a phone shows the first row of each list."""
+"""Each screen at some widths: no text is cut or broken inside a word, and a phone shows the first row of each list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.harness.waiting import due_in, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
-WIDTHS = (1440, 768, 390)
+WIDTHS = (1440, 1201, 1001, 768, 390)
+"""A large window, the least widths with two lists side by side and with six tiles, a tablet, and a phone."""
+
 ZONE = "Asia/Kolkata"
 """A zone with a long name beside UTC: rows need the most room."""
 

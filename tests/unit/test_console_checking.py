@@ -11,7 +11,7 @@ import pytest
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.console import checking
 from timers.console.problems import Problem
-from timers.console.routes import ROUTES
+from timers.console.routes import BY_NAME, ROUTES
 from timers.console.schemas import SCHEMAS
 
 SCHEMAS_OF_PARAMETERS = {f"{route.name}.{each.name}": each.schema for route in ROUTES for each in route.parameters}
@@ -51,6 +51,14 @@ def test_a_lone_surrogate_is_refused(text: str) -> None:
     """JSON allows it, and UTF-8 cannot carry it."""
     with pytest.raises(Problem, match="is not text that UTF-8 can carry"):
         checking.check(SCHEMAS["CancelFilter"], {"prefix": "a", "confirm": text}, "the body")
+
+
+def test_a_switch_of_a_query_is_0_or_1_as_the_document_says() -> None:
+    for text, taken in (("0", False), ("1", True), ("true", None), ("True", None), ("", None), ("2", None)):
+        try:
+            assert checking.parameters(BY_NAME["listTimers"], [("value", text)])["value"] is taken
+        except Problem as problem:
+            assert taken is None and f"value='{text}' is not 0 or 1" in str(problem)
 
 
 def test_all_schemas_are_schemas() -> None:

@@ -27,9 +27,11 @@ from tests.harness.console_pages import (
     letter,
     text_of,
 )
+from tests.harness.console_users import USERS, bearer
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
+from timers.console.history import FoundLetters
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web import page
 from timers.console.web.board import Board, Recent
@@ -254,6 +256,27 @@ async def test_the_overview_counts_the_dead_letters_of_queues() -> None:
         assert "/dead-letters?code=rejected&amp;code=attempts-exhausted&amp;" in text
         cluster.dead_letters.clear()
         assert re.search(r'of queues</h2><p class="figure">1<', await text_of(client, "/?wait=1")), "for a minute"
+
+
+async def test_two_users_who_open_the_overview_together_keep_their_counts_of_letters(tmp_path: Path) -> None:
+    (tmp_path / "users.toml").write_text(USERS)
+    both_ask = asyncio.Barrier(2)
+    asked = 0
+
+    class Cluster(SimCluster):
+        async def letters(self, *arguments: Any) -> FoundLetters:
+            nonlocal asked
+            asked += 1
+            if asked <= 2:
+                await both_ask.wait()
+            return await super().letters(*arguments)
+
+    async with console(Cluster(), **IDS, TIMERS_CONSOLE_USERS_FILE=str(tmp_path / "users.toml")) as client:
+        for _ in range(2):
+            users = (text_of(client, "/?wait=1", headers={**HTML, **bearer(name)}) for name in ("ada", "rob"))
+            for text in await asyncio.gather(*users):
+                assert re.search(r'of queues</h2><p class="figure">0<', text)
+    assert asked == 2, "each of them reads the topic once a minute"
 
 
 async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds(constants: Constants) -> None:

@@ -41,7 +41,7 @@ def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]
         elif name in found:
             raise Problem("parameter-invalid", f"the parameter {quoted(name)} is given twice")
         else:
-            found[name] = _converted(schema, text)
+            found[name] = _converted(name, schema, text)
     for each in route.parameters:
         if each.name in found:
             check(each.schema, found[each.name], each.name)
@@ -52,13 +52,15 @@ def parameters(route: Route, given: Iterable[tuple[str, str]]) -> dict[str, Any]
     return found
 
 
-def _converted(schema: Mapping[str, Any], text: str) -> Any:
+def _converted(name: str, schema: Mapping[str, Any], text: str) -> Any:
     if schema["type"] == "integer" and re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
         return int(text)
     if schema["type"] == "number" and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
         return float(text)
-    if schema["type"] == "boolean" and text in ("0", "1", "true", "false"):
-        return text in ("1", "true")
+    if schema["type"] == "boolean":
+        if text not in ("0", "1"):
+            raise _wrong(name, text, "0 or 1")
+        return text == "1"
     return text
 
 

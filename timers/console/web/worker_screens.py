@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from timers.console.call import Reply
 from timers.console.figures import SILENCE_S, Ways, quantile
@@ -22,6 +22,8 @@ from timers.core.printable import quoted, utc_text
 from timers.offline.app_state import AppState
 from timers.process.counted import span
 from timers.wire.dead_letter import QUEUE_CODES
+
+_T = TypeVar("_T")
 
 NEXT_TIMERS = 8
 
@@ -58,25 +60,31 @@ async def overview(page: Page) -> Reply:
 
 async def _coming(page: Page) -> dict[str, Any]:
     """The next timers. A first paint takes those of the last seconds, and the script asks for newer ones at once."""
-    kept, user = page.board.coming, page.call.user.name
-    fresh = {name: each for name, each in kept.items() if 0 <= page.now_s - each[0] < KNOWN_S}
-    if user in fresh and not page.waits:
-        return fresh[user][1]
+    kept, user = _fresh(page.board.coming, page.now_s, KNOWN_S), page.call.user.name
+    if user in kept and not page.waits:
+        return kept[user][1]
     try:
         # The page waits for it, and must say within this time that it does not know more.
         asked = page.api("listTimers", limit=NEXT_TIMERS)
         found = await page.soon(asked, SILENCE_S, "worker-unreachable") or {}
     except Problem as problem:
         return {"problem": problem.body}
-    page.board.coming = fresh | ({user: (page.now_s, found)} if found else {})
+    if found:
+        kept[user] = page.now_s, found
     return found
+
+
+def _fresh(kept: dict[str, tuple[float, _T]], now_s: float, life_s: float) -> dict[str, tuple[float, _T]]:
+    """``kept``, without what is older. It stays the same object: other requests write into it, too."""
+    for user in [user for user, (at_s, _) in kept.items() if not 0 <= now_s - at_s < life_s]:
+        del kept[user]
+    return kept
 
 
 async def _queue_letters(page: Page) -> str | None:
     """How many dead letters of queues the last day has; None: it is not known. Their topic is read once a minute."""
-    kept, user = page.board.queue_letters, page.call.user.name
-    fresh = {name: each for name, each in kept.items() if 0 <= page.now_s - each[0] < LETTERS_S}
-    if user not in fresh:
+    kept, user = _fresh(page.board.queue_letters, page.now_s, LETTERS_S), page.call.user.name
+    if user not in kept:
         since_s = int(page.now_s) - DAY_S
         asked = page.api("listDeadLetters", code=[*QUEUE_CODES], since=since_s, limit=MAX_LIMIT)
         shown = None
@@ -84,9 +92,8 @@ async def _queue_letters(page: Page) -> str | None:
             if (found := await page.soon(asked, SILENCE_S)) is None:
                 return None  # the script of the page asks again
             shown = f"{len(found['dead_letters']):,}{'+' if found['next'] else ''}"
-        fresh[user] = page.now_s, shown
-        page.board.queue_letters = fresh
-    return fresh[user][1]
+        kept[user] = page.now_s, shown
+    return kept[user][1]
 
 
 def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:

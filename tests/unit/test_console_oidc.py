@@ -23,6 +23,7 @@ from tests.harness.console_users import USERS, bearer
 from tests.harness.oauth import base64url, jwt
 from tests.harness.oidc_issuer import CLIENT, PROGRAMS, SECRET, OidcIssuer, new_key, oidc_issuer
 from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.cli.doctor import FAILED, OK, Doctor
 from timers.console import oidc
 from timers.console.access import check_settings
 from timers.console.oidc import Spent
@@ -539,6 +540,16 @@ def test_settings_that_are_not_safe_are_refused(settings: dict[str, str], change
     check_settings(Settings.load({"TIMERS_BROKERS": "nowhere:1", **settings}))
     with pytest.raises(SettingsError, match=re.escape(said)):
         check_settings(Settings.load({"TIMERS_BROKERS": "nowhere:1", **settings, **changed}))
+
+
+def test_the_doctor_asks_the_issuer(issuer: OidcIssuer, settings: dict[str, str]) -> None:
+    doctor = Doctor(Settings.load({"TIMERS_BROKERS": "nowhere:1", **settings}))
+    (line,) = doctor._console_login()
+    assert line.state == OK and issuer.url in line.says
+    issuer.metadata["issuer"] = f"{issuer.url}/"
+    (line,) = doctor._console_login()
+    assert line.state == FAILED and "names itself" in line.says and "TIMERS_CONSOLE_OIDC_ISSUER" in line.remedy
+    assert [*Doctor(Settings())._console_login()] == []
 
 
 def test_spent_ids_are_limited_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

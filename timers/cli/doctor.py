@@ -99,6 +99,7 @@ class Doctor:
             ("worker", self._worker),
             ("workers", self._workers),
             ("levels", self._levels),
+            ("console login", self._console_login),
             ("timer", self._timer),
         ]
         for name, check in checks:
@@ -290,6 +291,23 @@ class Doctor:
             yield Line("workers", OK, f"{counted(len(workers), 'worker')} with {partitions}: all timers fire")
         elif not any(each.level in (board.RED, board.UNKNOWN) for each in found):
             yield Line("workers", FAILED, state["why"], "timers status, and the log of the workers")
+
+    def _console_login(self) -> Iterator[Line]:
+        if not self._settings.console_oidc_issuer:
+            return
+        require("oidc")
+        from timers.console.access import check_settings
+        from timers.console.oidc import Issuer
+        from timers.console.problems import Problem
+
+        check_settings(self._settings)
+        try:
+            asyncio.run(Issuer(self._settings).metadata())
+        except Problem as problem:
+            remedy = "Set TIMERS_CONSOLE_OIDC_ISSUER as its tokens name it (docs/http-api.md#login-by-openid-connect)."
+            yield Line("console login", FAILED, str(problem), remedy)
+        else:
+            yield Line("console login", OK, f"the issuer {self._settings.console_oidc_issuer} answers")
 
     def _levels(self) -> Iterator[Line]:
         from timers.offline.app_state import levels_in_use

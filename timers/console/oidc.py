@@ -366,7 +366,7 @@ class Logins:
         return self._identity(await self.issuer.claims(token, audience), "")
 
     def session(self, cookies: Mapping[str, str]) -> Identity | None:
-        """Who is logged in; None if nobody is, or no longer."""
+        """Who is logged in; None: no user is, or the login has ended."""
         found = self._open("session", cookies.get(self._session_cookie, ""))
         if found is None or found[2] in self._ended_sessions:
             return None

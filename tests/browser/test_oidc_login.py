@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.browser.screens import settled
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.oidc_issuer import CLIENT, SECRET, oidc_issuer
 from tests.harness.system import System
+
+FIND = Path(__file__).with_name("cut_text.js").read_text()
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
@@ -37,15 +40,18 @@ def test_a_user_logs_in_at_an_issuer_and_out_again(broker_address: str, tmp_path
             watched = open_page(console.url)
             watched.expected = ["401", f"request to {issuer.url}", "Vary"]
             page = watched.page
-            page.goto(f"{console.url}/targets?topic=orders")
+            page.goto(f"{console.url}/changes?user=grace")
             page.get_by_role("heading", name="Log in").wait_for()
             assert Axe().run(page).response["violations"] == []
             page.get_by_role("link", name="Log in with 127.0.0.1").click()
             page.get_by_role("link", name="Continue as ada").click()
-            page.wait_for_url(f"{console.url}/targets?topic=orders")
+            page.wait_for_url(f"{console.url}/changes?user=grace")
             page.get_by_text("grace").first.wait_for()
-            page.get_by_label("Topic").first.fill("orders")
-            page.goto(f"{console.url}/changes")
+            for width in (1440, 390):
+                page.set_viewport_size({"width": width, "height": 844})
+                page.goto(f"{console.url}/changes")
+                settled(page)
+                assert page.evaluate(FIND) == [], width
             page.get_by_role("button", name="Log out").click()
             page.get_by_text("Logged out", exact=True).wait_for()
             page.get_by_role("link", name="Back").click()

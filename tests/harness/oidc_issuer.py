@@ -112,7 +112,9 @@ class OidcIssuer:
             return self._give(form, login)
         if found.path == "/authorize":
             return 200, f'<a id="agree" href="{self.authorize(query).replace("&", "&amp;")}">Continue as ada</a>'
-        return 200, f'<p>Logged out</p><a href="{query["post_logout_redirect_uri"]}">Back</a>'
+        if found.path == "/logout":
+            return 200, f'<p>Logged out</p><a href="{query["post_logout_redirect_uri"]}">Back</a>'
+        return 200, ""  # a browser asks for an icon
 
 
 @contextmanager

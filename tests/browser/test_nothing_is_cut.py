@@ -1,4 +1,4 @@
-"""Each screen at some widths: no text is cut or broken inside a word, and a phone shows the first row of each list."""
+"""Each screen at three widths: no text is cut or broken inside a word, and a phone shows the first row of each list."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.harness.waiting import due_in, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
-WIDTHS = (1440, 1201, 1001, 768, 390)
-"""A large window, the least widths with two lists side by side and with six tiles, a tablet, and a phone."""
+WIDTHS = (1440, 768, 390)
+BESIDE = (1201, 1001, 901)
+"""The least widths at which the overview has its two lists beside each other, three tiles, and the menu beside all."""
 
 ZONE = "Asia/Kolkata"
 """A zone with a long name beside UTC: rows need the most room."""
@@ -88,6 +89,18 @@ def test_no_text_is_cut_or_broken(width: int, crowded: ConsoleProcess, open_page
         page.locator("time + .rel").first.or_(page.locator("h1")).first.wait_for()  # times have the zone beside them
         assert page.evaluate(FIND) == [], screen
         assert page.evaluate("document.documentElement.scrollWidth") <= width, screen
+
+
+@pytest.mark.parametrize("width", BESIDE)
+def test_what_stands_side_by_side_on_the_overview_is_not_cut(
+    width: int, crowded: ConsoleProcess, open_page: Any
+) -> None:
+    page = open_page(crowded.url, viewport={"width": width, "height": 844}, timezone_id=ZONE).page
+    page.goto(f"{crowded.url}/")
+    settled(page)
+    page.locator("#workers tbody tr").first.wait_for()
+    assert page.evaluate(FIND) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_phone_shows_the_first_row_of_each_list(crowded: ConsoleProcess, open_page: Any) -> None:

@@ -139,7 +139,7 @@ MUTATIONS = {
         restores=True,
     ),
     "T4 a log parts at the last record": changed(
-        ("self._end(self.loaded.low if is_unknown else at)", "self._end(self._last)")
+        ("(self.loaded.low, -1) if is_unknown else (at, epoch)", "(self._last, -1)")
     ),
     "T4 each leader is followed": changed(("is_same or epoch == self._verified or not self.lineage.epochs", "True")),
     "T4 markers that were passed stay passed": Mutation(
@@ -150,6 +150,13 @@ MUTATIONS = {
             "lineage = below.lineage",
             "lineage = below.lineage if below.lineage.batch else below.lineage._replace(epochs=())",
         )
+    ),
+    "T4 the epoch below a cut is known only if it ends there": changed(
+        ("newest if goes_on and exact < 0 else exact", "exact"),
+        (
+            "epoch < 0 or (at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS))",
+            "at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)",
+        ),
     ),
     "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),
     "T10 a loss counts as a crash": changed(

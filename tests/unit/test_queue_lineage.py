@@ -91,6 +91,14 @@ class SimLog:
         return end(at) if at == self.end else Record(at, self.epoch(at))
 
 
+def found(checked: Verification, log: SimLog) -> tuple[int, int]:
+    """Where a log parts, and its leader epoch below."""
+    while not checked.is_over:
+        assert checked.note(log.next(checked))
+    assert checked.parted is not None
+    return checked.parted
+
+
 def parted(log: SimLog) -> tuple[int | None, int]:
     """Where a log parts, and after how many steps this is found."""
     checked = verification(log.low, log.end)
@@ -101,36 +109,49 @@ def parted(log: SimLog) -> tuple[int | None, int]:
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize(
-    ("epochs", "log_end", "parts"),
-    [
-        ([*SAME], 300, None),
-        ([*SAME, (7, 300)], 500, None),
-        ([*SAME], 299, 299),
-        ([*SAME], 270, 270),
-        ([*SAME], 251, 251),
-        ([*SAME, (7, 270)], 290, 270),
-        ([*SAME, (7, 270)], 300, 270),
-        ([*SAME, (7, 270)], 900, 270),
-        ([*SAME, (7, 299)], 900, 299),
-        ([*SAME[:2], (7, 200)], 900, 200),
-        ([*SAME[:2]], 900, 250),
-        ([*SAME[:2], (7, 280)], 900, 250),
-        ([*SAME[:2], (7, 280)], 281, 250),
-        ([SAME[0], (3, 150), (7, 200)], 400, 100),
-        ([(2, 0), (9, 1)], 400, 1),
-        ([(2, 0), (9, 1)], 40, 1),
-        ([(9, 0)], 400, 0),
-        ([(1, 0)], 400, 0),
-        ([SAME[0]], 0, 0),
-    ],
-)
+LOGS = [
+    ([*SAME], 300, None),
+    ([*SAME, (7, 300)], 500, None),
+    ([*SAME], 299, 299),
+    ([*SAME], 270, 270),
+    ([*SAME], 251, 251),
+    ([*SAME, (7, 270)], 290, 270),
+    ([*SAME, (7, 270)], 300, 270),
+    ([*SAME, (7, 270)], 900, 270),
+    ([*SAME, (7, 299)], 900, 299),
+    ([*SAME[:2], (7, 200)], 900, 200),
+    ([*SAME[:2]], 900, 250),
+    ([*SAME[:2], (7, 280)], 900, 250),
+    ([*SAME[:2], (7, 280)], 281, 250),
+    ([SAME[0], (3, 150), (7, 200)], 400, 100),
+    ([(2, 0), (9, 1)], 400, 1),
+    ([(2, 0), (9, 1)], 40, 1),
+    ([(9, 0)], 400, 0),
+    ([(1, 0)], 400, 0),
+    ([SAME[0]], 0, 0),
+]
+"""Leader epochs and end of a log, and where it parts from :data:`READ`."""
+
+
+@pytest.mark.parametrize(("epochs", "log_end", "parts"), LOGS)
 def test_the_offset_is_found_at_which_a_log_parts(
     epochs: list[tuple[int, int]], log_end: int, parts: int | None
 ) -> None:
     at, steps = parted(SimLog(epochs, log_end))
     assert at == parts
     assert steps == 1 if parts is None else steps <= 4
+
+
+@pytest.mark.parametrize(("epochs", "log_end"), [(epochs, log_end) for epochs, log_end, parts in LOGS if parts])
+def test_a_log_that_loses_its_end_again_is_another_one(epochs: list[tuple[int, int]], log_end: int) -> None:
+    """The epoch below the first loss is known, also if it did not end there: markers are not seen."""
+    first = found(verification(0, log_end), SimLog(epochs, log_end))
+    saved = Saved(300, ((301, 350),), lineage=READ).cut(*first)
+    again = [(epoch, offset) for epoch, offset in epochs if offset < first[0] // 2]
+    grown = SimLog([*again, (50, first[0] // 2)], 500)
+    second = Verification.of(Loaded(saved, None, 0, grown.end))
+    assert second is not None and found(second, grown)[0] <= first[0] // 2
+    assert saved.cut(*found(second, grown)).offset <= first[0] // 2, "all that came then is delivered"
 
 
 def test_a_number_of_an_epoch_that_was_given_twice_is_found_by_the_time() -> None:
@@ -178,7 +199,7 @@ def test_a_broker_without_answers_is_taken_to_agree() -> None:
     for checked in (whole, shorter):
         while not checked.is_over:
             assert checked.note(OUT_OF_RANGE)
-    assert (whole.parted, shorter.parted) == (None, (100, -1)), "the shorter log is another one"
+    assert (whole.parted, shorter.parted) == (None, (0, -1)), "the shorter log is another one"
 
 
 def test_only_an_event_of_a_truncation_has_the_end_of_an_epoch() -> None:
@@ -219,7 +240,7 @@ def test_an_epoch_begins_after_the_last_record_before_it() -> None:
     assert ledger.lineage == Lineage(((1, 5), (2, 16)), Batch(19, 19, 1000, 0), 20)
     restored = Verification.of(Loaded(Saved(20, lineage=ledger.lineage), None, 0, 20))
     assert restored is not None and restored.note(Record(19, 1))
-    assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (16, -1)
+    assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (16, 1)
 
 
 def test_metadata_have_the_newest_epochs() -> None:

@@ -97,7 +97,9 @@ def test_a_topic_that_was_created_again_begins_with_its_first_message(
     assert "the topic was deleted and created again" in caplog.text
 
 
-@pytest.mark.parametrize(("low", "high", "first"), [(6, 20, 6), (0, 4, 0)], ids=["deleted", "cut"])
+@pytest.mark.parametrize(
+    ("low", "high", "first"), [(6, 20, 6), (0, 4, 0), (0, 8, 0)], ids=["deleted", "cut", "cut above what is open"]
+)
 def test_messages_that_are_gone_end_a_queue_of_one_partition_unless_that_is_accepted(
     low: int, high: int, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -477,7 +477,8 @@ def loaded_from(
     sentences = [lost] if lost else []
     if saved is None:
         saved = Saved(low)
-    is_cut = saved.offset > high and not saved.lineage.epochs  # else it is asked where the log parts
+    read_to = saved.done[-1][1] if saved.done else saved.offset
+    is_cut = read_to > high and not saved.lineage.epochs  # else it is asked where the log parts
     if saved.offset < low or is_cut:
         gone = (
             f"the messages from {saved.offset} on are not done, and the log has {low} to {high}: retention deleted "

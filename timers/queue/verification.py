@@ -40,7 +40,8 @@ class Verification:
     Attributes:
         loaded: what is to be verified.
         question: leader epoch whose end must be asked for; None: the last record must be read.
-        parted: where the log parts, and the leader epoch that it has below, -1 if it is not known; None if it does not.
+        parted: where the log parts, and the leader epoch that it has below; None if it does not. If the epoch is not
+            known: the begin of the log, and -1.
         is_over: whether ``parted`` is the answer.
     """
 
@@ -105,13 +106,19 @@ class Verification:
         self.question = found if isinstance(found, int) else None
         if isinstance(found, Parted):
             at = found.offset or 0
-            # Former epochs were not kept, or the first record that was read is not the first one of its epoch.
-            is_unknown = at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)
-            self._end(self.loaded.low if is_unknown else at)
+            epoch = self._epoch_before(at)
+            # Former epochs were not kept, or the first record that was read is not the first one of its epoch. If the
+            # epoch below is not known, it could not be seen that the log loses its end there, and what came then would
+            # count as done.
+            is_unknown = epoch < 0 or (at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS))
+            self.is_over, self.parted = True, (self.loaded.low, -1) if is_unknown else (at, epoch)
         elif found is None:  # the record may be there, and its leader does not know yet that it is committed
             self.is_over = not self._reads
             self._ends = {}
 
-    def _end(self, at: int) -> None:
-        self.is_over = True
-        self.parted = at, next((found.epoch for found in self._ends.values() if found.end == at > 0), -1)
+    def _epoch_before(self, at: int) -> int:
+        """Return the leader epoch that the log has below an offset; -1 if it is not known."""
+        newest, answers = self._lineage.epoch_before(at), self._ends.values()
+        exact = next((found.epoch for found in answers if found.end == at > 0), -1)
+        goes_on = any(found.epoch == newest and at < found.end < NO_OFFSET for found in answers)
+        return newest if goes_on and exact < 0 else exact

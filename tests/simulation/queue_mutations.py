@@ -170,6 +170,9 @@ MUTATIONS = {
         )
     ),
     "T10 loaded again while a commit is under way": changed(("yield do(Port.end_round)", "yield from ()")),
+    "T10 loaded again before a commit without an answer": changed(
+        ("yield from self._settler.commit_soon()", "yield from ()")
+    ),
     "a guarded message has outputs": changed(
         (
             "not delivery._outputs and (guard := self._protect(delivery)) is not None",

@@ -13,9 +13,10 @@ from tests.simulation.queue_simulator import QueueSimulator
 SEEDS = 15
 """Later seeds run in ``make test-all``."""
 
-FOUND = (626, 648, 867, 1136, 1824, 2452)
+FOUND = (626, 648, 867, 1136, 1824, 2452, 2495, 2883)
 """Seeds that found bugs: a log that a restored disk cut among the markers with which an epoch begins (648); one that
-was cut twice, and the leader epoch below the first cut was forgotten (626, 867, 1136, 1824, 2452)."""
+was cut twice, and the leader epoch below the first cut was forgotten (626, 867, 1136, 1824, 2452); one that was loaded
+again while a commit was on its way (2495, 2883)."""
 
 
 def test_no_promise_is_broken() -> None:

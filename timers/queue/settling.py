@@ -474,11 +474,8 @@ class NewPartitions:
         settler = self._settler
         self.refused[partition] = reason
         self._waiting.discard(partition)
-        if partition in settler.ledgers:  # its messages may be gone: retries and dead letters of them must not be
-            settler.stop([partition])
-            yield from self._end_round()
-            yield from settler.commit_soon()
-            settler.totals.leases_lost += settler.revoke([partition])
+        if partition in settler.ledgers:
+            yield from self._drop(partition)
         if all(topic != self._terms.topic for topic, _ in {*settler.ledgers, *self._waiting, *self._verifying}):
             raise QueueError(reason)
         text = "the queue %s does not read one of its partitions, and goes on with the others: %s"
@@ -551,14 +548,21 @@ class NewPartitions:
     def _part(self, partition: Partition, ledger: Ledger, parted: tuple[int, int]) -> Steps[None]:
         """End all deliveries of a partition, and load it again."""
         yield self._loss(partition, ledger.lineage, parted[0])
-        self._settler.totals.leases_lost += self._settler.revoke([partition])
-        yield from self._end_round()
+        yield from self._drop(partition)
         self._parted[partition] = parted
         self.add([partition])
 
-    def _end_round(self) -> Steps[None]:
-        """Wait for the commits under way: else a partition is loaded without what this process has committed."""
+    def _drop(self, partition: Partition) -> Steps[None]:
+        """Drop the ledger of a partition whose log is another one.
+
+        What was settled is committed before: the log may have lost a message that was retried or rejected. This commit
+        also comes after one that was not answered. Else that one might come after the partition is loaded, and what it
+        says would be open again.
+        """
+        self._settler.stop([partition])
         yield do(Port.end_round)
+        yield from self._settler.commit_soon()
+        self._settler.totals.leases_lost += self._settler.revoke([partition])
 
     def _loss(self, partition: Partition, lineage: Lineage, at: int) -> Command:
         """Say that a log parts at an offset from the one that was read.

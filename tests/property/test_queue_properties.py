@@ -14,7 +14,8 @@ from tests.property.unicode_text import texts
 from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
-from timers.queue.ledger import BACK, BIND, DONE, LATER, Entry, Ledger
+from timers.queue.entry import BACK, BIND, DONE, LATER, Entry
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import (
     MAX_BYTES,
     NOTHING,

@@ -42,7 +42,8 @@ TRANSACTION_ROOMS = (
 """The same for the producer of a machine."""
 
 QUEUE_ROOMS = tuple(
-    f"queue/{name}.py" for name in ("ledger", "member", "metadata", "records", "sending", "settling", "verification")
+    f"queue/{name}.py"
+    for name in ("entry", "ledger", "member", "metadata", "records", "sending", "settling", "starts", "verification")
 )
 """The same for queues."""
 

@@ -209,11 +209,11 @@ MUTATIONS = {
     "starts 3 a group begins while others run": changed(
         ("ledger.new_count or ledger.starts.has_group", "ledger.starts.has_group")
     ),
-    "starts 3 a message that did not run alone is blamed": changed(("max(size, _SEVERAL if running else 1)", "size")),
+    "starts 3 a message that did not run alone is blamed": changed(("max(size, SEVERAL if running else 1)", "size")),
     "starts 3 what runs beside a group is no suspect": changed(
         ("Start(0, running[partition][1]) if partition in running else NOTHING", "NOTHING")
     ),
     "starts 4 a partition that was given up has suspects": changed(("self.settler.stop(partitions)", "pass")),
 }
 """Rule -> what breaks it. The numbers are those of :mod:`timers.queue.settling`, and after the word starts those of
-:mod:`timers.queue.ledger`."""
+:mod:`timers.queue.starts`."""

@@ -13,12 +13,14 @@ from tests.simulation.queue_log import Event
 from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff
 from timers.queue import records
-from timers.queue.ledger import BACK, BIND, DONE, HELD, LATER, MAX_CRASHES, WAITING, Entry, Ledger, Settlement
+from timers.queue.entry import BACK, BIND, DONE, HELD, LATER, WAITING, Entry, Settlement
+from timers.queue.ledger import Ledger
 from timers.queue.member import Delivery, Member, Verdict
 from timers.queue.metadata import MAX_EPOCHS, NOTHING, Partition, decode
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
 from timers.queue.records import KEY_BYTES, Signing
 from timers.queue.sending import Guard, Guards
+from timers.queue.starts import MAX_CRASHES
 from timers.wire import dead_letter
 from timers.wire.dead_letter import CRASHED, REJECTED, UNSIGNED
 

@@ -13,7 +13,8 @@ from confluent_kafka.admin import AclOperation
 from tests.harness.sim_admin import LOST, SimAdmin
 from timers.kafka.leaders import COUNT_S, FRESH_S, KNOWN_S, SILENT_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
-from timers.queue.ledger import BIND, Entry, Ledger
+from timers.queue.entry import BIND, Entry
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved
 from timers.queue.port import Job
 from timers.queue.records import Kind, Record

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.queue_state import at_once
-from timers.queue.ledger import DONE, MAX_CRASHES, Ledger, plan_starts, wants_commit
+from timers.queue.entry import DONE
+from timers.queue.ledger import Ledger, plan_starts, wants_commit
 from timers.queue.metadata import NOTHING, Saved, Start, decode, encode
 from timers.queue.settling import Settler
+from timers.queue.starts import MAX_CRASHES
 
 LOG = "log-name"
 JOBS = ("jobs", 0)

@@ -16,7 +16,8 @@ from tests.harness.waiting import wait_until
 from timers.kafka.connection import ErrorReports
 from timers.process.config.settings import Settings
 from timers.queue import transactions as module
-from timers.queue.ledger import Entry, Ledger
+from timers.queue.entry import Entry
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import Commit, Saved
 from timers.queue.port import Job, Outcome, Plan
 from timers.queue.records import Kind, Record

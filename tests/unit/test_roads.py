@@ -382,7 +382,7 @@ queue/driver.py                                     Driver._work
             queue/settling.py                       Settler._allow
               queue/ledger.py                       Ledger.commit
                 queue/ledger.py                     Ledger.finish
-                queue/ledger.py                     Starts.allow
+                queue/starts.py                     Starts.allow
   queue/driver.py                                   Driver._begin_round
     queue/driver.py                                 Driver._go_on
       queue/driver.py                               Driver._begin
@@ -402,7 +402,7 @@ queue/driver.py                                     Driver._work
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 11, 22)}
+WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 12, 22)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

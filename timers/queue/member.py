@@ -38,12 +38,14 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.records import headers_of
 from timers.queue import records
-from timers.queue.ledger import BACK, BIND, LONGER, MAX_CRASHES, Entry, Ledger, Settlement, passed, wants_commit
+from timers.queue.entry import BACK, BIND, LONGER, Entry, Settlement
+from timers.queue.ledger import Ledger, passed, wants_commit
 from timers.queue.metadata import Partition, way_on
 from timers.queue.port import Command, Counters, Job, Port, Steps, Terms, do
 from timers.queue.records import Identity, Signing, returned_value
 from timers.queue.sending import Guard, Guards
 from timers.queue.settling import NewPartitions, Settler
+from timers.queue.starts import MAX_CRASHES
 from timers.queue.verification import epoch_end
 from timers.wire import topics
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED

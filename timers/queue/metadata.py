@@ -12,7 +12,7 @@ The committed offset says that all messages below it are done. The metadata says
   each cut of the log its offset and number. Empty if no record was read.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
-* ``starts``: which messages may be running (:mod:`timers.queue.ledger`): the first and the end, counted from the
+* ``starts``: which messages may be running (:mod:`timers.queue.starts`): the first and the end, counted from the
   committed offset, the size of their group, the end of the suspects. Empty if nothing runs and there are no suspects.
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
 * ``crashes``: for open messages that killed their process: distance to the previous one, how often.

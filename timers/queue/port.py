@@ -17,7 +17,8 @@ from confluent_kafka import KafkaError
 
 from timers.client import Backoff
 from timers.errors import TimersError
-from timers.queue.ledger import Entry, Ledger
+from timers.queue.entry import Entry
+from timers.queue.ledger import Ledger
 from timers.queue.metadata import Commit, Partition, Start
 from timers.queue.records import Record
 

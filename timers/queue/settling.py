@@ -29,7 +29,8 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.core.lineage import Lineage
 from timers.errors import QueueError, TimersError
 from timers.queue import records
-from timers.queue.ledger import Entry, Ledger, plan_starts
+from timers.queue.entry import Entry
+from timers.queue.ledger import Ledger, plan_starts
 from timers.queue.metadata import BrokersClock, Commit, Loaded, Partition, encode, loaded_from, way_on
 from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Stored, Terms, do
 from timers.queue.verification import Verification

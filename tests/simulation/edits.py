@@ -41,9 +41,9 @@ TRANSACTION_ROOMS = (
 )
 """The same for the producer of a machine."""
 
-QUEUE_ROOMS = tuple(
-    f"queue/{name}.py"
-    for name in ("entry", "ledger", "member", "metadata", "records", "sending", "settling", "starts", "verification")
+QUEUE_ROOMS = (
+    *(f"queue/{name}.py" for name in ("delivery", "entry", "ledger", "member", "metadata", "records", "sending")),
+    *(f"queue/{name}.py" for name in ("settling", "starts", "verification")),
 )
 """The same for queues."""
 

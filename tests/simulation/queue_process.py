@@ -13,9 +13,10 @@ from tests.simulation.queue_log import Event
 from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff
 from timers.queue import records
+from timers.queue.delivery import Delivery, Verdict
 from timers.queue.entry import BACK, BIND, DONE, HELD, LATER, WAITING, Entry, Settlement
 from timers.queue.ledger import Ledger
-from timers.queue.member import Delivery, Member, Verdict
+from timers.queue.member import Member
 from timers.queue.metadata import MAX_EPOCHS, NOTHING, Partition, decode
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
 from timers.queue.records import KEY_BYTES, Signing

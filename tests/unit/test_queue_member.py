@@ -13,8 +13,9 @@ from tests.harness.queue_state import JOBS, RETURNS, SIGNING, SimGuards
 from tests.harness.queue_thread import LOG, ErrorRecord, Record, SimPlaces
 from timers.client import Backoff
 from timers.errors import QueueError
+from timers.queue.delivery import Delivery
 from timers.queue.entry import DONE
-from timers.queue.member import Delivery, Member
+from timers.queue.member import Member
 from timers.queue.metadata import decode
 from timers.queue.port import Answer, Outcome, Plan, Steps, Stored, Terms
 

@@ -360,7 +360,7 @@ queue/queue.py                                      Queue._work
       queue/driver.py                               Driver.receive
         queue/member.py                             Member.take
           queue/ledger.py                           Ledger.take
-          queue/member.py                           Delivery.__post_init__ by make
+          queue/delivery.py                         Delivery.__post_init__ by make
   queue/running.py                                  handle
     queue/running.py                                call
     queue/running.py                                finish
@@ -402,7 +402,7 @@ queue/driver.py                                     Driver._work
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 12, 22)}
+WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 13, 22)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

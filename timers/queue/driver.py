@@ -27,8 +27,9 @@ from confluent_kafka import KafkaException
 from timers.client.publish import forked
 from timers.errors import QueueError, TimersError
 from timers.process.clock import Clock
+from timers.queue.delivery import Delivery, Make, Verdict
 from timers.queue.entry import BACK, DONE, Settlement
-from timers.queue.member import Delivery, Make, Member, Verdict
+from timers.queue.member import Member
 from timers.queue.metadata import Partition
 from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Steps, Terms
 from timers.queue.records import Record

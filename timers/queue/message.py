@@ -13,9 +13,9 @@ from timers.client import tracing
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError
 from timers.queue import records
+from timers.queue.delivery import ACKED, RETRIED, Delivery
 from timers.queue.driver import Driver
 from timers.queue.entry import BIND, DONE, LATER, LONGER, Settlement
-from timers.queue.member import ACKED, RETRIED, Delivery
 from timers.queue.sending import Guard
 from timers.queue.starts import MAX_CRASHES
 from timers.wire import topics

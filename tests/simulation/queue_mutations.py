@@ -89,8 +89,8 @@ MUTATIONS = {
     "deliveries outlive their partition": changed(("owned.ledger.drop()", "pass")),
     "what a receiver is told does not count is done": changed(
         (
-            "delivery._ledger.settle(entry, delivery._delivery, LONGER, max(entry.until_s, until_s))",
-            "delivery._ledger.settle(entry, delivery._delivery, LONGER._replace(state=4, has_run=True))",
+            "self._ledger.settle(self._entry, self._delivery, LONGER, max(self._entry.until_s, until_s))",
+            "self._ledger.settle(self._entry, self._delivery, LONGER._replace(state=4, has_run=True))",
         )
     ),
     "a restart forgets attempts": changed(("{**attempts, **later}", "{}")),
@@ -106,7 +106,7 @@ MUTATIONS = {
         )
     ),
     "a guard is set before its transaction": changed(
-        ("delivery._guard = guard", "delivery._guard = guard\nself._guards.set_at_once(guard, delivery, timer)")
+        ("delivery.guard = guard", "delivery.guard = guard\nself._guards.set_at_once(guard, delivery, timer)")
     ),
     "a guard is extended": changed(
         (
@@ -117,7 +117,9 @@ MUTATIONS = {
     "ordered messages have guards": changed(
         ("self._guards.are_possible and not self.terms.ordered", "self._guards.are_possible")
     ),
-    "a return that is not signed is delivered": changed(("returned is not None and returned.doubt", "False")),
+    "a return that is not signed is delivered": changed(
+        ("'' if self._entry.returned is None else self._entry.returned.doubt", "''")
+    ),
     "signatures are not compared": changed(("hmac.compare_digest(..., signature)", "True")),
     "a signature counts for another message": changed(
         ("framed((self._queue, *parts))", "framed((self._queue, *parts[-2:]))")
@@ -175,7 +177,7 @@ MUTATIONS = {
     ),
     "a guarded message has outputs": changed(
         (
-            "not delivery._outputs and (guard := self._protect(delivery)) is not None",
+            "not delivery.has_outputs and (guard := self._protect(delivery)) is not None",
             "(guard := self._protect(delivery)) is not None",
         )
     ),

@@ -372,8 +372,8 @@ class SimProcess:
         if len(self.held) <= self.rng.choice((0, 3)):  # handlers take their time
             return False
         delivery, choice = self.held.pop(self.rng.randrange(len(self.held))), self.rng.random()
-        if delivery._guard is not None:
-            self._answer_guarded(delivery, delivery._guard)
+        if delivery.guard is not None:
+            self._answer_guarded(delivery, delivery.guard)
         elif choice < 0.5:
             self._settle(delivery, DONE)
         elif choice < 0.8:

@@ -58,7 +58,7 @@ def test_a_partition_that_is_taken_away_is_handed_over_before_it_is_left(member:
     plan: Plan = commands[1][1][0]
     guarded: Plan = commands[3][1][0]
     assert [job.entry.offset for job in guarded.jobs] == [1], "the other one that a receiver holds"
-    assert taken[1]._guard is not None and taken[1]._guard.leave(0)
+    assert taken[1].guard is not None and taken[1].guard.leave(0)
     saved = decode(plan.commits[JOBS].metadata, LOG, plan.commits[JOBS].offset)
     assert (plan.member, plan.in_transaction, saved.offset, saved.start.end) == ("second", False, 1, 0)
     assert commands[-1] == ("stop", ({JOBS},)) and member.counters().partitions == 0

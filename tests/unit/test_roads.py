@@ -366,7 +366,8 @@ queue/queue.py                                      Queue._work
     queue/running.py                                finish
       queue/message.py                              Message.ack
         queue/driver.py                             Driver.ack
-          queue/ledger.py                           Ledger.settle
+          queue/delivery.py                         Delivery.acknowledge
+            queue/ledger.py                         Ledger.settle
 queue/driver.py                                     Driver._work
   queue/member.py                                   Member.due_round
     queue/member.py                                 Member.wants_commit
@@ -402,7 +403,7 @@ queue/driver.py                                     Driver._work
 """
 """A message, from the loading of its partition's ledger to the handler, and to the commit that settles it."""
 
-WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 13, 22)}
+WRITTEN = {"worker": (WORKER, 21, 12), "spark": (SPARK, 30, 43), "queue": (QUEUE, 13, 23)}
 """Name -> (the road, its files, its returns). A longer road must be worth it; of a shorter one, write the numbers."""
 
 LINE = re.compile(r"( *)(\S+\.py) +(\S+)(?: by (\S+))?")

@@ -28,7 +28,7 @@ from timers.client.publish import forked
 from timers.errors import QueueError, TimersError
 from timers.process.clock import Clock
 from timers.queue.delivery import Delivery, Make, Verdict
-from timers.queue.entry import BACK, DONE, Settlement
+from timers.queue.entry import BACK, Settlement
 from timers.queue.member import Member
 from timers.queue.metadata import Partition
 from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Steps, Terms
@@ -176,12 +176,7 @@ class Driver:
         with self.lock:
             now_s = settler.now_s = self.now_s()
             is_confirmed = now_s - settler.confirmed_s <= self._session_timeout_s
-            if not is_confirmed or not delivery._ledger.settle(delivery._entry, delivery._delivery, DONE):
-                return False
-            totals = settler.totals
-            totals.acked += 1
-            totals.handling_s += now_s - delivery._received_s
-            return True
+            return is_confirmed and delivery.acknowledge(now_s, settler.totals)
 
     def settle(
         self,
@@ -215,10 +210,10 @@ class Driver:
                 if end:
                     self.member.count(delivery, end)
                 return True
-        guard, left_s = delivery._guard, max(0.0, deadline_s - self.now_s())
+        guard, left_s = delivery.guard, max(0.0, deadline_s - self.now_s())
         if verdict is Verdict.OVER or guarded is None or guard is None:
             return False
-        delivery._until_s = max(delivery._until_s, deadline_s)  # its handler does not hang
+        delivery.note_wait(deadline_s)
         if not guarded(guard, left_s):
             return False
         self.call(lambda: self.member.count(delivery, end))

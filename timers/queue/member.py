@@ -7,7 +7,7 @@ commands, as :mod:`timers.queue.port` says. Its driver, the threads of a process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.queue import records
 from timers.queue.delivery import ACKED, RETRIED, D, Delivery, Make, Verdict
-from timers.queue.entry import BACK, BIND, LONGER, Settlement
+from timers.queue.entry import BACK, BIND, Settlement
 from timers.queue.ledger import Ledger, passed, wants_commit
 from timers.queue.metadata import Partition, way_on
-from timers.queue.port import Command, Counters, Job, Port, Steps, Terms, do
+from timers.queue.port import Command, Counters, Port, Steps, Terms, do
 from timers.queue.records import Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.settling import NewPartitions, Settler
@@ -166,11 +166,10 @@ class Member:
 
     def _is_given_up(self, delivery: Delivery) -> bool:
         """Whether a message became a dead letter instead of a delivery."""
-        entry, returned = delivery._entry, delivery._entry.returned
-        if returned is not None and returned.doubt:
+        if delivery.doubt:
             # A message of its own: what its headers say of another message is not believed.
-            code, reason = UNSIGNED, f"the queue {self.terms.name!r} did not send it back: {returned.doubt}"
-        elif entry.crashes >= MAX_CRASHES or delivery.attempt > self.terms.backoff.retries + 1:
+            code, reason = UNSIGNED, f"the queue {self.terms.name!r} did not send it back: {delivery.doubt}"
+        elif delivery.crashes >= MAX_CRASHES or delivery.attempt > self.terms.backoff.retries + 1:
             code, reason = self.last_words(delivery, "the lease of the last attempt ended")
         else:
             return False
@@ -180,8 +179,8 @@ class Member:
 
     def last_words(self, delivery: Delivery, error: str) -> tuple[str, str]:
         """Return code and reason of the dead letter of a message that is not tried again; empty if it is."""
-        if delivery._entry.crashes >= MAX_CRASHES:
-            times = f"{delivery._entry.crashes} times while it ran alone"
+        if delivery.crashes >= MAX_CRASHES:
+            times = f"{delivery.crashes} times while it ran alone"
             return CRASHED, f"its process in the queue {self.terms.name!r} ended {times}"
         if delivery.attempt > self.terms.backoff.retries:
             reason = f"the queue {self.terms.name!r} gave it up in attempt {delivery.attempt}"
@@ -198,29 +197,21 @@ class Member:
         """
         if self.is_unconfirmed and how is not BACK and self._may_wait(delivery, how):
             return Verdict.UNSURE
-        how, until_s = BIND if written else how, self.settler.now_s + after_s
-        if how is LONGER:
-            until_s = max(until_s, delivery._until_s)
-        if not delivery._ledger.settle(delivery._entry, delivery._delivery, how, until_s):
-            return Verdict.OVER if delivery._guard is None else Verdict.GUARDED
-        if how is LONGER:
-            delivery._until_s = until_s
+        if not delivery.end(BIND if written else how, self.settler.now_s + after_s):
+            return Verdict.OVER if delivery.guard is None else Verdict.GUARDED
         if written:
-            letter = partial(self.letter, delivery)
-            job = Job(delivery._partition, delivery._ledger, delivery._entry, written, letter=letter)
-            self.settler.jobs.append(job)
+            self.settler.jobs.append(delivery.job(written, letter=partial(self.letter, delivery)))
         return Verdict.COUNTS
 
     def put_back(self, delivery: Delivery) -> None:
         """Let a message be delivered again at once. If its lease is over, it has used an attempt, and waits."""
-        now_s, totals = self.settler.now_s, self.settler.totals
-        totals.leases_lost += delivery._ledger.expire(now_s, self.terms.pause_s, [delivery._entry])
+        self.settler.totals.leases_lost += delivery.expire(self.settler.now_s, self.terms.pause_s)
         self.settle(delivery, BACK)
 
     def count(self, delivery: Delivery, end: str) -> None:
         """Count a call that settled a delivery: ``acked``, ``retried``, or the code of its dead letter."""
         totals = self.settler.totals
-        totals.handling_s += self.settler.now_s - delivery._received_s
+        totals.handling_s += delivery.held_s(self.settler.now_s)
         if end == ACKED:
             totals.acked += 1
         elif end == RETRIED:
@@ -228,35 +219,22 @@ class Member:
         else:
             totals.dead[end] += 1
 
-    def add_output(self, delivery: Delivery, make: Callable[[], records.Record]) -> bool:
-        """Keep an output until its message is acknowledged; False if the delivery is over, or guarded."""
-        if delivery._guard is not None or delivery.is_settled:
-            return False
-        delivery._outputs = [*delivery._outputs, make()]
-        return True
-
     def note_crash(self, delivery: Delivery) -> int:
         """Count that the process of a message's handler ended; return how often that happened."""
         self.settler.totals.crashes += 1
-        delivery._entry.crashes += 1
-        return delivery._entry.crashes
+        return delivery.note_crash()
 
     def _may_wait(self, delivery: Delivery, how: Settlement) -> bool:
         """Let a lease last while a call waits for a commit. Before that the ledger is not changed: what it says is done
         would be committed later, although the caller is told that its call does not count. Late calls wait, too."""
-        entry, until_s = delivery._entry, self.settler.now_s + self._guards.timeout_s
-        is_longer = delivery._ledger.settle(entry, delivery._delivery, LONGER, max(entry.until_s, until_s))
-        may_wait = is_longer or (how.has_run and not entry.is_over(delivery._delivery))
-        if may_wait:
-            delivery._until_s = max(delivery._until_s, until_s)  # its handler does not hang
-        return may_wait
+        return delivery.lasts(how, self.settler.now_s + self._guards.timeout_s)
 
     def is_sure(self, delivery: Delivery, since_s: float) -> bool | None:
         """Whether a delivery counts that was unsure at a time: True if a commit was accepted that was planned later;
         False if its partition is lost; None if that is not known yet."""
         if self.settler.confirmed_s >= since_s and not self.is_unconfirmed:
             return True
-        return None if self.settler.owns(delivery._partition, delivery._ledger) else False
+        return None if self.settler.owns(*delivery.place) else False
 
     def later(self, delivery: Delivery, after_s: float, error: str, context: Sequence[Header] = ()) -> records.Record:
         """Return the timer that delivers a message again. ``context``: headers of the trace context of its handler.
@@ -264,11 +242,11 @@ class Member:
         Raises:
             InvalidTimerError: the message is too large for a request.
         """
-        return records.later(delivery._content, self.signing, after_s, error, self.terms.max_request_bytes, context)
+        return records.later(delivery.content, self.signing, after_s, error, self.terms.max_request_bytes, context)
 
     def letter(self, delivery: Delivery, code: str, reason: str, context: Sequence[Header] = ()) -> records.Record:
         """Return the dead letter of a message. ``context``: as in :meth:`later`."""
-        return records.letter(delivery._content, self.signing, code, reason, self.terms.max_request_bytes, context)
+        return records.letter(delivery.content, self.signing, code, reason, self.terms.max_request_bytes, context)
 
     def protect(self, partitions: Iterable[Partition]) -> list[Guard]:
         """Set guards for the messages that receivers hold, and return them. They need a commit.
@@ -279,21 +257,20 @@ class Member:
         for partition in partitions if self._guards.are_possible and not self.terms.ordered else ():
             ledger = self.settler.ledgers.get(partition)
             for delivery in ledger.holders() if ledger is not None else ():
-                if not delivery._outputs and (guard := self._protect(delivery)) is not None:
+                if not delivery.has_outputs and (guard := self._protect(delivery)) is not None:
                     guards.append(guard)
         return guards
 
     def _protect(self, delivery: Delivery) -> Guard | None:
-        entry, guard = delivery._entry, self._guards.new(delivery.source)
-        left_s = max(0.0, entry.until_s - self.settler.now_s)
+        guard, left_s = self._guards.new(delivery.source), delivery.left_s(self.settler.now_s)
         try:
             timer = self.later(delivery, left_s, "the partition moved, and then the lease ended")
         except InvalidTimerError:
             return None
         timer = timer._replace(kind=records.Kind.GUARD, key=guard.id.encode())
-        delivery._ledger.settle(entry, delivery._delivery, BIND)
-        self.settler.jobs.append(Job(delivery._partition, delivery._ledger, entry, [timer], guard.decide))
-        delivery._guard = guard
+        delivery.end(BIND)
+        self.settler.jobs.append(delivery.job([timer], guard.decide))
+        delivery.guard = guard
         return guard
 
     # ---- rebalances ----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Message(Delivery):
     @property
     def may_wait(self) -> bool:
         """Whether a call that settles the message may have to wait for the brokers."""
-        return self._guard is not None or self._driver.is_unconfirmed
+        return self.guard is not None or self._driver.is_unconfirmed
 
     @property
     def is_overdue(self) -> bool:
@@ -92,7 +92,7 @@ class Message(Delivery):
         """
         make = partial(records.output, self.source, topic, key, value, headers, tracing.current())
         driver = self._driver
-        if not driver.call(lambda: driver.member.add_output(self, make)):
+        if not driver.call(lambda: self.add_output(make)):
             raise self._lost()
 
     def retry(self, after: After = None, error: str = "") -> None:

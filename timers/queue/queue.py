@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Self
 
 from timers.client import Backoff, TimersClient
@@ -40,6 +40,9 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 _WAIT_S = 0.5
 """Longest time until a thread without a message notices that it must end."""
+
+_STOP_POLL_S = 0.05
+"""Longest time until :meth:`Queue.run` notices that it must end."""
 
 JOIN_S = 10.0
 """How long after the first call that receives calls wait for the group, before they wait for messages: so that the
@@ -301,7 +304,8 @@ class Queue:
             for thread in threads:
                 thread.start()
             while not self.stopping:
-                threads[0].join(_WAIT_S)
+                # No join: before Python 3.13, one that Ctrl-C interrupts counts its thread as ended while it runs.
+                sleep(_STOP_POLL_S)
         except KeyboardInterrupt:
             pass
         finally:

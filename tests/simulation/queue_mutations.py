@@ -159,6 +159,7 @@ MUTATIONS = {
             "epoch < 0 or (at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS))",
             "at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)",
         ),
+        ("read_to > high and not saved.lineage.epochs", "saved.offset > high and not saved.lineage.epochs"),
     ),
     "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),
     "T10 a loss counts as a crash": changed(

@@ -9,6 +9,7 @@ import random
 
 from tests.simulation.queue_brokers import PARTITIONS, Brokers, Violation
 from tests.simulation.queue_process import SimProcess
+from timers.errors import QueueError
 
 
 class QueueSimulator:
@@ -106,8 +107,13 @@ class QueueSimulator:
 
         Raises:
             Violation: a promise was broken.
-            QueueError: a queue ended, although losses are accepted.
         """
+        try:
+            self._run(steps)
+        except QueueError as error:
+            raise Violation(f"a queue ends, although a loss is accepted: {error}") from error
+
+    def _run(self, steps: int) -> None:
         for _ in range(steps):
             choice = self.rng.random()
             if choice < self.rebalance_share:

@@ -279,6 +279,26 @@ async def test_two_users_who_open_the_overview_together_keep_their_counts_of_let
     assert asked == 2, "each of them reads the topic once a minute"
 
 
+async def test_a_long_count_of_the_letters_of_queues_goes_on_for_the_next_page(constants: Constants) -> None:
+    constants("timers.console.web.worker_screens", SILENCE_S=0.2)
+    may_answer = asyncio.Event()
+    asked = 0
+
+    class Cluster(SimCluster):
+        async def letters(self, *arguments: Any) -> FoundLetters:
+            nonlocal asked
+            asked += 1
+            await may_answer.wait()
+            return await super().letters(*arguments)
+
+    async with console(Cluster(), **IDS) as client:
+        for _ in range(2):
+            assert re.search(r'of queues</h2><p class="figure">–<', await text_of(client, "/?wait=1"))
+        may_answer.set()
+        assert re.search(r'of queues</h2><p class="figure">0<', await text_of(client, "/?wait=1"))
+    assert asked == 1, "it was not begun anew"
+
+
 async def test_a_first_paint_of_the_overview_shows_the_next_timers_of_the_last_seconds(constants: Constants) -> None:
     cluster = cluster_with("order-1")
     async with console(cluster, **IDS) as client:

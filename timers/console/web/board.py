@@ -151,11 +151,13 @@ class Board:
     Attributes:
         coming: user -> when the next timers were read for him, and what the API said.
         queue_letters: user -> when dead letters of queues were counted for him, and how many there are, as a text.
+        counting: user -> what counts them for him now.
     """
 
     def __init__(self) -> None:
         self.coming: dict[str, tuple[float, dict[str, Any]]] = {}
         self.queue_letters: dict[str, tuple[float, str | None]] = {}
+        self.counting: dict[str, asyncio.Task[None]] = {}
         self._newest: Figures | None = None
         self._reading: asyncio.Task[None] | None = None
         self._asked_at_s = float("-inf")

@@ -82,18 +82,27 @@ def _fresh(kept: dict[str, tuple[float, _T]], now_s: float, life_s: float) -> di
 
 
 async def _queue_letters(page: Page) -> str | None:
-    """How many dead letters of queues the last day has; None: it is not known. Their topic is read once a minute."""
+    """How many dead letters of queues the last day has; None: it is not known. Their topic is read once a minute.
+
+    A page does not wait for a long read, which goes on for the next one: it is long when there are many letters.
+    """
     kept, user = _fresh(page.board.queue_letters, page.now_s, LETTERS_S), page.call.user.name
     if user not in kept:
-        since_s = int(page.now_s) - DAY_S
-        asked = page.api("listDeadLetters", code=[*QUEUE_CODES], since=since_s, limit=MAX_LIMIT)
-        shown = None
+        counting = page.board.counting
+        if user not in counting:
+            counting[user] = asyncio.create_task(_count_letters(page))
+            counting[user].add_done_callback(lambda _: counting.pop(user))
         with suppress(Problem):
-            if (found := await page.soon(asked, SILENCE_S)) is None:
-                return None  # the script of the page asks again
-            shown = f"{len(found['dead_letters']):,}{'+' if found['next'] else ''}"
-        kept[user] = page.now_s, shown
-    return kept[user][1]
+            await page.soon(asyncio.shield(counting[user]), SILENCE_S)
+    return kept[user][1] if user in kept else None
+
+
+async def _count_letters(page: Page) -> None:
+    since_s, shown = int(page.now_s) - DAY_S, None
+    with suppress(Problem):
+        found = await page.api("listDeadLetters", code=[*QUEUE_CODES], since=since_s, limit=MAX_LIMIT)
+        shown = f"{len(found['dead_letters']):,}{'+' if found['next'] else ''}"
+    page.board.queue_letters[page.call.user.name] = page.now_s, shown
 
 
 def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:

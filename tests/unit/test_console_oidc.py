@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -89,7 +90,7 @@ async def get(client: Client, path: str, **headers: str) -> tuple[int, str, str]
 async def begin(client: Client, back: str = "/ops/timers") -> dict[str, str]:
     """What the issuer is asked."""
     status, location, _ = await get(client, f"/ops/login/begin?back={back}")
-    assert status == 303
+    assert status == 303 and "prompt" not in location
     return dict(parse_qsl(urlsplit(location).query))
 
 
@@ -149,7 +150,10 @@ async def test_the_first_group_of_the_file_that_the_user_has_counts(
         status, answer = await answer_of(client, "GET", "/ops/v1/timers")
         assert (status, answer["code"]) == (403, "role-missing")
         status, _, page = await get(client, "/ops/timers")
-        assert status == 403 and "/ops/login/begin" in page, "the page leads to another login"
+        assert status == 403
+        (another,) = re.findall(r'href="/ops(/login/begin[^"]*)"', page)
+        _, location, _ = await get(client, f"/ops{unescape(another)}")
+        assert "prompt=login" in location, "the issuer would let the same user in again"
 
 
 @pytest.mark.parametrize(

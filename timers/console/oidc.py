@@ -239,9 +239,8 @@ class Issuer:
     async def _read(self) -> _Known:
         _, found = await self._ask(f"{self.name.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != self.name:
-            raise _Silent(
-                f"it names itself {quoted(str(found.get('issuer'))[:200])}: set TIMERS_CONSOLE_OIDC_ISSUER so"
-            )
+            named = quoted(str(found.get("issuer"))[:200])
+            raise _Silent(f"it names itself {named}: is TIMERS_CONSOLE_OIDC_ISSUER right, to the last character?")
         methods = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         metadata = Metadata(
             _endpoint(found, "authorization_endpoint"),
@@ -373,8 +372,12 @@ class Logins:
         name, groups, session = found
         return Identity(name, tuple(groups), session)
 
-    async def begin(self, back: str) -> Answer:
-        """Send the browser to the issuer; ``back``: the path to which the login leads back.
+    async def begin(self, back: str, *, asks_again: bool = False) -> Answer:
+        """Send the browser to the issuer.
+
+        Args:
+            back: the path to which the login leads back.
+            asks_again: a user whom the issuer knows already logs in again there: he may be the wrong one.
 
         Raises:
             Problem: the issuer does not answer.
@@ -391,7 +394,7 @@ class Logins:
             "nonce": nonce,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
-        }
+        } | ({"prompt": "login"} if asks_again else {})
         signed = self._sign("login", [state, nonce, verifier, self.own_path(back)], LOGIN_S)
         return Answer(_with_query(metadata.authorization, asked), (self._cookie(self._login_cookie, signed, LOGIN_S),))
 

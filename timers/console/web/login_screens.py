@@ -38,7 +38,7 @@ async def login(page: Page) -> Reply:
 
 @screen("/login/begin", role=PUBLIC)
 async def begin_login(page: Page) -> Reply:
-    return _go(*await _logins(page).begin(page.given.get("back", "")))
+    return _go(*await _logins(page).begin(page.given.get("back", ""), asks_again="again" in page.given))
 
 
 @screen("/login/done", role=PUBLIC)

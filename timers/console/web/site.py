@@ -131,7 +131,7 @@ WAYS_OUT = {
     "docs/operations.md#timersnoworker",
     "queries-off": "Set TIMERS_QUERIES=timers for the workers, and the same TIMERS_QUERY_SECRET_FILE here.",
     "read-only": "Start the console with TIMERS_CONSOLE_WRITE=1.",
-    "role-missing": "Ask an administrator for the role operator.",
+    "role-missing": "Ask an administrator for the role operator, or for a group of the file of users.",
     "ids-off": "Unset TIMERS_ID_TOPIC, which is empty, for workers and console.",
     "cursor-invalid": "Begin again at the first page.",
     "request-deleted": "Set the timer again. docs/operations.md#trimming",

@@ -129,6 +129,8 @@ def oidc_issuer(redirect_uri: str = "") -> Iterator[OidcIssuer]:
             self.send_response(status)
             self.send_header("Content-Type", "text/html" if isinstance(content, str) else "application/json")
             self.send_header("Content-Length", str(len(body)))
+            if 300 <= status < 400:
+                self.send_header("Location", "/elsewhere")
             self.end_headers()
             self.wfile.write(body)
 

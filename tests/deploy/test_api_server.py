@@ -206,6 +206,26 @@ def test_the_chart_is_installed_changed_and_removed(server: ApiServer) -> None:
     assert [name for name in server.names("/api/v1/namespaces/shop/services") if name.startswith("timers")] == []
 
 
+def test_an_upgrade_never_changes_the_partitions_of_the_topic_of_ids(server: ApiServer) -> None:
+    strimzi = {**LEAST, "provision": {"by": "strimzi"}}
+    small, medium = (str(CHART / f"values-{size}.yaml") for size in ("small", "medium"))
+    server.helm("install", "ids", str(CHART), "--create-namespace", "--values", small, values=strimzi)
+    topics = "/apis/kafka.strimzi.io/v1/namespaces/shop/kafkatopics?labelSelector=app.kubernetes.io/instance=ids"
+
+    def partitions() -> dict[str, int]:
+        specs = (each["spec"] for each in server.ask(topics)["items"])
+        return {each["topicName"]: each["partitions"] for each in specs}
+
+    before = partitions()
+    larger = ("upgrade", "ids", str(CHART), "--values", medium, "--set", "worker.disk.size=10Gi")
+    with pytest.raises(AssertionError, match=r"timer-request-by-id has 4 partitions, and 12 .* kafka.idPartitions=4"):
+        server.helm(*larger, values=strimzi)
+    assert partitions() == before and set(before.values()) == {4}
+    server.helm(*larger, "--set", "kafka.idPartitions=4", values=strimzi)
+    assert partitions() == {**dict.fromkeys(before, 12), "timer-request-by-id": 4}
+    server.helm("uninstall", "ids")
+
+
 def test_a_larger_disk_needs_the_step_of_the_page(server: ApiServer) -> None:
     server.helm("install", "shop", str(CHART), "--create-namespace", values=LEAST)
     larger = {**LEAST, "worker": {"disk": {"size": "40Gi"}}}

@@ -77,8 +77,9 @@ def _worker(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
         yield Right(TOPIC, topic.name, (*topic.operations, DESCRIBE_CONFIGS, *trims, *appends))
     snapshots = topics.snapshots(settings.app_id, "")
     yield Right(TOPIC, snapshots, (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE_CONFIGS), prefixed=True)
+    creates = (CREATE,) if settings.create_target_topics else ()
     for name in (*callback_topics, *((settings.message_topic,) if settings.message_topic else ())):
-        yield Right(TOPIC, name, (WRITE, DESCRIBE_CONFIGS))
+        yield Right(TOPIC, name, (WRITE, DESCRIBE_CONFIGS, *creates))
     yield Right(GROUP, settings.app_id, (READ,))
     # It waits until the engine has left its group.
     yield Right(GROUP, topics.engine_id(settings.app_id), (DESCRIBE,))

@@ -67,17 +67,20 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{- if include "timers.usesTls" . }}
 {{- if include "timers.caSecret" . }}{{ $_ := set $own "TIMERS_SSL_CA_FILE" (printf "/etc/timers/ca/%s" $kafka.ca.key) }}{{ end }}
 {{- if $kafka.clientCertificateSecret }}
-{{- $_ := set $own "TIMERS_SSL_CERT_FILE" "/etc/timers/client/tls.crt" }}
-{{- $_ := set $own "TIMERS_SSL_KEY_FILE" "/etc/timers/client/tls.key" }}
+{{- $names := eq .Values.provision.by "strimzi" | ternary (list "user.crt" "user.key") (list "tls.crt" "tls.key") }}
+{{- $_ := set $own "TIMERS_SSL_CERT_FILE" (printf "/etc/timers/client/%s" ($kafka.clientCertificateKeys.certificate | default (first $names))) }}
+{{- $_ := set $own "TIMERS_SSL_KEY_FILE" (printf "/etc/timers/client/%s" ($kafka.clientCertificateKeys.key | default (last $names))) }}
 {{- end }}
 {{- end }}
 {{- if include "timers.querySecret" . }}{{ $_ := set $own "TIMERS_QUERY_SECRET_FILE" (printf "/etc/timers/query/%s" .Values.query.key) }}{{ end }}
 {{- mergeOverwrite $own (deepCopy .Values.settings) | toYaml }}
 {{- end }}
 
-{{/* A pod gets new settings by a new pod. */}}
+{{/* A pod gets new settings, and secrets that the chart makes, by a new pod. Who may read pods but no secrets must not be able to
+try passwords: four digits name too many of them. */}}
 {{- define "timers.checksum" -}}
 checksum/settings: {{ include "timers.settings" . | sha256sum }}
+checksum/secrets: {{ list .Values.kafka.sasl.password .Values.kafka.ca.certificate .Values.query.value | toYaml | sha256sum | trunc 4 | quote }}
 {{- end }}
 
 {{- define "timers.secretMounts" -}}
@@ -94,6 +97,9 @@ checksum/settings: {{ include "timers.settings" . | sha256sum }}
 {{- end }}
 {{- if include "timers.querySecret" . }}
 - {name: query, mountPath: /etc/timers/query, readOnly: true}
+{{- end }}
+{{- with .Values.pods.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -113,16 +119,23 @@ checksum/settings: {{ include "timers.settings" . | sha256sum }}
 {{- if include "timers.querySecret" . }}
 - {name: query, secret: {secretName: {{ include "timers.querySecret" . }}, defaultMode: 0440}}
 {{- end }}
+{{- with .Values.pods.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "timers.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{ toYaml .Values.pods.securityContext }}
+{{- end }}
+
+{{- define "timers.serviceAccount" -}}
+{{- with .Values.pods.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "timers.extraEnv" -}}
+{{- with .Values.pods.extraEnv }}{{ toYaml . }}{{ end }}
 {{- end }}
 
 {{- define "timers.containerSecurity" -}}

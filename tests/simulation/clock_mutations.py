@@ -1,36 +1,12 @@
-"""Classes that each break one rule of clocks: which ticks count, and what has fired after a time was taken back.
+"""Changes that each break one rule of clocks: which ticks count, and what has fired after a time was taken back.
 
 The simulator must find each one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import changed
-from timers.core.clock_guard import ClockGuard, Clocks, Seen
-
-
-class CountsAllTicks(ClockGuard):
-    """No tick is held."""
-
-    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:
-        return True
-
-
-class LeapsAddUp(ClockGuard):
-    """Each tick that counts moves the anchor, also one with which no second clock agrees."""
-
-    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:
-        counts = super().counts(append_ms, broker, clocks, fired_s)
-        if counts:
-            self.anchor = Seen(append_ms / 1000, clocks.boot_s)
-        return counts
-
-
-# ---- a time that was taken back -------------------------------------------------------------------------------------
-
 
 HAS_FIRED = (
     "progress.is_past(key_of(entry))",
@@ -38,6 +14,15 @@ HAS_FIRED = (
 )
 
 CHANGED = {
+    "[I20] all ticks count": changed(
+        ("tick = Seen(append_ms / 1000, clocks.boot_s)", "return True"),
+    ),
+    "[I20] small leaps add up": changed(
+        (
+            "if broker is not None:\n    self._counted[broker] = tick",
+            "self.anchor = tick\nif broker is not None:\n    self._counted[broker] = tick",
+        ),
+    ),
     "[I24] a store keeps what a wrong clock has fired": changed(("store.applied <= hole.before_offset", "False")),
     "[I20] a later clock agrees": changed(
         ("abs(time_s - tick.time_s) <= self._max_leap_s", "time_s >= tick.time_s - self._max_leap_s"),

@@ -12,7 +12,6 @@ from tests.simulation.kit.grouped_store import GroupedStore
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION
-from tests.simulation.kit.parts import Parts
 from tests.simulation.kit.store import SimDisk, SimStore
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.levels import SimLevels
@@ -54,7 +53,7 @@ class SimCluster:
 
     workload: type[Workload] = Workload
 
-    def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
+    def __init__(self, seed: int, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)
         self._sources = [random]
@@ -106,7 +105,7 @@ class SimCluster:
             late_random=self._late_changes(),
         )
         self.workers = [
-            worker(name, self.log, self._settings, self.limits, parts, has_conditions=self._has_conditions)
+            worker(name, self.log, self._settings, self.limits, has_conditions=self._has_conditions)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
         self._damage_random = self._source("damage")
@@ -123,14 +122,14 @@ class SimCluster:
         self._sources.append(Random(f"{self.seed} {name}"))
         return self._sources[-1]
 
-    def _with_pauses(self, worker: type[SimWorker], parts: Parts) -> SimPauses | None:
+    def _with_pauses(self, worker: type[SimWorker]) -> SimPauses | None:
         """Returns the pauses of callback topics; None: this run has none."""
         random = self._source("holds and resumes")
         if random.random() >= self._pausing and not issubclass(worker, PausingWorker):
             return None
         pauses = SimPauses.of(self.workers, random, self._settings.request_topic, lambda: self.clock.now_s)
         self.checkers.holds.commands = pauses.commands
-        if parts.store is SimStore:
+        if worker.store_kind is SimStore:
             for each in self.workers:
                 each.disk = SimDisk(GroupedStore)
         if random.random() < 0.5:

@@ -1,106 +1,36 @@
-"""Classes that each break one rule of the cold tier. The simulator must find each one."""
+"""Changes that each break one rule of the cold tier. The simulator must find each one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
-
 from tests.simulation.edits import changed
-from timers.core.horizon import Horizon, Unsealed
-from timers.core.operation import Entries, Entry
-from timers.core.progress import HOT_HORIZON, History, Progress
-from timers.core.timer import Decoded, Rejected
-from timers.wire import topics
-from timers.wire.cold import PartitionColdFormat
-from timers.wire.formats import RequestRecord
 
-
-class CountsEveryCopy(Horizon):
-    """Each copy of a cold request becomes a timer, not only the first."""
-
-    def admit_copies(self, decoded: Decoded) -> Entries:
-        return {}
-
-
-class RemembersCopiesInMemoryOnly(Horizon):
-    """The first copy is remembered only until the machine is closed."""
-
-    def __init__(self, *args: Any, **others: Any) -> None:
-        super().__init__(*args, **others)
-        self._seen: dict[bytes, int] = {}
-
-    def admit_copies(self, decoded: Decoded) -> Entries:
-        if self._indexed:
-            return super().admit_copies(decoded)
-        for each in list(decoded.copies):
-            if self._seen.setdefault(each.key, each.offset) < each.offset:
-                decoded.rows[each.due_s] = [row for row in decoded.rows[each.due_s] if row[0] != each.offset]
-        decoded.rows = {due_s: rows for due_s, rows in decoded.rows.items() if rows}
-        return {}
-
-
-class UsesThePresentHorizon(Horizon):
-    """[I4]: a replay uses the present horizon, not the one of the first read."""
-
-    def with_horizon(self, progress: Progress) -> Progress:
-        after = super().with_horizon(progress)
-        now = [
-            replace(change, value=self._horizon_s) if change.name == HOT_HORIZON else change
-            for change in after.settings
-        ]
-        self._history = replace(after, settings=History(now))
-        return after
-
-
-class ChecksNoSeal(Horizon):
-    """A copy needs no seal."""
-
-    def __init__(self, format: PartitionColdFormat, *args: Any, **others: Any) -> None:
-        super().__init__(FormatWithoutSealCheck(format), *args, **others)
-
-
-class FormatWithoutSealCheck:
-    """A format that does not check the seal of a copy."""
-
-    def __init__(self, format: PartitionColdFormat) -> None:
-        self.is_copy = format.is_copy
-        self.fits_cold_topic = format.fits_cold_topic
-
-    def unseal(self, record: Any, secret: int) -> Unsealed | Rejected:
-        *headers, (_, named), _ = record.headers
-        source = named.decode()
-        where = topics.parse_source(source)
-        assert where is not None
-        return Unsealed(
-            RequestRecord(record.offset, record.key, record.value, headers, record.timestamp), where[2], source
-        )
-
-
-class DoesNotSplitFetches(Horizon):
-    """A copy in the same fetch as a change of its id is judged by the index before that change."""
-
-    def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
-        yield records, to_offset
-
-
-class ColdCountsAsFired(Horizon):
-    """A cold version whose second has passed counts as fired."""
-
-    def is_cold(self, entry: Entry) -> bool:
-        return False
-
-
-class ForgetsCopiesAtTheNextSweep(Horizon):
-    """The first copy is remembered only until the next sweep."""
-
-    def sweep(self) -> None:
-        if not self._indexed:
-            page = self._store.entries_after(b"", 1000).entries
-            self._store.write({}, self._store.applied, {key: None for key, _ in page})
-
+FAR = "is_far(due_s, append_s, self._history.setting_at(HOT_HORIZON, offset, 0))"
 
 CHANGED = {
+    "cold: every copy counts": changed(("if not decoded.copies:\n    return {}", "return {}")),
+    "cold: a restart forgets which copy counted": changed(
+        (
+            "self._store.entries({each.key for each in decoded.copies})",
+            "self._store.entries({each.key for each in decoded.copies}) if self._indexed else "
+            "vars(self).setdefault('seen', {})",
+        ),
+        (
+            "self.sweeper.note_written(len(entries))",
+            "entries = entries if self._indexed else {}; self.sweeper.note_written(len(entries))",
+        ),
+    ),
+    "cold: a replay uses the present horizon": changed(
+        (FAR, "is_far(due_s, append_s, self._horizon_s)"),
+        ("self._history.setting_at(HOT_HORIZON, records[0].offset, 0)", "self._horizon_s"),
+    ),
+    "cold: a copy needs no seal": changed(("hmac.compare_digest(..., seal_digits or b'')", "True")),
+    "cold: a copy and a change in one fetch": changed(
+        ("not self._indexed or not any(record.headers and self._format.is_copy(record) for record in records)", "True"),
+    ),
+    "cold: a cold version counts as fired": changed((FAR, "False")),
+    "cold: which copy counted is forgotten too soon": changed(
+        ("append_s_of(entry) + self._retention_s < self._committed_append_s", "True"),
+    ),
     "cold: the last copy counts": changed(
         (
             "entry is not None and key_of(entry) == (each.due_s, each.original)",

@@ -1,16 +1,9 @@
-"""Indexes that each break one rule of conditions [I27]; see :mod:`tests.simulation.mutations`."""
+"""Changes that each break one rule of conditions [I27]; see :mod:`tests.simulation.mutations`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
-from timers.core.index import Index, is_over
-from timers.core.only_if import ConditionalIndex
-from timers.core.operation import Entries, Entry
-from timers.core.progress import Progress
-from timers.core.timer import Decoded, RowsByDue
 
 
 class WithoutConditions(SimWorker):
@@ -19,22 +12,17 @@ class WithoutConditions(SimWorker):
     conditions = False
 
 
-class ReplaysRefusedRequests(ConditionalIndex):
-    """A replay takes the last record of each id."""
-
-    def replay(self, decoded: Decoded, progress: Progress) -> tuple[RowsByDue, Entries]:
-        return Index.replay(self, decoded, progress)
-
-
-class SweepsWhatHasFired(ConditionalIndex):
-    """Entries are removed by the second that has fired."""
-
-    def sweep(self, committed: Progress) -> Sequence[tuple[bytes, Entry]]:
-        through, retention_s = committed.fired_through, self._retention_s
-        return self.sweeper.sweep(lambda entry: is_over(entry, through, retention_s) and not self._is_cold(entry))
-
-
 CHANGED = {
+    "[I27] a replay takes refused requests": changed(
+        ("(...).entries if decoded.operations else {}", "latest(decoded.operations)"),
+    ),
+    "[I27] what has fired is swept": changed(
+        (
+            "lambda entry: ... and not ...",
+            "lambda entry: version_of(entry)[:2] <= committed.fired_through and not self._is_cold(entry)"
+            " and max(due_s_of(entry), version_of(entry)[2]) + self._retention_s <= committed.fired_through[0]",
+        ),
+    ),
     "[I27] conditions are ignored": changed(
         ("condition == ABSENT", "True"),
         ("None if former is None else EXISTS", "None"),

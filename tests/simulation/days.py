@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
@@ -89,12 +88,12 @@ class DaysCluster(Simulator):
 
     has_long_logs = True
 
-    def __init__(self, seed: int, faults: Collection[str], parts: Parts, worker: type[SimWorker] | None) -> None:
+    def __init__(self, seed: int, faults: Collection[str], worker: type[SimWorker] | None) -> None:
         if worker is None:
             others = SlowWorker if "takeover" in faults else SimWorker
             worker = UpgradedWorker if "upgrade" in faults and Random(seed).random() < 0.5 else others
         self._pausing = PAUSING if "hold" in faults else 0.0
-        super().__init__(seed, parts=parts, worker=worker)
+        super().__init__(seed, worker=worker)
         excluded = {name for kind, names in FAULTS.items() if kind not in faults for name in names}
         self._weighted = [each for each in self._weighted if name_of(each[0]) not in excluded]
         crashes, commits = "crash" in faults, "commit" in faults
@@ -231,7 +230,6 @@ class Days:
         faults: kinds of faults.
         only: the actions that are done; None: all.
         tell: gets a line for each simulated day, or for each hour of a run of up to three days.
-        parts: what the workers are made of.
         worker: class of the workers; None: any.
 
     Attributes:
@@ -249,11 +247,10 @@ class Days:
         faults: Collection[str] = tuple(FAULTS),
         only: Collection[tuple[int, int]] | None = None,
         tell: Callable[[str], None] = lambda line: None,
-        parts: Parts = REAL,
         worker: type[SimWorker] | None = None,
     ) -> None:
         self.seed, self.days, self.actions, self.faults, self.only = seed, days, actions, faults, only
-        self._tell, self._parts, self._worker = tell, parts, worker
+        self._tell, self._worker = tell, worker
         self.counts: Counter[str] = Counter()
         self.faults_done: Counter[str] = Counter()
         self.rounds = 0
@@ -274,7 +271,7 @@ class Days:
                 self._run_cluster(crc32(repr((self.seed, first)).encode()), days)
 
     def _run_cluster(self, seed: int, days: range) -> None:
-        cluster = DaysCluster(seed, self.faults, self._parts, self._worker)
+        cluster = DaysCluster(seed, self.faults, self._worker)
         self._told = (days[0] * 24, Counter(), Counter(), 0)
         try:
             for day in days:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit import Parts
+from tests.simulation.edits import changed, sending
 from tests.simulation.kit.outbox import SimTransactions
 
 
@@ -175,6 +174,6 @@ self.transaction.retry(row, again, self.transaction.tick.second + 1)
     "delivery: shrunk chunks split no stored group": changed(
         ("most < LARGEST", "False"),
     ),
-    "delivery: a transaction with refused records is committed": Mutation(Parts(producer=CommitsWithoutRefused)),
-    "delivery: a transaction with refused records is not aborted": Mutation(Parts(producer=KeepsRefusedTransactions)),
+    "delivery: a transaction with refused records is committed": sending(CommitsWithoutRefused),
+    "delivery: a transaction with refused records is not aborted": sending(KeepsRefusedTransactions),
 }

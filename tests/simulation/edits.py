@@ -22,7 +22,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import timers
-from tests.simulation.kit.parts import REAL, Parts
+from tests.simulation.kit.outbox import SimTransactions
 from tests.simulation.kit.worker import SimWorker
 
 ROOMS = (
@@ -32,6 +32,7 @@ ROOMS = (
     "machines/opener.py",
     "machines/store/opening.py",
     "kafka/progress_rules.py",
+    "wire/cold.py",
 )
 """Folders and files of the product in which a rule may be broken."""
 
@@ -52,16 +53,24 @@ Change: TypeAlias = tuple[str, str]
 
 
 class Mutation(NamedTuple):
-    """A broken rule: classes that replace those of a simulated worker, and changes of the product's code."""
+    """A broken rule: a class of simulated workers, and changes of the product's code."""
 
-    parts: Parts = REAL
     worker: type[SimWorker] = SimWorker
     changes: tuple[Change, ...] = ()
 
 
-def changed(*changes: Change, worker: type[SimWorker] = SimWorker, parts: Parts = REAL) -> Mutation:
+def changed(*changes: Change, worker: type[SimWorker] = SimWorker) -> Mutation:
     """Returns the mutation that makes changes."""
-    return Mutation(parts, worker, changes)
+    return Mutation(worker, changes)
+
+
+def sending(producer: type[SimTransactions]) -> Mutation:
+    """Returns the mutation in which each machine has a producer of this kind, which stands for a client of brokers."""
+
+    class Worker(SimWorker):
+        producer_kind = producer
+
+    return Mutation(Worker)
 
 
 class Place(NamedTuple):

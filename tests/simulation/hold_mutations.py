@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.parts import Parts
 from tests.simulation.pauses import PausingWorker
 from timers.core.keys import MAX_OFFSET
-from timers.core.machine import Machine
 
 
 class PlainWorker(PausingWorker, WithoutConditions):
     """In runs in which timers with an id have no conditions."""
-
-
-class ReleasesBeforeTheBarrier(Machine):
-    """[I35]: held timers are sent in a second of which not all requests were read."""
-
-    def release_chunk(self) -> bool:
-        barrier, self._barrier = self._barrier, None
-        try:
-            return super().release_chunk()
-        finally:
-            self._barrier = barrier
 
 
 def paused(*changes: tuple[str, str], worker: type[PausingWorker] = PausingWorker) -> Mutation:
@@ -92,7 +79,12 @@ CHANGED = {
     "[I35] a paused target is released": paused(
         ("hold.target not in paused and hold.quota(second) != 0", "hold.quota(second) != 0"),
     ),
-    "[I35] released before the barrier": Mutation(Parts(machine=ReleasesBeforeTheBarrier), PausingWorker),
+    "[I35] released before the barrier": paused(
+        (
+            "hold = None if second is None else self.held.next_in_turn(self.progress, second)",
+            "second = tick.second; hold = self.held.next_in_turn(self.progress, second)",
+        ),
+    ),
     "[I35] what was released is not committed with it": paused(
         (
             COMMITTED,

@@ -1,67 +1,37 @@
-"""Classes that each break one rule of timers with an id; see :mod:`tests.simulation.mutations`."""
+"""Changes that each break one rule of timers with an id; see :mod:`tests.simulation.mutations`."""
 
 from __future__ import annotations
 
+from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import changed
-from timers.core.index import Index, latest
-from timers.core.machine import Machine
-from timers.core.operation import ALREADY_FIRED, OperationResults
-from timers.core.progress import Progress
-from timers.core.second_barrier import SecondBarrier
-from timers.core.timer import Decoded, DueRows
 
-
-class FiresReplacedRows(Index):
-    """A row fires although the index no longer holds its version."""
-
-    def alive(self, due: list[DueRows]) -> list[DueRows]:
-        return due
-
-
-class JudgesWithoutEarlierRecords(Index):
-    """Each record of a batch is judged by the store, without the earlier records of the batch."""
-
-    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
-        judge = super().judge
-        judged = [judge(Decoded(operations=[each]), progress, committed) for each in decoded.operations]
-        return OperationResults(latest(decoded.operations), [verdict for each in judged for verdict in each.verdicts])
-
-
-class IgnoresLateCancels(Index):
-    """A cancel that comes too late does not change the entry of the timer."""
-
-    def judge(self, decoded: Decoded, progress: Progress, committed: Progress) -> OperationResults:
-        judged = super().judge(decoded, progress, committed)
-        late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
-        last = {id: offset for id, offset, _, _ in decoded.operations}
-        kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}
-        return judged._replace(entries=kept)
-
-
-class SweepsByUncommittedProgress(Machine):
-    """Ids are deleted by a ``fired_through`` that is not committed: after a crash it is lower."""
-
-    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
-        if self._index is not None and not self.recovering:
-            self._index.sweep(self.progress)
-        return super().commit_progress(even_if_idle=even_if_idle)
-
-
-class FiresBeforeRequestsAreRead(SecondBarrier):
-    """Timers fire when their second begins, although the log has unread requests."""
-
-    def through(self, second: int) -> int | None:
-        return second
-
-
-class OnlyFirstSecondWaits(SecondBarrier):
-    """Only the first second waits for unread requests."""
-
-    def through(self, second: int) -> int | None:
-        return None if super().through(second) is None else second
+VERSION = "None if due_s is None else (due_s, offset, append_s)"
+NOTED = f"known[id] = entries[id] = {VERSION}"
+THROUGH = "second if second is None or self._barrier is None else self._barrier.through(second)"
 
 
 CHANGED = {
+    "ids: replaced rows fire": changed(
+        ("ids = [id_bytes(row[5][0]) for _, rows in due for row in rows if row[5] is not None]", "ids = []"),
+        worker=WithoutConditions,
+    ),
+    "ids: a batch is judged without its earlier records": changed(
+        (NOTED, f"entries[id] = {VERSION}"), worker=WithoutConditions
+    ),
+    "ids: a late cancel changes nothing": changed(
+        (
+            NOTED,
+            f"if due_s is not None or entry is None or verdicts[-1].verdict != ALREADY_FIRED:\n    {NOTED}",
+        ),
+        worker=WithoutConditions,
+    ),
+    "ids: swept by uncommitted progress": changed(
+        ("self._index.sweep(self.committed)", "self._index.sweep(self.progress)"), worker=WithoutConditions
+    ),
+    "ids: a second fires before its requests are read": changed((THROUGH, "second")),
+    "ids: only the first second waits": changed(
+        (THROUGH, f"None if ({THROUGH}) is None else second"),
+    ),
     "ids: an end that an own transaction held back counts": changed(("end in held_from", "False")),
     "ids: replay skips fired versions": changed(
         (

@@ -1,35 +1,11 @@
-"""Machines and workers that break [I21]: each offset is read at its feature level. The simulator must find each one."""
+"""Changes that break [I21]: each offset is read at its feature level. The simulator must find each one."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import replace
 
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.next_level import LEVEL
-from timers.core.fired import Command
-from timers.core.machine import Machine
-from timers.core.progress import FEATURE_LEVEL, History, SettingChange
-from timers.core.timer import Fetched
-
-
-class RaisesWithABatch(Machine):
-    """[I21]: the level is raised from the begin of a batch that was decided at the level before."""
-
-    _wanted = 0
-
-    def raise_level(self, level: int) -> bool:
-        self._wanted = level
-        return False
-
-    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
-        start = self.progress.next_offset
-        is_due = super().accept(fetched, commands)
-        if self.progress.next_offset > start and self._wanted > self.progress.level:
-            change = SettingChange(FEATURE_LEVEL, start, self._wanted)
-            self.progress = replace(self.progress, settings=History((*self.progress.settings, change)))
-        return is_due
+from timers.core.progress import FEATURE_LEVEL
 
 
 class UpgradedWorker(SimWorker):
@@ -39,6 +15,21 @@ class UpgradedWorker(SimWorker):
 
 
 CHANGED = {
+    "levels: raised with a batch": changed(
+        (
+            "self.progress.level >= level or self.commit_change(...)",
+            "vars(self).__setitem__('wanted', level)",
+        ),
+        (
+            "self.progress = new_progress",
+            """
+self.progress, wanted = new_progress, vars(self).get("wanted", 0)
+if to_offset > progress.next_offset and wanted > progress.level:
+    self.progress = replace(new_progress, settings=progress.with_setting(FEATURE_LEVEL, wanted).settings)
+""",
+        ),
+        worker=UpgradedWorker,
+    ),
     "levels: raised before all members can": changed(("min((allowed, *supported))", "allowed"), worker=UpgradedWorker),
     "levels: older versions read on": changed(
         (

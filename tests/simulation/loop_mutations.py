@@ -1,19 +1,11 @@
-"""Classes that each break one branch of :class:`timers.core.loop.Loop`. The simulator must find each one."""
+"""Changes that each break one branch of :class:`timers.core.loop.Loop`. The simulator must find each one."""
 
 from __future__ import annotations
 
 from tests.simulation.edits import changed
-from timers.core.loop import Loop, Outcome
-
-
-class ReadsOnAfterAGap(Loop):
-    """[I7]: the consumer does not read a lost fetch again."""
-
-    def step(self) -> Outcome:
-        return super().step()._replace(read_again_from=None)
-
 
 CHANGED = {
+    "loop: no rewind after a gap": changed(("read_again_from = refused.position", "pass")),
     "loop: a tick starts no drain": changed(("self.firing = self._commit_due = True", "self._commit_due = True")),
     "loop: one chunk for each tick": changed(
         ("self.firing and self.machine.fire_chunk()", "self.firing and self.machine.fire_chunk() and False"),

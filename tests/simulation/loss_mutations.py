@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tests.simulation.edits import Mutation, changed
-from tests.simulation.kit.parts import Parts
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.life_mutations import TRIED_AGAIN
-from timers.core.fired import Command
-from timers.core.lineage import Leader
-from timers.core.machine import Machine
-from timers.core.timer import Fetched
 
 
 class ComparesNotAgain(SimWorker):
@@ -21,22 +14,6 @@ class ComparesNotAgain(SimWorker):
         for runner in self.runners.values():
             if (leader := runner.loop.untrusted_leader) is not None:
                 runner.machine.trust(leader)
-
-
-class TrustsEachLeader(Machine):
-    """A fetch of a new leader is accepted before its log was compared."""
-
-    def untrusted_leader(self, fetched: Fetched) -> Leader | None:
-        return None
-
-
-class CountsNoMarkers(Machine):
-    """The lineage has the batches with records only: the offset behind a marker looks like a loss."""
-
-    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
-        offsets = {record.offset for record in fetched.records}
-        passed = [each for each in fetched.passed if each[1].base_offset in offsets]
-        return super().accept(fetched._replace(passed=passed))
 
 
 ANSWERED = "parted, batch = next_question(lineage, ends), lineage.batch"
@@ -50,11 +27,17 @@ MUTATIONS = {
     "T1 the newest epoch only": changed(
         (ANSWERED, f"{ANSWERED}; parted = Parted(ends[lineage.epochs[-1][0]].end) if parted else parted"),
     ),
-    "T1 markers do not count": Mutation(Parts(machine=CountsNoMarkers)),
+    "T1 markers do not count": changed(
+        (
+            "self._passed = fetched.passed",
+            "offsets = {each.offset for each in fetched.records}; "
+            "self._passed = [each for each in fetched.passed if each[1].base_offset in offsets]",
+        ),
+    ),
     "[I8] a machine that must not run is tried again": changed(TRIED_AGAIN),
     "T2 no question at an opening": changed(("answers = self.ask.compare(self.tp, lineages)", "pass")),
     "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
-    "T2 each leader is trusted": Mutation(Parts(machine=TrustsEachLeader)),
+    "T2 each leader is trusted": changed(("None if is_known else leader", "None")),
     "T6 the store is ignored": changed(
         ("answers = self.ask.compare(self.tp, lineages)", "answers = self.ask.compare(self.tp, lineages)[0], None")
     ),

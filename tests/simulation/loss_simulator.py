@@ -15,7 +15,6 @@ from random import Random
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimRecord
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.pauses import SimPauses
@@ -67,7 +66,7 @@ class Fate:
 class LossSimulator:
     """One random run."""
 
-    def __init__(self, seed: int, steps: int = 140, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
+    def __init__(self, seed: int, steps: int = 140, worker: type[SimWorker] = SimWorker) -> None:
         self._random = random = Random(f"{seed} losses")
         self._ahead_random = Random(f"{seed} reading")
         self._pause_random = Random(f"{seed} commands")
@@ -81,7 +80,7 @@ class LossSimulator:
         self.log = SimLog(self.clock, partitions=1)
         self.machines: list[TopicPartition] = [(REQUEST, 0), (ID_REQUEST, 0)]
         names = ("ada", "bob", "eve")[: random.randint(1, 3)]
-        self.workers = [worker(name, self.log, self.settings, limits, parts) for name in names]
+        self.workers = [worker(name, self.log, self.settings, limits) for name in names]
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = lambda machine, each=each: self._owner.get(machine) is each  # type: ignore[misc]

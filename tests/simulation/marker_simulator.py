@@ -16,7 +16,6 @@ from tests.simulation.id_oracle import IdOracle, Request, Step
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.simulator import Simulator
@@ -183,9 +182,9 @@ class MarkerCheckers(Checkers):
 class MarkerSimulator(Simulator):
     """A random run in which consumers of kafka-mq-go write markers."""
 
-    def __init__(self, seed: int, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
+    def __init__(self, seed: int, worker: type[SimWorker] = SimWorker) -> None:
         self._marker_random = Random(f"{seed} markers")
-        super().__init__(seed, parts=parts, worker=worker)
+        super().__init__(seed, worker=worker)
         random = self._marker_random
         self._workload._kinds += [
             (self.start, random.choice([40, 150])),

@@ -1,49 +1,14 @@
-"""Classes that each break one rule of docs/design.md. The simulator must find each one.
-
-The docstring names the rule, and says what the class does wrong.
-"""
+"""Changes, and two classes, that each break one rule of docs/design.md. The simulator must find each one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 from tests.simulation.edits import changed
-from tests.simulation.kit import Parts, SimStore, SimWorker
+from tests.simulation.kit import SimStore, SimWorker
 from tests.simulation.life_mutations import GOES_ON
-from timers.core.fired import Command
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.machine import Machine
-from timers.core.progress import Progress
-from timers.core.timer import DueRows, Fetched, Row, Tick
-
-# ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
-
-
-class IgnoresTheStoreOnOpening(Machine):
-    """[I1]: on opening, next_offset is that of the progress, although the store holds later requests."""
-
-    def __init__(self, progress: Progress, *args: Any) -> None:
-        super().__init__(progress, *args)
-        self.progress = replace(self.progress, next_offset=progress.next_offset)
-
-
-# ---- [I2]: commit a batch's output, then store the batch; change memory after the commit -----------------------------
-
-
-# ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
-
-
-class DeletesTheWholeSecond(Machine):
-    """[I3]: after a chunk, all rows of its last second are deleted, also those that have not fired."""
-
-    def fire_chunk(self) -> bool:
-        more = super().fire_chunk()
-        due_s, offset = self.progress.fired_through
-        if offset != MAX_OFFSET:
-            self._store.drop_through((due_s, MAX_OFFSET), MAX_OFFSET)
-        return more
+from timers.core.timer import DueRows, Row, Tick
 
 
 class StoreWithoutDeleteCheck(SimStore):
@@ -53,43 +18,8 @@ class StoreWithoutDeleteCheck(SimStore):
         self.drop_through(through, MAX_OFFSET)
 
 
-# ---- [I4]: a replay decides as the first read did -------------------------------------------------------------------
-
-
-class FiresWhileRecovering(Machine):
-    """[I15]: timers fire before the store holds all accepted requests: the others count as late, or are lost."""
-
-    def fire_chunk(self) -> bool:
-        next_offset = self.progress.next_offset
-        self.progress = replace(self.progress, next_offset=self._store.applied)
-        try:
-            return super().fire_chunk()
-        finally:
-            self.progress = replace(self.progress, next_offset=next_offset)
-
-
-# ---- [I5]: unknown outcomes -----------------------------------------------------------------------------------------
-
-
-# ---- [I7]: gaps -----------------------------------------------------------------------------------------------------
-
-
-class IgnoresGaps(Machine):
-    """[I7]: the machine does not notice that a fetch was lost."""
-
-    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
-        return super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
-
-
-class CountsOffsetsAsRecords(Machine):
-    """[I13]: the position moves by the number of records, although offsets have holes."""
-
-    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
-        to_offset = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
-        return super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
-
-
-# ---- time -----------------------------------------------------------------------------------------------------------
+class ChecksNoDelete(SimWorker):
+    store_kind = StoreWithoutDeleteCheck
 
 
 class UsesTheSendersClock(SimWorker):
@@ -97,27 +27,6 @@ class UsesTheSendersClock(SimWorker):
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         return Tick(int(key) * 1000)
-
-
-class AcceptsWhileTheClockIsBehind(Machine):
-    """[I10]: a machine accepts requests while the broker's clock is behind ``fired_through``."""
-
-    @property
-    def may_accept(self) -> bool:
-        return self.recovering or self._tick is not None
-
-
-class FiresByTheFormerTime(Machine):
-    """[I10]: after the broker's clock went back, the machine fires by the former time."""
-
-    def observe(self, tick: Tick, end: int | None = None) -> None:
-        known = self._tick
-        super().observe(tick, end)
-        if known is not None and known.append_ms > tick.append_ms:
-            self._tick = known
-
-
-# ---- bad input ------------------------------------------------------------------------------------------------------
 
 
 SENT = "sent = (...).transact(batches, ...)"
@@ -132,6 +41,42 @@ except Lost:
 CAUGHT_UP = "store.drop_through(progress.fired_through, progress.next_offset, held_of)"
 
 CHANGED = {
+    "[I1] next_offset on opening ignores the store": changed(
+        ("replace(progress, next_offset=store.applied, lineage=...)", "replace(progress, lineage=...)"),
+    ),
+    "[I3] timers that have not fired are deleted": changed(
+        (
+            "self._store.delete(after.fired_through, chunk.count, chunk.rest, chunk.kept)",
+            "self._store.drop_through((after.fired_through[0], MAX_OFFSET), MAX_OFFSET)",
+        ),
+    ),
+    "[I15] fires while recovering": changed(
+        (
+            'tick is None or "fire_chunk" not in STEPS[self.state]',
+            'tick is None or "fire_chunk" not in STEPS[self.state] and not self.recovering',
+        ),
+    ),
+    "[I7] gaps are ignored": changed(("fetched.from_offset > position", "False")),
+    "[I13] offsets are counted as records": changed(
+        (
+            "if fetched.from_offset > position:\n    raise ReadAgain(position)",
+            """
+end = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
+fetched = fetched._replace(to_offset=end)
+if fetched.from_offset > position:
+    raise ReadAgain(position)
+""",
+        ),
+    ),
+    "[I10] accepts while the clock is behind": changed(
+        (
+            '"accept" in STEPS[self.state] and (self._store_age is None or self._store_age.is_checked)',
+            "self.recovering or self._tick is not None",
+        ),
+    ),
+    "[I10] fires by the former time after the clock went back": changed(
+        ("latest_tick(self._tick, tick)", "max(self._tick or tick, tick, key=lambda each: each.append_ms)"),
+    ),
     "[I8] a store with another history is read on": changed(("store = self.stores.emptied(self.tp, store)", "pass")),
     "[I11] an opening that fails keeps its store": changed(("close_store(held)", "pass")),
     "[I1] requests that the former owner had not read are dropped": changed(
@@ -179,7 +124,7 @@ CHANGED = {
             "self._outbox.chunk.begun = timers",
             f"self._outbox.chunk.begun = timers; self._store.drop_through(after.fired_through, {MAX_OFFSET})",
         ),
-        parts=Parts(store=StoreWithoutDeleteCheck),
+        worker=ChecksNoDelete,
     ),
     "[I4] replay filters by whole seconds": changed(
         (

@@ -54,7 +54,7 @@ def markers_find(rule: str, seed: int) -> bool:
     mutation = marker_mutations.MUTATIONS[rule]
     try:
         with applied(mutation.changes):
-            MarkerSimulator(seed, parts=mutation.parts).run()
+            MarkerSimulator(seed).run()
     except SimulationFailed as failure:
         if isinstance(failure.__cause__, Violation):
             return True
@@ -77,7 +77,7 @@ def losses_find(rule: str, seed: int) -> bool:
     mutation = loss_mutations.MUTATIONS[rule]
     try:
         with applied(mutation.changes):
-            LossSimulator(seed, parts=mutation.parts, worker=mutation.worker).run()
+            LossSimulator(seed, worker=mutation.worker).run()
     except AssertionError as failure:
         if isinstance(failure.__cause__, Violation):
             return True
@@ -92,7 +92,7 @@ def snapshots_find(rule: str, seed: int) -> bool:
     simulator = SnapshotLossSimulator if rule in of_cuts else SnapshotSimulator
     try:
         with applied(mutation.changes):
-            simulator(seed, parts=mutation.parts, worker=mutation.worker).run()
+            simulator(seed, worker=mutation.worker).run()
     except AssertionError as failure:
         return isinstance(failure.__cause__, Violation)
     return False

@@ -16,7 +16,6 @@ from tests.simulation.id_oracle import Request
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimClock, SimRecord, SimTransaction
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from tests.simulation.pauses import PausingWorker, SimPauses
@@ -425,9 +424,9 @@ class RepeatSimulator(Simulator):
     pausing_part = 0.4
     """Part of the runs in which operators pause targets."""
 
-    def __init__(self, seed: int, parts: Parts = REAL, worker: type[SimWorker] = RepeatWorker) -> None:
+    def __init__(self, seed: int, worker: type[SimWorker] = RepeatWorker) -> None:
         self._repeat_random = Random(f"{seed} repeats")
-        super().__init__(seed, 120, parts=parts, worker=worker)
+        super().__init__(seed, 120, worker=worker)
         random = self._repeat_random
         assert isinstance(self._workload, RepeatWorkload)
         self._workload.rules = random
@@ -456,9 +455,9 @@ class RepeatSimulator(Simulator):
     def _new_checkers(self) -> Checkers:
         return RepeatCheckers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
 
-    def _with_pauses(self, worker: type[SimWorker], parts: Parts) -> SimPauses | None:
+    def _with_pauses(self, worker: type[SimWorker]) -> SimPauses | None:
         pauses = self._repeat_random.random() < self.pausing_part
-        return super()._with_pauses(PausingWorker if pauses else worker, parts)
+        return super()._with_pauses(PausingWorker if pauses else worker)
 
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
         if (runner := worker.runners.get(name)) is not None:

@@ -19,7 +19,6 @@ from random import Random
 
 from tests.simulation import days
 from tests.simulation.checkers import Checkers
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.repeat_rules import NO_ZONES, ZONES_CHANGED, zone_data
 from tests.simulation.repeat_simulator import (
@@ -132,8 +131,8 @@ class RepeatYears(RepeatSimulator):
     pausing_part = 0.15
     has_long_logs = True
 
-    def __init__(self, seed: int, steps: int = 120, parts: Parts = REAL, worker: type[SimWorker] = YearsWorker) -> None:
-        super().__init__(seed, parts, worker)
+    def __init__(self, seed: int, steps: int = 120, worker: type[SimWorker] = YearsWorker) -> None:
+        super().__init__(seed, worker)
         self._steps = steps
         self._years_random = random = Random(f"{seed} years")
         self._sources.append(random)

@@ -45,7 +45,7 @@ def events_until_found(mutation: Mutation, seed: int) -> int | None:
     Returns:
         The number of events in the log of the run; None if no checker found the mutation.
     """
-    simulator = Simulator(seed, parts=mutation.parts, worker=mutation.worker)
+    simulator = Simulator(seed, worker=mutation.worker)
     try:
         with applied(mutation.changes):
             simulator.run()

@@ -20,7 +20,6 @@ from tests.simulation.cold import SimCold
 from tests.simulation.kit import faults as f
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.pauses import FEW_PAUSES
 from tests.simulation.workload import TARGETS
@@ -72,9 +71,9 @@ class Simulator(SimCluster):
     has_long_logs = False
     """Whether a log is read again in large pieces: a store must not be too old before it has read it [I9]."""
 
-    def __init__(self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
-        super().__init__(seed, parts, worker)
-        self._pauses = self._with_pauses(worker, parts)
+    def __init__(self, seed: int, steps: int = 150, worker: type[SimWorker] = SimWorker) -> None:
+        super().__init__(seed, worker)
+        self._pauses = self._with_pauses(worker)
         self.history: list[str] = []
         self._steps = steps
         self._paused = 0

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 
 from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.outbox import TOPIC_ID
-from tests.simulation.kit.parts import Parts
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
-from timers.core.fired import Command
 from timers.core.keys import decode
-from timers.core.machine import Machine
 from timers.core.operation import key_of
 from timers.core.ports import Page
 from timers.core.progress import PASSED_OVER, NamedSnapshot, Progress
 from timers.core.snapshots import deletable_before
-from timers.core.timer import Fetched, TopicPartition
-from timers.errors import LogMismatch
+from timers.core.timer import TopicPartition
 from timers.machines.store import layout
 
 
@@ -177,17 +173,6 @@ class NamesAfterAnotherOwner(SnapshotWorker):
         kept[machine] = {name: vars(runner).get(name) for name in ("taken", "taking")}
 
 
-class StoresFirst(Machine):
-    """[I32]: what was read again is stored before it is compared: the next opening does not read it again."""
-
-    def accept(self, fetched: Fetched, commands: Sequence[Command] = ()) -> bool:
-        try:
-            return super().accept(fetched, commands)
-        except LogMismatch:
-            self._store.write({}, self.progress.next_offset, lineage=self.progress.lineage)
-            raise
-
-
 MUTATIONS = {
     "S4 a log that begins late is read without its snapshot": changed(
         ("(fences or not opened.is_new) and may_restore(opened, apps)", "False"), worker=SnapshotWorker
@@ -196,7 +181,14 @@ MUTATIONS = {
         ("self.stores.put(self.tp, self.unused)", "self.unused.pop(0)"), worker=SnapshotWorker
     ),
     "I32 nothing is compared": changed(("count and missing > 0", "False"), worker=SnapshotWorker),
-    "I32 stored before it is compared": Mutation(Parts(machine=StoresFirst), SnapshotWorker),
+    "I32 stored before it is compared": changed(
+        (
+            "self._on_missing(missing, count.sure_to, to_offset)",
+            "self._store.write({}, self.progress.next_offset, lineage=self.progress.lineage); "
+            "self._on_missing(missing, count.sure_to, to_offset)",
+        ),
+        worker=SnapshotWorker,
+    ),
     "I32 a compacted topic is counted": changed(
         ("is_counted = self._store_age is None", "is_counted = True"), worker=SnapshotWorker
     ),

@@ -16,7 +16,6 @@ from tests.simulation.checkers import Checkers
 from tests.simulation.kit.faults import Crashed, Violation
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, RefusingOutbox
-from tests.simulation.kit.parts import REAL, Parts
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.simulator import Simulator
@@ -89,10 +88,8 @@ class SnapshotSimulator(Simulator):
 
     checkers: SnapshotCheckers
 
-    def __init__(
-        self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SnapshotWorker
-    ) -> None:
-        super().__init__(seed, steps, parts, worker)
+    def __init__(self, seed: int, steps: int = 150, worker: type[SimWorker] = SnapshotWorker) -> None:
+        super().__init__(seed, steps, worker)
         self._snapshot_random = Random(f"{seed} snapshots")
         self._middle_random = Random(f"{seed} middles")
         self.topics = snapshot_workers(self.workers, seed)
@@ -390,10 +387,8 @@ class SnapshotCheckers(Checkers):
 class SnapshotLossSimulator(LossSimulator):
     """One random run in which logs lose their end."""
 
-    def __init__(
-        self, seed: int, steps: int = 140, parts: Parts = REAL, worker: type[SimWorker] = SnapshotWorker
-    ) -> None:
-        super().__init__(seed, steps, parts, worker)
+    def __init__(self, seed: int, steps: int = 140, worker: type[SimWorker] = SnapshotWorker) -> None:
+        super().__init__(seed, steps, worker)
         self._snapshot_random = Random(f"{seed} snapshots")
         self.topics = snapshot_workers(self.workers, seed)
         self.topics.keep_s = self._snapshot_random.choice([0, 2, 5])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import mutations
+from tests.simulation import edits, mutations
 from tests.simulation.__main__ import KINDS, signature
 from tests.simulation.days import FAULTS, Days, DaysCluster, as_text, from_text
-from tests.simulation.kit import Parts, SimWorker, Violation
+from tests.simulation.kit import SimWorker, Violation
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.shrinking import shrunk
 from tests.simulation.simulator import SimulationFailed, Simulator
@@ -91,12 +91,13 @@ def test_what_is_forgotten_must_not_fire_again(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_a_failing_run_is_shrunk_to_what_it_needs_and_repeated_by_its_command() -> None:
-    broken = Parts(machine=mutations.CountsOffsetsAsRecords)
+    changes = mutations.CHANGED["[I13] offsets are counted as records"].changes
 
     def failure(only: object) -> tuple[Days, SimulationFailed] | None:
-        run = Days(3, days=5, only=only, parts=broken)  # type: ignore[arg-type]
+        run = Days(3, days=5, only=only)  # type: ignore[arg-type]
         try:
-            run.run()
+            with edits.applied(changes):
+                run.run()
         except SimulationFailed as found:
             return run, found
         return None

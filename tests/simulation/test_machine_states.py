@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pytest
 
-from tests.simulation.kit import Parts, SimWorker
+from tests.simulation.kit import SimWorker
 from tests.simulation.kit import worker as workers
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
@@ -19,6 +19,7 @@ from tests.simulation.snapshot_simulator import SnapshotSimulator
 from tests.simulation.snapshots import SnapshotWorker
 from timers.core.machine import Machine
 from timers.core.steps import STEPS, State
+from timers.machines import partition
 from timers.machines.life import FACTS, LIFE, Command, Event, Life, Waiting
 
 Transition: TypeAlias = tuple[State, str, State]
@@ -50,12 +51,13 @@ for name in METHODS:
 
 
 @pytest.mark.slow
-def test_machines_make_the_transitions_of_the_table() -> None:
+def test_machines_make_the_transitions_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {(state, name, after) for state, steps in STEPS.items() for name, many in steps.items() for after in many}
+    monkeypatch.setattr(partition, "Machine", WatchedMachine)
     for seed in SEEDS:
-        Simulator(seed, parts=Parts(machine=WatchedMachine)).run()
-        Simulator(seed, parts=Parts(machine=WatchedMachine), worker=UpgradedWorker).run()
-        LossSimulator(seed, parts=Parts(machine=WatchedMachine)).run()
+        Simulator(seed).run()
+        Simulator(seed, worker=UpgradedWorker).run()
+        LossSimulator(seed).run()
     has_effect = {each for each in WatchedMachine.made if each[1] in STEPS[each[0]] or each[0] is not each[2]}
     assert has_effect == table
 

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation import mutations
-from tests.simulation.kit import Parts
+from tests.simulation import edits, mutations
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.pauses import PausingWorker
@@ -115,20 +114,20 @@ def test_a_seed_repeats_its_run() -> None:
 
 
 def test_a_failure_names_its_seed_and_replays_from_it() -> None:
-    broken = Parts(machine=mutations.CountsOffsetsAsRecords)
-    seed = next(seed for seed in range(50) if fails(seed, broken))
-    with pytest.raises(SimulationFailed) as first:
-        Simulator(seed, parts=broken).run()
-    with pytest.raises(SimulationFailed) as again:
-        Simulator(first.value.seed, parts=broken).run()
+    with edits.applied(mutations.CHANGED["[I13] offsets are counted as records"].changes):
+        seed = next(seed for seed in range(50) if fails(seed))
+        with pytest.raises(SimulationFailed) as first:
+            Simulator(seed).run()
+        with pytest.raises(SimulationFailed) as again:
+            Simulator(first.value.seed).run()
     assert str(first.value) == str(again.value)
     assert f"python -m tests.simulation {seed}" in str(first.value)
     assert first.value.history == again.value.history
 
 
-def fails(seed: int, parts: Parts) -> bool:
+def fails(seed: int) -> bool:
     try:
-        Simulator(seed, parts=parts).run()
+        Simulator(seed).run()
     except SimulationFailed:
         return True
     return False

@@ -6,14 +6,12 @@ injected :class:`Faults`.
 from tests.simulation.kit.faults import Crashed, Faults, Violation
 from tests.simulation.kit.log import SimClock, SimLog, SimProducer, SimRecord
 from tests.simulation.kit.outbox import SimOutbox
-from tests.simulation.kit.parts import Parts
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimWorker
 
 __all__ = [
     "Crashed",
     "Faults",
-    "Parts",
     "SimClock",
     "SimLog",
     "SimOutbox",

@@ -25,9 +25,9 @@ from tests.simulation.kit.outbox import (
     RefusingOutbox,
     SimOutbox,
     SimTopics,
+    SimTransactions,
     outbox_of,
 )
-from tests.simulation.kit.parts import REAL, Parts, SimSpec
 from tests.simulation.kit.store import SimDisk, SimStore
 from timers.core import levels
 from timers.core.backoff import AFTER_UNFORESEEN, Reopening
@@ -132,19 +132,21 @@ class SimWorker:
         went_back: number of times that it went on with a progress that had gone back.
     """
 
+    producer_kind: type[SimTransactions] = SimTransactions
+    store_kind: type[SimStore] = SimStore
+
     def __init__(
         self,
         name: str,
         log: SimLog,
         settings: Settings,
         limits: Limits,
-        parts: Parts = REAL,
         *,
         has_conditions: bool = True,
     ) -> None:
         self.name = name
         self.has_conditions = has_conditions
-        self.disk = SimDisk(parts.store)
+        self.disk = SimDisk(self.store_kind)
         self.faults = Faults()
         self.runners: dict[TopicPartition, SimRunner] = {}
         self.lives: dict[TopicPartition, Life] = {}
@@ -160,7 +162,6 @@ class SimWorker:
         self.log = log
         self.settings = settings
         self.limits = limits
-        self.parts = parts
         self.use_version(levels.SUPPORTED)
         self.hot_horizon_s = settings.hot_horizon_s
         self.retention_s = settings.verdict_retention_s
@@ -359,7 +360,7 @@ class SimWorker:
     def _open(self, machine: TopicPartition, *, fences: bool) -> SimRunner | None:
         outbox: Any = RefusingOutbox()
         if fences:
-            outbox = outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.parts.producer)
+            outbox = outbox_of(self.log, self.settings, machine, self.faults, self._topics, self.producer_kind)
         port = SimPort(self, machine, outbox.policy, outbox.counters) if fences else SimPort(self, machine, outbox)
         try:
             found = self._made(machine, port, fences=fences, least_ahead=0)
@@ -371,7 +372,7 @@ class SimWorker:
             return None
         store: Any = found.opened.store
         indexed = fences and self.formats[machine[0]].has_ids
-        return SimRunner(machine, self.parts.loop(found.machine), store, outbox, indexed=indexed)
+        return SimRunner(machine, Loop(found.machine), store, outbox, indexed=indexed)
 
     def _run(self, machine: TopicPartition, runner: SimRunner) -> None:
         self.runners[machine] = runner
@@ -433,7 +434,7 @@ class SimWorker:
         retention_s = self.settings.verdict_retention_s
         known = machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s
         accepted = topics.partition_name(*machine) if machine in self.accepted else ""
-        return SimSpec(*known, accepted, self.parts)
+        return PartitionSpec(*known, accepted)
 
     def compare_configs(self, machines: Iterable[TopicPartition]) -> None:
         """Tell open machines whether their topic is compacted, which it must not be. One that reads its log again is
@@ -520,7 +521,7 @@ class SimWorker:
         self._guard = self._new_guard()
 
     def _new_guard(self) -> ClockGuard:
-        return self.parts.guard(self.settings.max_clock_leap_s, self.settings.accept_time_s)
+        return ClockGuard(self.settings.max_clock_leap_s, self.settings.accept_time_s)
 
     # ---- flow ---------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ TRANSACTION_ROOMS = (
 )
 """The same for the producer of a machine."""
 
+SPARK_ROOMS = tuple(f"spark/engine/{name}.py" for name in ("bucket", "machines", "query"))
+"""The same for the engine on Spark."""
+
 QUEUE_ROOMS = (
     *(f"queue/{name}.py" for name in ("delivery", "entry", "ledger", "member", "metadata", "records", "sending")),
     *(f"queue/{name}.py" for name in ("settling", "starts", "verification")),

@@ -8,22 +8,22 @@ logs: at the end each token whose record is in a log has fired once, and no othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 
+from tests.simulation.edits import SPARK_ROOMS, applied
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.loss_simulator import Fate
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS
-from tests.simulation.spark_simulator import SimExecutor, SimRun, SimSpark
+from tests.simulation.spark_mutations import Broken, changed
+from tests.simulation.spark_simulator import SimSpark
 from timers.core.lineage import Answer, Lineage
 from timers.core.progress import Progress
 from timers.core.rescue import cut_below
-from timers.core.timer import Fetched, TopicPartition
+from timers.core.timer import TopicPartition
 from timers.errors import CheckpointMismatch, LogMismatch
-from timers.spark.engine.bucket import Bucket
-from timers.spark.engine.machines import Known, MachineRun
 from timers.spark.engine.query import ReadLogs
 from timers.v1.future_pb2 import Future
 from timers.wire import future
@@ -35,17 +35,10 @@ LAST_DUE_S = 30
 
 
 class LosingSpark(SimSpark):
-    """One random run. Mutations replace some of its parts."""
+    """One random run."""
 
-    def __init__(
-        self,
-        seed: int,
-        run: type[MachineRun] = SimRun,
-        read_logs: type[ReadLogs] = ReadLogs,
-        bucket: type[Bucket] = Bucket,
-    ) -> None:
-        super().__init__(seed, SimExecutor, run, bucket)
-        self._read_logs_of = read_logs
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self.fates: dict[bytes, Fate] = {}
         self._read_before: object = None
         """What the driver had compared when a log last lost its end."""
@@ -122,7 +115,7 @@ class LosingSpark(SimSpark):
         self._is_stopped = False
         for each in self._executors:
             each.accepted = set(self._requests) if self.accepts else set()
-        self.read_logs = self._read_logs_of(SimLineages(self.log), at_once)
+        self.read_logs = ReadLogs(SimLineages(self.log), at_once)
         self._guarded(meanwhile)
         self._guarded(self._start_again)
 
@@ -208,30 +201,6 @@ class LosingSpark(SimSpark):
 # ---- engines that are broken on purpose ----------------------------------------------------------------------------
 
 
-class WithoutLineage(SimRun):
-    """The progress has no lineage: only the driver that has read a log knows it."""
-
-    def _fetches(self, position: int) -> Iterator[Fetched]:
-        return (each._replace(lineage=None) for each in super()._fetches(position))
-
-
-class WithoutLineageOfOld(SimRun):
-    """What is read again has no lineage, because Spark has read it before."""
-
-    def _fetches(self, position: int) -> Iterator[Fetched]:
-        for each in super()._fetches(position):
-            yield each._replace(lineage=each.lineage if each.from_offset >= self._read.start else None)
-
-
-class ComparesNothing(ReadLogs):
-    """Micro-batches read on without a comparison."""
-
-    def through(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Lineage]:
-        known = {tp: (self._known(tp), end) for tp, end in ends.items()}
-        self._read.update(at_once(self._lineages.extended(known)).result())
-        return {tp: self._read[tp] for tp in ends}
-
-
 class ComparesTheEndOnly(LosingSpark):
     """A start looks at the ends of the logs only."""
 
@@ -239,26 +208,39 @@ class ComparesTheEndOnly(LosingSpark):
         return None
 
 
-class KnowsAnotherLog(Bucket):
-    """Uses what it knew before a loss was accepted."""
+GIVEN = "each._replace(lineage=lineage and lineage.before(each.to_offset))"
 
-    def _known(self, tp: TopicPartition) -> Known | None:
-        return self.state.known.get(tp)
-
-
-BROKEN: dict[str, Callable[[int], SimSpark]] = {
-    "T1 the progress has no lineage": partial(LosingSpark, run=WithoutLineage),
-    "T1 what is read again has no lineage": partial(LosingSpark, run=WithoutLineageOfOld),
-    "T1 no comparison in micro-batches": partial(LosingSpark, read_logs=ComparesNothing),
-    "T2 the end only": ComparesTheEndOnly,
-    "T2 what was known of the log before": partial(LosingSpark, bucket=KnowsAnotherLog),
+BROKEN: dict[str, Broken] = {
+    "T1 the progress has no lineage": changed((GIVEN, "each._replace(lineage=None)"), run=LosingSpark),
+    "T1 what is read again has no lineage": changed(
+        (GIVEN, f"{GIVEN} if each.from_offset >= start else each._replace(lineage=None)"), run=LosingSpark
+    ),
+    # The logs are extended in each micro-batch, and compared in none.
+    "T1 no comparison in micro-batches": changed(
+        (
+            "self._ask({tp: ends[tp] for tp in asked})",
+            "self._lineages.extended({tp: (self._known(tp), ends[tp]) for tp in asked})",
+        ),
+        (
+            "asked = self._submit(coroutine).result(2 * WAIT_S)",
+            "self._read.update(self._submit(coroutine).result(2 * WAIT_S)); asked = set()",
+        ),
+        run=LosingSpark,
+    ),
+    "T2 the end only": changed(run=ComparesTheEndOnly),
+    "T2 what was known of the log before": changed(
+        ("known if known is not None and known.progress.cuts[: len(cuts)] == cuts else None", "known"),
+        run=LosingSpark,
+    ),
 }
 
 
 def losses_find(rule: str, seed: int) -> bool:
     """Whether a simulated run finds a mutation."""
-    try:
-        BROKEN[rule](seed).go()
-    except Violation:
-        return True
+    run, changes = BROKEN[rule]
+    with applied(changes, SPARK_ROOMS):
+        try:
+            run(seed).go()
+        except Violation:
+            return True
     return False

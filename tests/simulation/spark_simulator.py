@@ -163,8 +163,7 @@ class SimSpark:
     """One random run.
 
     Args:
-        executor: opens the partitions of a task; run: one partition in a micro-batch. Mutations replace them.
-        bucket: as these.
+        executor: opens the partitions of a task. Mutations replace it.
     """
 
     schedule_topics: ClassVar[tuple[str, ...]] = ()
@@ -175,8 +174,6 @@ class SimSpark:
         self,
         seed: int,
         executor: type[SimExecutor] = SimExecutor,
-        run: type[MachineRun] = SimRun,
-        bucket: type[Bucket] = Bucket,
     ) -> None:
         self.random = random.Random(seed)
         self.settings = Settings(
@@ -184,8 +181,6 @@ class SimSpark:
         )
         self.log = SimLog(SimClock(NOW_S), PARTITIONS)
         self.log.missing.add("missing")
-        self._run = run
-        self._bucket = bucket
         self._topics = [self.settings.request_topic, self.settings.id_topic, *self.schedule_topics]
         self._requests = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
         retries = [(self.settings.retry_topic, number) for number in range(PARTITIONS)]
@@ -450,7 +445,7 @@ class SimSpark:
         ends, ticks_end = query.planned
         encoded, buckets = query.states[number], len(query.states)
         state = BucketState() if encoded is None else BucketState.decode(encoded)
-        bucket = self._bucket(state, SimPartitions(self, executor), self._starts, self._cuts, self._run)
+        bucket = Bucket(state, SimPartitions(self, executor), self._starts, self._cuts, SimRun)
         mine = {tp: each for tp, each in self._read.items() if tp[1] % buckets == number}
         arrivals = [each for tp in mine for each in self._arrivals(tp, query.ends[tp], ends)]
         self.random.shuffle(arrivals)

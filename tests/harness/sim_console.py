@@ -16,13 +16,14 @@ from timers.client import tracing
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
 from timers.console.history import Changes, FoundLetters, FoundQueues, History, Ranges, RetryResult, change_of
 from timers.console.kafka_cluster import (
+    ANSWER_S,
     FoundGroup,
     FoundWorker,
     KafkaCluster,
-    TopicsFollower,
     WorkerAnswer,
 )
 from timers.console.problems import Problem
+from timers.console.topics_follower import TopicsFollower
 from timers.console.web.server import LINE_LIMITS, Server
 from timers.core.levels import HOLDS
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
@@ -251,13 +252,13 @@ class SimCluster(KafkaCluster):
         ]
         return FoundGroup(workers, self.taken)
 
-    async def worker_page(self, url: str, path: str, **query: str) -> tuple[int, bytes]:
+    async def worker_page(self, url: str, path: str, timeout_s: float = ANSWER_S, **query: str) -> tuple[int, bytes]:
         assert url == "http://127.0.0.1:1", "only trusted addresses are asked"
         if self.worker_fails:
             raise QueryError("no worker answers")
         return self.pages.get(path, (404, b"{}"))
 
-    async def check_worker(self, url: str) -> None:
+    async def check_worker(self, url: str, timeout_s: float = ANSWER_S) -> None:
         if self.worker_is_foreign:
             raise QueryError(f"the worker at {url} is of another cluster")
 

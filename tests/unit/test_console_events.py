@@ -18,8 +18,8 @@ from tests.harness.console_users import USERS, bearer
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
-from timers.console import event_pages, kafka_cluster
-from timers.console.kafka_cluster import MAX_RECORDS, TopicsFollower
+from timers.console import event_pages, topics_follower
+from timers.console.topics_follower import MAX_RECORDS, TopicsFollower
 from timers.errors import TimersError
 from timers.offline.fired import CallbackRecord
 
@@ -183,7 +183,7 @@ async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(constants: Con
         follower.add(record(offset, value=b""))
     records, dropped = follower.take()
     assert (len(records), records[0].offset, dropped) == (MAX_RECORDS, 50, 50)
-    constants(kafka_cluster, MAX_BYTES=4000)
+    constants(topics_follower, MAX_BYTES=4000)
     for offset in range(3):
         follower.add(record(offset, value=b"x" * 2000))
     records, dropped = follower.take()

@@ -18,7 +18,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import DEADLINE_S
-from timers.console import history, kafka_cluster
+from timers.console import history, kafka_cluster, topics_follower
 from timers.console.history import Threads
 from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
@@ -305,14 +305,14 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
 async def test_the_beginning_of_a_stream_is_looked_for_with_limits(
     monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    consumer, counts = SimConsumer(), {"orders": 3, "many": kafka_cluster.MAX_PARTITIONS}
-    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
+    consumer, counts = SimConsumer(), {"orders": 3, "many": topics_follower.MAX_PARTITIONS}
+    monkeypatch.setattr(topics_follower, "reader", lambda *_: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
     cluster = KafkaCluster(SETTINGS)
     with pytest.raises(Problem, match="more than 256 partitions"):
         await cluster.follow(["many", "orders"], None)
     assert consumer.asked_s == [] and consumer.closed.is_set(), "they are counted before their ends are looked for"
-    constants(kafka_cluster, OPENING_S=3.0)
+    constants(topics_follower, OPENING_S=3.0)
     follower = await cluster.follow(["orders"], None)
     assert follower.positions == [[7, 7, 7]] and max(consumer.asked_s) <= 3.0, "one limit for all partitions"
     consumer.closed.clear()
@@ -328,7 +328,7 @@ async def test_a_stream_whose_consumer_cannot_be_closed_ends(monkeypatch: pytest
     ended = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
     monkeypatch.setattr(SimConsumer, "close", fail)
-    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: SimConsumer())
+    monkeypatch.setattr(topics_follower, "reader", lambda *_: SimConsumer())
     monkeypatch.setattr(connection, "partitions_of", lambda *_: 1)
     cluster = KafkaCluster(SETTINGS)
     follower = await cluster.follow(["orders"], None)
@@ -359,7 +359,7 @@ async def test_a_part_of_a_console_that_fails_at_the_end_keeps_no_other_open(mon
 
 async def test_a_stream_whose_client_went_while_it_began_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = SimConsumer()
-    monkeypatch.setattr(kafka_cluster, "reader", lambda *_: consumer)
+    monkeypatch.setattr(topics_follower, "reader", lambda *_: consumer)
     async with one_thread_of_asyncio() as go_on:
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()

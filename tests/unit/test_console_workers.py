@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -170,6 +171,30 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
         assert "is of app 'timers' and cluster c-2" in (await cluster.problems())[1][0]
         assert "is no worker of timers" in (await cluster.problems())[1][0]
     assert "no worker answers" in (await cluster.problems())[1][0]
+    await cluster.close()
+
+
+async def test_a_worker_that_hangs_does_not_keep_the_console_from_being_ready(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    assert kafka_cluster.READY_ANSWER_S < 5, "Kubernetes asks with this time-out"
+    constants(kafka_cluster, READY_ANSWER_S=0.1)
+    monkeypatch.setattr(topic_admin, "exists", lambda *_: True)
+    ended = asyncio.Event()
+
+    async def live(_: web.Request) -> web.Response:
+        await ended.wait()
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_get("/health/live", live)
+    async with TestServer(application) as server:
+        url = str(server.make_url("")).rstrip("/")
+        cluster = KafkaCluster(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_WORKER_URL": url}))
+        async with asyncio.timeout(5):
+            brokers, workers = await cluster.problems()
+        ended.set()
+    assert brokers == [] and "no answer within 0 s" in workers[0]
     await cluster.close()
 
 

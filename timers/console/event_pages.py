@@ -12,9 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from timers.console.call import Call, handles
-from timers.console.kafka_cluster import MAX_PARTITIONS, TopicsFollower
 from timers.console.problems import Problem
 from timers.console.routes import EVENT_STREAM
+from timers.console.topics_follower import MAX_PARTITIONS, TopicsFollower
 from timers.errors import TimersError
 from timers.offline.fired import CallbackRecord
 

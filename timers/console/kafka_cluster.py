@@ -6,17 +6,13 @@ import asyncio
 import ipaddress
 import logging
 import math
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
-from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as Place
 from yarl import URL
 
 from timers.client.clients import AsyncTimersClient
@@ -36,19 +32,19 @@ from timers.console.history import (
     check,
 )
 from timers.console.problems import Problem
+from timers.console.topics_follower import TopicsFollower
 from timers.core.backoff import Pauses
 from timers.core.ports import Lost
 from timers.core.printable import decode_json, quoted
 from timers.core.timer import TopicPartition
 from timers.errors import PublishError, QueryError, TimersError
-from timers.kafka import connection, login_tokens, topic_admin
-from timers.kafka.clients import reader
+from timers.kafka import login_tokens, topic_admin
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.offline import app_state
 from timers.offline.app_state import AppState
 from timers.offline.dead_letters.letters import LetterFilter, QueueTopics
-from timers.offline.fired import CallbackRecord, PastFirings, callback_topics, read_past_firings
+from timers.offline.fired import PastFirings, callback_topics, read_past_firings
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.http.asking import ForeignWorkerError, check_origin, decode_answer, read_answer
@@ -65,159 +61,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-MAX_PARTITIONS = 256
-"""Each event has an offset of each partition of its stream, from which the stream can go on."""
-
-MAX_RECORDS = 1000
-MAX_BYTES = 8 * 1024 * 1024
-"""Limits of what waits for a slow reader. Above one of them the oldest records are dropped, and counted."""
-
-OPENING_S = 15.0
-"""How long the ends of all partitions are looked for."""
-
-_POLL_S = 0.2
-_BATCH = 200
-
-
-class TopicsFollower:
-    """Reads callback topics as their records arrive, with a consumer and a thread of its own.
-
-    Attributes:
-        positions: for each topic, the next offset of each partition.
-    """
-
-    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
-        self.positions: list[list[int]] = []
-        self._topics = topics
-        self._properties = connection.librdkafka(settings)
-        self._reports = connection.ErrorReports(settings)
-        self._loop = asyncio.get_running_loop()
-        self._arrived, self._closed = asyncio.Event(), asyncio.Event()
-        self._lock = threading.Lock()
-        self.forget_all()
-        self._failure: TimersError | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="timers-console-events", daemon=True)
-
-    def open(self, positions: Sequence[Sequence[int]] | None) -> None:
-        """Begin at these offsets, or with what comes from now on. Blocks.
-
-        Raises:
-            Problem: a topic does not exist, or the topics have too many partitions.
-            TimersError: it cannot be read.
-        """
-        self._consumer = reader({**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096})
-        try:
-            with self._reports.explained("the topics cannot be read"):
-                end_s = monotonic() + OPENING_S
-                counts = self._count_partitions(end_s)
-                places = []
-                for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
-                    given = list(positions[number]) if positions and number < len(positions) else None
-                    if given is None:
-                        given = [self._end(topic, partition, end_s) for partition in range(count)]
-                    self.positions.append([*given, *[0] * count][:count])
-                    places += [Place(topic, *place) for place in enumerate(self.positions[-1])]
-                self._consumer.assign(places)
-        except BaseException:
-            self._consumer.close()
-            raise
-        self._thread.start()
-
-    def _count_partitions(self, end_s: float) -> list[int]:
-        """The number of partitions of each topic."""
-        counts = []
-        for topic in self._topics:
-            count = connection.partitions_of(self._consumer, self._reports, topic, _left_s(end_s))
-            if not count:
-                raise Problem("not-found", f"topic {topic!r} does not exist")
-            counts.append(count)
-        if sum(counts) > MAX_PARTITIONS:
-            raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
-        return counts
-
-    def _end(self, topic: str, partition: int, end_s: float) -> int:
-        place = Place(topic, partition)
-        _, end = connection.while_moving(
-            lambda: self._consumer.get_watermark_offsets(place, timeout=_left_s(end_s), cached=False), _left_s(end_s)
-        )
-        return int(end)
-
-    async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
-        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._arrived.wait()
-        except TimeoutError:
-            return [], 0
-        with self._lock:
-            records, dropped = self.take()
-            if self._failure is None:
-                self._arrived.clear()
-            elif not records:
-                raise self._failure
-        return records, dropped
-
-    async def close(self) -> None:
-        """Stop reading, and wait until the consumer is closed."""
-        self.stop()
-        await self._closed.wait()
-
-    def stop(self) -> None:
-        """Stop reading soon. Thread-safe."""
-        self._ended.set()
-
-    def _read(self) -> None:
-        try:
-            self._poll()
-        finally:
-            try:
-                self._consumer.close()
-            finally:
-                with suppress(RuntimeError):  # the loop has ended
-                    self._loop.call_soon_threadsafe(self._closed.set)
-
-    def _poll(self) -> None:
-        while not self._ended.is_set():
-            first = self._consumer.poll(_POLL_S)
-            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
-            errors = [error for message in messages if (error := message.error()) is not None]
-            failed = [error for error in errors if not error.retriable()]
-            with self._lock:
-                for message in messages:
-                    if not message.error():
-                        self.add(CallbackRecord.of(message))
-                if failed:
-                    self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
-            if messages:
-                self._loop.call_soon_threadsafe(self._arrived.set)
-            if failed:
-                break
-
-    def forget_all(self) -> None:
-        """Begin with nothing."""
-        self._records: deque[CallbackRecord] = deque()
-        self._bytes = self._dropped = 0
-
-    def take(self) -> tuple[list[CallbackRecord], int]:
-        """What waits for the reader, and how many were dropped; nothing waits after that."""
-        taken = list(self._records), self._dropped
-        self.forget_all()
-        return taken
-
-    def add(self, record: CallbackRecord) -> None:
-        """Keep a record for the reader, and drop the oldest ones above the limits."""
-        self._records.append(record)
-        self._bytes += record.size
-        while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
-            self._bytes -= self._records.popleft().size
-            self._dropped += 1
-
-
-def _left_s(end_s: float) -> float:
-    """Seconds that one request to the brokers may take."""
-    return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))
 
 
 class WorkerAnswer(NamedTuple):
@@ -249,6 +92,10 @@ class FoundGroup(NamedTuple):
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
 """Longer than a worker takes to ask the others, and than a worker or a broker takes to start again."""
+
+READY_ANSWER_S = 2.0
+"""In which a worker must answer for readiness. Kubernetes waits for 5 s: a worker that hangs must not take the console
+out of its service."""
 
 PAUSES = Pauses(0.2, 2.0)
 """Between two questions to a worker that is starting, or that misses the partitions of one that is. Such a question
@@ -461,23 +308,23 @@ class KafkaCluster:
     async def group(self) -> FoundGroup:
         return await self._finding.run(find_group, self._settings)
 
-    async def worker_page(self, url: str, path: str, **query: str) -> tuple[int, bytes]:
+    async def worker_page(self, url: str, path: str, timeout_s: float = ANSWER_S, **query: str) -> tuple[int, bytes]:
         """Status and body of a page of the worker at ``url``."""
         try:
             page = URL(url) / path.removeprefix("/")
             page.origin()  # raises for an address without a scheme
         except ValueError as error:
             raise QueryError(f"{quoted(url)} is no address of a worker: {error}") from None
-        return await self._get(page.with_query(query), {})
+        return await self._get(page.with_query(query), {}, timeout_s)
 
-    async def check_worker(self, url: str) -> None:
+    async def check_worker(self, url: str, timeout_s: float = ANSWER_S) -> None:
         """Check that a worker of this app and of the brokers' cluster answers at ``url``.
 
         Raises:
             QueryError: another worker or program does, or none.
             Problem: no broker answers.
         """
-        _, body = await self.worker_page(url, "/health/live")
+        _, body = await self.worker_page(url, "/health/live", timeout_s=timeout_s)
         try:
             live = decode_json(body)
         except ValueError:
@@ -590,14 +437,15 @@ class KafkaCluster:
     async def problems(self) -> tuple[list[str], list[str]]:
         """Why brokers, and why workers, cannot be used now, a sentence each; empty: they can."""
         broker = asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
-        found = await asyncio.gather(broker, self.check_worker(self._settings.query_url), return_exceptions=True)
+        worker = self.check_worker(self._settings.query_url, READY_ANSWER_S)
+        found = await asyncio.gather(broker, worker, return_exceptions=True)
         for each in found:
             # A problem of the second check is that no broker answers, which the first one says.
             if isinstance(each, BaseException) and not isinstance(each, TimersError | Problem):
                 raise each
-        brokers, worker = ([str(each)] if isinstance(each, TimersError) else [] for each in found)
+        brokers, workers = ([str(each)] if isinstance(each, TimersError) else [] for each in found)
         brokers = list(dict.fromkeys([*login_tokens.troubles(self._settings), *brokers]))
-        return brokers, [each for each in worker if each not in brokers]
+        return brokers, [each for each in workers if each not in brokers]
 
 
 class _Requests:

@@ -1,0 +1,173 @@
+"""Reads callback topics for a stream of the console."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as Place
+
+from timers.console.problems import Problem
+from timers.errors import TimersError
+from timers.kafka import connection
+from timers.kafka.clients import reader
+from timers.offline.fired import CallbackRecord
+from timers.process.config.settings import Settings
+
+MAX_PARTITIONS = 256
+"""Each event has an offset of each partition of its stream, from which the stream can go on."""
+
+MAX_RECORDS = 1000
+MAX_BYTES = 8 * 1024 * 1024
+"""Limits of what waits for a slow reader. Above one of them the oldest records are dropped, and counted."""
+
+OPENING_S = 15.0
+"""How long the ends of all partitions are looked for."""
+
+_POLL_S = 0.2
+_BATCH = 200
+
+
+class TopicsFollower:
+    """Reads callback topics as their records arrive, with a consumer and a thread of its own.
+
+    Attributes:
+        positions: for each topic, the next offset of each partition.
+    """
+
+    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
+        self.positions: list[list[int]] = []
+        self._topics = topics
+        self._properties = connection.librdkafka(settings)
+        self._reports = connection.ErrorReports(settings)
+        self._loop = asyncio.get_running_loop()
+        self._arrived, self._closed = asyncio.Event(), asyncio.Event()
+        self._lock = threading.Lock()
+        self.forget_all()
+        self._failure: TimersError | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="timers-console-events", daemon=True)
+
+    def open(self, positions: Sequence[Sequence[int]] | None) -> None:
+        """Begin at these offsets, or with what comes from now on. Blocks.
+
+        Raises:
+            Problem: a topic does not exist, or the topics have too many partitions.
+            TimersError: it cannot be read.
+        """
+        self._consumer = reader({**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096})
+        try:
+            with self._reports.explained("the topics cannot be read"):
+                end_s = monotonic() + OPENING_S
+                counts = self._count_partitions(end_s)
+                places = []
+                for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
+                    given = list(positions[number]) if positions and number < len(positions) else None
+                    if given is None:
+                        given = [self._end(topic, partition, end_s) for partition in range(count)]
+                    self.positions.append([*given, *[0] * count][:count])
+                    places += [Place(topic, *place) for place in enumerate(self.positions[-1])]
+                self._consumer.assign(places)
+        except BaseException:
+            self._consumer.close()
+            raise
+        self._thread.start()
+
+    def _count_partitions(self, end_s: float) -> list[int]:
+        """The number of partitions of each topic."""
+        counts = []
+        for topic in self._topics:
+            count = connection.partitions_of(self._consumer, self._reports, topic, _left_s(end_s))
+            if not count:
+                raise Problem("not-found", f"topic {topic!r} does not exist")
+            counts.append(count)
+        if sum(counts) > MAX_PARTITIONS:
+            raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
+        return counts
+
+    def _end(self, topic: str, partition: int, end_s: float) -> int:
+        place = Place(topic, partition)
+        _, end = connection.while_moving(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=_left_s(end_s), cached=False), _left_s(end_s)
+        )
+        return int(end)
+
+    async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
+        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return [], 0
+        with self._lock:
+            records, dropped = self.take()
+            if self._failure is None:
+                self._arrived.clear()
+            elif not records:
+                raise self._failure
+        return records, dropped
+
+    async def close(self) -> None:
+        """Stop reading, and wait until the consumer is closed."""
+        self.stop()
+        await self._closed.wait()
+
+    def stop(self) -> None:
+        """Stop reading soon. Thread-safe."""
+        self._ended.set()
+
+    def _read(self) -> None:
+        try:
+            self._poll()
+        finally:
+            try:
+                self._consumer.close()
+            finally:
+                with suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _poll(self) -> None:
+        while not self._ended.is_set():
+            first = self._consumer.poll(_POLL_S)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
+            errors = [error for message in messages if (error := message.error()) is not None]
+            failed = [error for error in errors if not error.retriable()]
+            with self._lock:
+                for message in messages:
+                    if not message.error():
+                        self.add(CallbackRecord.of(message))
+                if failed:
+                    self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
+            if messages:
+                self._loop.call_soon_threadsafe(self._arrived.set)
+            if failed:
+                break
+
+    def forget_all(self) -> None:
+        """Begin with nothing."""
+        self._records: deque[CallbackRecord] = deque()
+        self._bytes = self._dropped = 0
+
+    def take(self) -> tuple[list[CallbackRecord], int]:
+        """What waits for the reader, and how many were dropped; nothing waits after that."""
+        taken = list(self._records), self._dropped
+        self.forget_all()
+        return taken
+
+    def add(self, record: CallbackRecord) -> None:
+        """Keep a record for the reader, and drop the oldest ones above the limits."""
+        self._records.append(record)
+        self._bytes += record.size
+        while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
+            self._bytes -= self._records.popleft().size
+            self._dropped += 1
+
+
+def _left_s(end_s: float) -> float:
+    """Seconds that one request to the brokers may take."""
+    return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))

@@ -43,7 +43,6 @@ class Chunk:
         count: number of rows that are deleted, with versions that were replaced or cancelled.
         kept: held rows of groups that have others, too.
         rest: the rows behind :attr:`last` of a group that was split.
-        last: key of its last row.
         is_full: whether it must end.
         is_cut: whether its scan has ended early.
     """

@@ -89,7 +89,6 @@ class TopicCounters:
     """Totals of one callback topic.
 
     Attributes:
-        fired: callbacks sent.
         lag: seconds from the due second to the end of the transaction, of timers that waited for their second.
     """
 
@@ -195,19 +194,16 @@ class Counters:
         accepted: requests accepted, not counting those that cannot be read.
         late: accepted requests whose second had already fired.
         fired: callbacks sent to their topics.
-        retried: moves of timers to the retry topic.
         verdicts: verdict -> cancels and replacements of timers with an id.
         followed: occurrences of timers that repeat, appended to the log.
         mended: those of them that were appended again, because the log has lost them.
         zone_unknown: how often timers did not know what follows, because their zone is not known here: once a minute.
         lacking: zone that is not known here -> (minute, timers that looked for it in this minute, in the one before).
         missed: reason -> occurrences that are not sent.
-        forwarded: requests that went cold.
         unlisted: requests that count although the version that they name has fired [I27].
         promoted: promoted copies that were read.
         promoted_duplicates: promoted copies that were ignored.
         callers: (caller, outcome) -> records, where the records name a caller.
-        replayed: records read again by recoveries.
         lag: kind of firing -> seconds from the due second to the end of the transaction that fired.
         topics: callback topic -> its totals; at most :data:`MAX_TOPICS`, and one for the others.
         transaction: the transaction that is being filled; the outbox begins it.

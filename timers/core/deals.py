@@ -85,7 +85,6 @@ def says_of_partitions(
     """What a member says, when it joins, about the partitions that it has.
 
     Args:
-        generation: number of the last deal.
         owned: what it gave to the member.
         stores: stores of the member -> offset up to which each was written, see :data:`STORES`.
     """

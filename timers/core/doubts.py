@@ -64,7 +64,6 @@ class Doubts:
 
     Args:
         store: of the machine. It is protected while its log is in doubt.
-        progress: with which the machine opens.
 
     Attributes:
         worker: id of this worker, whose store is whole, while the topic is compacted; else None.
@@ -125,7 +124,6 @@ class Leftovers:
     gone. Rows that are written later have higher offsets, so the search never goes back.
 
     Args:
-        doubt: what is searched for.
         remembered_s: seconds for which ids are remembered after their last timer; None: not bounded, so the search
             never ends.
     """

@@ -149,11 +149,7 @@ class Command(NamedTuple):
 
 
 class Holds(tuple[Hold, ...]):
-    """The holds of a machine, oldest first. What each row asks of them is found once.
-
-    Attributes:
-        by_target: holds of each target.
-    """
+    """The holds of a machine, oldest first. What each row asks of them is found once."""
 
     by_target: dict[str, tuple[Hold, ...]]
 
@@ -176,7 +172,6 @@ class Holds(tuple[Hold, ...]):
 
         Args:
             first: the lowest of their offsets. Between two offsets that a hold holds it holds all.
-            last: the highest one.
         """
         for hold in self.by_target.get(target, ()):
             if hold.holds((due_s, first), holes) and (first == last or hold.holds((due_s, last), holes)):
@@ -231,7 +226,6 @@ class Holds(tuple[Hold, ...]):
         Args:
             over_s: seconds that the release takes; 0: as long as it needs.
             rows_of: counts the rows that a hold holds.
-            number: of the command.
         """
 
         def resumed(hold: Hold) -> Hold:

@@ -368,9 +368,6 @@ class MarkerIndex(Index):
     When a message is delivered again, the engine appends an End in the same transaction, as the redelivery tracker
     does: the copy is a message of its own. So each entry ends, and nothing must be remembered of messages that have
     ended.
-
-    Args:
-        callback_topic: the queue topic.
     """
 
     def __init__(self, store: Store, callback_topic: str) -> None:

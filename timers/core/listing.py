@@ -72,7 +72,6 @@ async def merge(sources: Sequence[Source], after: Position, limit: int, enough: 
     Args:
         sources: a timer is in one source only.
         after: end of the page before.
-        limit: maximum number of timers.
         enough: called before a source is read a second time; True ends the page early.
     """
     share = share_of(limit, len(sources))

@@ -62,7 +62,6 @@ class Machine:
 
     Attributes:
         progress: the last committed progress, and later changes that need no commit of their own.
-        committed: the last committed progress.
         replayed: number of records read again since opening.
         must_ask_end: its own transaction held back the end of the log that came with the last tick [I17].
         clock_is_behind: no request is accepted, because the broker's clock is behind what has fired [I10].

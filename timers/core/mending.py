@@ -95,7 +95,6 @@ class StandingStill:
         """Returns what follows the records of timers that stand still for certain. Reads their log.
 
         Args:
-            outbox: reads records of the log again.
             progress: with which it is committed.
             released_s: as in :meth:`look`.
         """

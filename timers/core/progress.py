@@ -281,11 +281,7 @@ class Progress:
         return self.holds.of_group(due_s, target, first, last, self.holes) is not None
 
     def has_fired(self, key: OrderKey, target: str) -> bool:
-        """Whether an accepted request with this key has fired [I33].
-
-        Args:
-            target: its callback topic.
-        """
+        """Whether an accepted request with this key has fired [I33]."""
         return self.is_past(key) and self.hold_of(key, target) is None
 
     def with_commands(

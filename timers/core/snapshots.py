@@ -92,11 +92,7 @@ def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
 
 
 def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, digest: bytes) -> Footer:
-    """Returns the footer of a snapshot.
-
-    Args:
-        keys: number of keys in it.
-    """
+    """Returns the footer of a snapshot."""
     known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
     hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
@@ -139,9 +135,7 @@ def is_due(
     """Whether to take a snapshot: the log has grown, or what is named is much larger than what a store has now.
 
     Args:
-        pending: number of rows in its store.
         forgotten: number of ids in the newest snapshot that it has forgotten since.
-        record_bytes: mean size of a request.
         factor: how many times as large as the last snapshot the log becomes before the next one.
         most_records: after so many records a snapshot is taken although they are small, so that a replay stays short.
         is_behind: whether timers are due that have not fired. Then a snapshot waits for twice as much.
@@ -221,7 +215,6 @@ def to_restore(progress: Progress, store: Store, log_start: int) -> list[NamedSn
 
     Args:
         store: after :func:`timers.core.store_validity.catch_up`, or empty.
-        log_start: the first offset of the log.
     """
     if progress.doubt is not None or progress.rescues_of(store.history, store.applied):
         return []
@@ -270,8 +263,6 @@ def restored(
     The present store is not changed: it may be the last copy of what is pending.
 
     Args:
-        progress: with which the machine opens.
-        log_start: the first offset of its log.
         beside: returns an empty store beside the present one; one that it returned before is not used any more.
         is_fresh: whether a restored store is as new as it must be (:func:`timers.core.store_validity.is_fresh`).
         names: whether the progress, read again, names a snapshot.

@@ -135,7 +135,6 @@ class CutValue(bytes):
 
     Attributes:
         length: bytes of the whole value.
-        sha256: hash of the whole value.
     """
 
     length: int

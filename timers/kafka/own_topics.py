@@ -169,7 +169,6 @@ def wrong_configs(
         brokers: addresses, for the commands.
         topics: each topic with its configuration and the number of replicas of its partitions. A setting that is
             missing there is not judged.
-        broker_count: number of brokers of the cluster.
         kept: what the topics hold, for the sentences.
     """
     topics = list(topics)

@@ -447,9 +447,6 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
     """Allow the level that this version raises to, if the app has no progress yet. Blocks. Call it before joining.
 
     Brokers may need some seconds until they know topics that were created a moment ago.
-
-    Args:
-        partitions: number of partitions of its progress topic.
     """
     deadline = monotonic() + NEW_APP_S
     while True:

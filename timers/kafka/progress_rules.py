@@ -139,9 +139,6 @@ class ProgressRules:
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Check the number of partitions of a topic whose timers have ids.
 
-        Args:
-            records: progress of all partitions of its topic.
-
         Raises:
             LogMismatch: partitions were added since timers were accepted there.
         """

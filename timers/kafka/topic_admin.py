@@ -327,7 +327,6 @@ class TopicCreator:
     """Creates topics with the brokers' number of partitions, many in one request, in a thread of its own.
 
     Args:
-        timeout_s: for one request.
         on_created: called in the creator's thread after each request, with topic -> reason for topics not created.
     """
 

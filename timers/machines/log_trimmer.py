@@ -274,7 +274,6 @@ class Trimmer:
         shorten: by age, by size, or by hand.
 
         Args:
-            log: of the machine's snapshots.
             record_bytes: mean size of a request, for the metric.
             check: may raise to stop.
         """

@@ -194,10 +194,6 @@ class Writer:
 
     Args:
         file: open for writing bytes.
-        head: its first line.
-
-    Attributes:
-        count: number of timers so far.
     """
 
     def __init__(self, file: Any, head: Head) -> None:
@@ -239,10 +235,6 @@ class Reader:
 
     Args:
         lines: of the file.
-
-    Attributes:
-        head: its first line.
-        count: number of timers that were read.
 
     Raises:
         TimersError: the first line is that of no export.

@@ -111,11 +111,7 @@ class _InFlight(NamedTuple):
 
 
 class Relay:
-    """Sends the rows of one table.
-
-    Args:
-        settings: of the app that fires the timers.
-    """
+    """Sends the rows of one table."""
 
     def __init__(self, rows: Database, settings: Settings, clock: Clock | None = None) -> None:
         self.counters = Counters()

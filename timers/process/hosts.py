@@ -53,7 +53,6 @@ class Hosts:
 
     Args:
         urls: the port's own URLs; an empty one has no host.
-        names: further names.
     """
 
     def __init__(self, urls: Iterable[str], names: Iterable[str]) -> None:

@@ -66,7 +66,6 @@ class JarSet:
     Attributes:
         name: what they are, for messages.
         spec: names the packages.
-        error: raised if a jar cannot be downloaded.
     """
 
     name: str

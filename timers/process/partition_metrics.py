@@ -140,7 +140,6 @@ class PartitionMetrics:
         ids_in_place: of requests with an id that were looked at, those on the partition of murmur2.
         ids_elsewhere: the others.
         oldest_due_s: due second of the next timer to fire, None if there is none; a worker updates it every second.
-        heartbeat: of the machine's thread.
         throttled_s: seconds for which the machine has waited because of a quota of the brokers.
     """
 

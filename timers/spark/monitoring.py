@@ -94,7 +94,6 @@ class Monitor:
         taken: returns who has the group of an engine if other programs have it, a sentence; else an empty text.
 
     Args:
-        every_s: seconds between two micro-batches.
         now_s: a clock that never goes back.
     """
 
@@ -215,7 +214,6 @@ def register(
 
     Args:
         page: returns the decorator for the handler of a path.
-        origin: the app, and the brokers' cluster.
         in_driver: returns the machines that the driver runs.
     """
     from aiohttp import web  # not at the top: the other jobs need no aiohttp

@@ -95,7 +95,6 @@ def decode(
             column ``source``, which is the name of each record: two may have one offset, before and after a cut.
         formats: topic -> its request format, as :func:`timers.kafka.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as in the worker.
-        request_topic: the topic of native requests.
         progress: of the partitions: each record is read at its feature level [I21]. A record without a ``source`` is
             named with its cut [I28].
         more: further columns, of value and headers of the callback.

@@ -45,7 +45,6 @@ def check_shared(spark: SparkSession, option: str, directory: str, *, always_loc
     """Check that all executors reach a directory: each would write its files to a disk of its own.
 
     Args:
-        option: its name in the message.
         directory: as the user gave it.
         always_local: a path without a scheme is on the local disk, whatever Spark's default file system is.
 

@@ -147,7 +147,6 @@ class Cron:
 
         Args:
             first_weekday: of its first day; 0 is Monday.
-            length: its number of days.
         """
         whole = (2 << length) - 2
         by_number = self.month_days & whole

@@ -44,11 +44,7 @@ def record_key(number: int, index: int) -> bytes:
 
 
 class Encoder:
-    """Cuts the keys and values of a store into the values of records. Iterate once.
-
-    Attributes:
-        keys: number of keys that were encoded.
-    """
+    """Cuts the keys and values of a store into the values of records. Iterate once."""
 
     def __init__(self, items: Iterable[tuple[bytes, bytes]], chunk_bytes: int = CHUNK_BYTES) -> None:
         self.keys = 0

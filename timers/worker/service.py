@@ -141,7 +141,6 @@ class TimersApp(faust_internals.App):
 
     Attributes:
         settings: of the worker; :meth:`adopt_port` may replace them before the start.
-        status: what metrics and health pages show.
         fatal: why the worker must end, if it must.
     """
 

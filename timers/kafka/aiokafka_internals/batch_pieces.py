@@ -328,7 +328,6 @@ class UnreadableBatch(CorruptRecordException):
     Attributes:
         from_offset: of its first record that cannot be read.
         end_offset: the offset after its last record; ``from_offset`` if that is not known.
-        raw: the batch.
     """
 
     from_offset: int

@@ -59,7 +59,6 @@ def _answer(own: tuple[tuple[str, Any], ...], *member: tuple[str, Any]) -> Schem
 
     Args:
         own: fields of a group of this kind.
-        member: fields of a member.
     """
     group = (
         ("error_code", Int16),

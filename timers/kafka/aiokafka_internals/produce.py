@@ -158,7 +158,6 @@ async def transact(
 
     Args:
         batches: sealed.
-        own: the partition of the machine.
         held_from: gets the first offset that the transaction has there, also if it is rolled back.
         road: of the version of transactions that the producer was opened for.
 

@@ -286,7 +286,6 @@ class RemoteSource:
     """The partitions of another worker.
 
     Attributes:
-        session: HTTP session of this worker.
         sign: returns the headers that sign a question, given its path with parameters.
         partitions: those to ask about; answers about others are ignored.
     """
@@ -429,7 +428,6 @@ class Queries:
     """Reads the timers of all workers.
 
     Args:
-        pool: the machines of this process.
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
         turns: when machines may be read, and long pages encoded.

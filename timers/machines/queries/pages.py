@@ -76,7 +76,6 @@ class QueryPages:
     """Handlers of the pages.
 
     Args:
-        settings: returns those of the worker.
         now_s: the time of the worker's clock.
 
     Attributes:

@@ -204,7 +204,6 @@ def find_record(
 
     Args:
         timer_id: that the request has in its row; None: none.
-        append_s: second in which it was appended.
         version: if it is an occurrence of a timer that repeats: offset of the definition.
     """
     _check_recovered(machine)

@@ -379,11 +379,7 @@ def uses_tls(protocol: str) -> bool:
 
 
 def check(protocol: str, mechanism: str, given: Collection[str]) -> None:
-    """Check that the security settings fit together.
-
-    Args:
-        given: names of the variables that are set.
-    """
+    """Check that the security settings fit together."""
     for name in (_PASSWORD, _KEY_PASSWORD, _QUERY_SECRET):
         if name in given and name + _FILE in given:
             raise SettingsError(f"{name} and {name}{_FILE} are both set: keep one of them")

@@ -192,7 +192,6 @@ class Bucket:
 
         Args:
             ticks_ms: the last tick of each partition.
-            guard: a new guard.
             boot_id: names the present run of the machine; empty if the system has no name.
             fired_s: second up to which the app had fired when the query started; None: nothing had.
         """
@@ -344,7 +343,6 @@ class TimerProcessor(StatefulProcessor):
     A row has ``arrivals`` (:func:`packing`), or ``tick_partition``, ``tick_offset`` and ``tick_ms``.
 
     Args:
-        keys: of the buckets.
         partitions: as :meth:`Openings.of`, without its places.
         starts, cuts: as those of :class:`Bucket`.
         fired_s: as that of :meth:`Bucket.counted`.

@@ -193,7 +193,6 @@ class Driver:
     """What the driver of an engine has beside its query.
 
     Args:
-        run: number of this run of the engine.
         wake: lets a micro-batch begin soon.
     """
 
@@ -335,7 +334,6 @@ class Reporter:
         buckets: number of buckets. Only a micro-batch with a tick reports all of them.
 
     Attributes:
-        ended: number of micro-batches that have ended.
         ended_at: when the last one has ended, by the monotonic clock.
     """
 

@@ -104,7 +104,6 @@ class Start:
     """The start of an engine.
 
     Attributes:
-        directory: of the checkpoints.
         buckets: number that the user chose; None: that of the checkpoint, or ``default_buckets``.
         max_requests: largest number of requests of a micro-batch.
     """

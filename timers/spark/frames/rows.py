@@ -131,7 +131,6 @@ class RowFiles:
 
         Args:
             now_ns: epoch nanoseconds from which delays count, and before which a row is past.
-            most_bytes: largest value of a request.
         """
         if self.urls is None:
             self.check_file(url, file)

@@ -130,10 +130,8 @@ class GroupWatch(Service):
 
     Args:
         pool: its machines; knows the request topics and their numbers of partitions.
-        consumer: the member of the group.
 
     Attributes:
-        unowned: the partitions without an owner.
         refusal: why this worker may own no partitions; None if it may.
     """
 

@@ -69,7 +69,6 @@ class LogWatch(Service):
         suspended: partitions whose topic has yet to be looked up -> whether their position is out of range.
 
     Args:
-        cluster: the topics at the worker's start.
         on_checked: called after a change of the topics, and with suspended partitions whose topic was looked up ->
             whether their position is out of range.
     """

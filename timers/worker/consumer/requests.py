@@ -97,9 +97,6 @@ class LogReader:
         passes_over: returns whether a batch that cannot be read is passed over; if not, the partition is read on only
             after that has changed, or a leader has another copy.
         on_read_on: called with a partition that is read on after such a batch.
-
-    Attributes:
-        consumer: of aiokafka; None before :meth:`start`.
     """
 
     def __init__(
@@ -332,9 +329,6 @@ class PartitionConsumer(Service):
         pool: opens the machines of what the group deals.
         batches: channel to the agent of requests; gets (partition, fetch).
         end: called with an error that ends the worker.
-
-    Attributes:
-        heartbeat: of its event loop.
     """
 
     def __init__(

@@ -80,9 +80,7 @@ class Capacity:
 
         Args:
             files: how many files the process may open.
-            threads: how many threads it may have.
             connections: maximum number of connections of its web port.
-            brokers: number of brokers of the cluster.
             machines: how many the process would have as the only worker of the app.
         """
         base = BASE_FILES + BASE_CONNECTIONS * brokers + connections

@@ -44,7 +44,6 @@ def warnings(topic: str, measured: Iterable[PartitionMetrics], partitions: int) 
 
     Args:
         measured: of the partitions of the topic.
-        partitions: of the topic.
     """
     found = list(measured)
     in_place, elsewhere = sum(each.ids_in_place for each in found), sum(each.ids_elsewhere for each in found)

@@ -37,7 +37,6 @@ class LineageWatch:
     that. It runs on one event loop.
 
     Args:
-        runners: returns the open machines.
         compacted: the topics that may be compacted.
         progress: returns the partitions of the progress topic.
         on_parted: called with a partition whose log is another one.

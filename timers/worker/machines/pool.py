@@ -231,7 +231,6 @@ class Pool:
         Each partition is opened by itself: one that cannot be opened does not delay the others.
 
         Args:
-            dealt: this worker's partitions.
             anew: whether the group had removed this worker before, so that others may have had them.
         """
         if self._ended:

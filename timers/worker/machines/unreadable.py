@@ -35,7 +35,6 @@ class Unreadable:
 
     Args:
         formats: request topic -> request format.
-        runner_of: returns the open machine of a partition.
         fail: ends the machine of a partition with an error.
 
     Attributes:

@@ -134,7 +134,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
     tables.create(spark)
     first = promote.promote_chunk(spark, job, logs, int(time.time()))
     assert first.promoted == 4 and first.left is not None
-    first.left.kept.close()  # as a promoter that is stopped
+    promote.end(spark, job, first.left)  # as a promoter that is stopped
     go_cold(3, so_far=10)  # which nobody has held
     assert len(system.reader(target).take(5)) == 5
     worker.stop()

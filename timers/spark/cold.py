@@ -281,11 +281,12 @@ def files_scanned(frame: DataFrame, path: str) -> int:
 
 
 def whole_requests(spark: SparkSession, tables: ColdTables, chosen: pa.Table, *more: str) -> DataFrame:
-    """The complete requests (:data:`HELD`) of chosen rows (due_s, source, ...), with ``more`` of their columns."""
+    """The complete requests (:data:`HELD`) of chosen rows (due_s, source, ...), with ``more`` of their columns. A
+    request that was held twice comes twice."""
     seconds = pc.min_max(chosen.column("due_s")).as_py()
     held = spark.read.format("delta").load(tables.held).where(F.col("due_s").between(seconds["min"], seconds["max"]))
     wanted = F.broadcast(spark.createDataFrame(chosen.select(["source", *more])))
-    return held.join(wanted, "source").select(*HELD.names, *more).dropDuplicates(["source"])
+    return held.join(wanted, "source").select(*HELD.names, *more)
 
 
 def append(frame: DataFrame, path: str, columns: StructType) -> None:

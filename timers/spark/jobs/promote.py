@@ -1,10 +1,10 @@
 """``timers spark promote``: writes cold timers back to their partitions before they are due, at a limited rate.
 
 A search finds the timers that are due first, and reads their requests; a few rounds write them, one chunk each. Before
-the first round the job records that this *batch* begins, and where the request logs end; after each round, which copies
-it has written; after the last one the end of the batch. After a crash, the next run looks for copies in the logs from
-those ends on, and records them before it chooses new ones. So a crash at any point repeats no copy. If a copy is
-repeated nevertheless, its partition ignores it.
+the first round the job records that this *batch* begins, and where the request logs end; after the last one, which
+copies it has written, and the end of the batch. After a crash, the next run looks for copies in the logs from those
+ends on, and records them before it chooses new ones. So a crash at any point repeats no copy. If a copy is repeated
+nevertheless, its partition ignores it.
 
 Spark's own Kafka sink has no transactions. So one task writes, with one transactional id: a second promoter, or a task
 that Spark starts again, fences the first.
@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -96,10 +97,11 @@ def writer(
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent: list[int] = []
         refused: dict[str, str] = {}
+        seen: set[str] = set()
         port: KafkaPort | None = None
         began_s = 0.0
         for batch in batches:
-            for copies in groups(copies_of(batch), _size, MAX_COPIES, MAX_BYTES):
+            for copies in groups(copies_of(_without(batch, seen)), _size, MAX_COPIES, MAX_BYTES):
                 if port is None:
                     port, began_s = open_port(), monotonic()
                 for count in _write(port, copies, refused):
@@ -128,6 +130,16 @@ def _write(port: KafkaPort, copies: Sequence[Record], refused: dict[str, str]) -
         yield from _write(port, copies[half:], refused)
     else:
         yield len(copies)
+
+
+def _without(batch: pa.RecordBatch, seen: set[str]) -> pa.RecordBatch:
+    """The rows of a batch whose sources were not seen before, which are added: a request that `hold` has read twice,
+    because its checkpoint was lost, is in the table twice. To leave it out in Spark, whole requests were sorted."""
+    is_new = list[bool]()
+    for source in batch.column("source").to_pylist():
+        is_new.append(source not in seen)
+        seen.add(source)
+    return batch if all(is_new) else batch.filter(pa.array(is_new))
 
 
 def copies_of(batch: pa.RecordBatch) -> Iterator[Record]:
@@ -263,6 +275,8 @@ class Batch(NamedTuple):
     """For each round the timers that it writes, the earliest first: (due_day, due_s, source)."""
     requests: Sequence[DataFrame] = ()
     """For each round the whole requests of these timers (:data:`timers.spark.cold.HELD`)."""
+    written: Sequence[pa.Table] = ()
+    """The timers that earlier rounds have written: as ``chunks``."""
 
 
 class Round(NamedTuple):
@@ -497,9 +511,16 @@ def begin(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Co
 
 
 def end(spark: SparkSession, job: Promote, batch: Batch) -> None:
-    """Record the end of a batch: what it has not promoted the next search finds again."""
+    """Record what a batch has promoted, and its end: what it has not promoted the next search finds again."""
+    _record(spark, job, batch)
     job.tables.steps(spark).add(batch.name, DONE, batch.until_s, "")
     batch.kept.close()
+
+
+def _record(spark: SparkSession, job: Promote, batch: Batch) -> None:
+    if batch.written:
+        written = spark.createDataFrame(pa.concat_tables(batch.written)).withColumn("batch", F.lit(batch.name))
+        cold.append(written, job.tables.promoted, PROMOTED)
 
 
 def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, began: float) -> Round:
@@ -508,22 +529,21 @@ def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, be
     refused = {row.refused: row.reason for row in sent if row.refused is not None}
     written = sum(row.copies for row in sent)
     if written + len(refused) != chunk.num_rows:
-        # Another program has deleted requests since the search. What is written is found as after a crash.
+        # Another program has deleted requests since the search. What this round has written is found as after a crash.
         logger.warning(
             "%d of %d timers are no longer in the table", chunk.num_rows - written - len(refused), chunk.num_rows
         )
+        _record(spark, job, batch)
         record_interrupted(spark, job.tables, logs)
         batch.kept.close()
         return Round(written, written > 0, batch.files, monotonic() - began, refused)
-    chosen = spark.createDataFrame(chunk).withColumn("batch", F.lit(batch.name))
     if refused:
-        chosen = chosen.where(~F.col("source").isin(list(refused)))
-    cold.append(chosen, job.tables.promoted, PROMOTED)
-    left = batch._replace(chunks=chunks, requests=more) if chunks else None
-    if left is None:
-        end(spark, job, batch)
-    is_more = left is not None or batch.is_cut
-    return Round(written, is_more, batch.files, monotonic() - began, refused, left)
+        chunk = chunk.filter(pc.invert(pc.is_in(chunk.column("source"), pa.array(list(refused)))))
+    left = batch._replace(chunks=chunks, requests=more, written=(*batch.written, chunk))
+    if not chunks:
+        end(spark, job, left)
+    is_more = bool(chunks) or batch.is_cut
+    return Round(written, is_more, batch.files, monotonic() - began, refused, left if chunks else None)
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:

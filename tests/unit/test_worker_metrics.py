@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from tests.harness.constants import Constants
 from timers.core.counters import Counters, Histogram
 from timers.core.progress import NamedSnapshot, Progress
 from timers.core.snapshots import bytes_of_snapshot
+from timers.kafka.aiokafka_internals import fetch
 from timers.process.partition_metrics import PartitionMetrics
 from timers.worker import metrics as module
 
@@ -33,6 +37,26 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     assert list(module.owned(module.snapshot_age, status)) == [(("requests", "0"), 9.5)]
     clock.broker_now_s = lambda: None
     assert not list(module.owned(module.snapshot_age, status))
+
+
+def test_an_open_transaction_is_not_blamed_for_a_broker_that_does_not_answer() -> None:
+    now_ms = 1000 * time.time()
+    old, new = now_ms - 2000 * module.UNSTABLE_S, now_ms
+    states = {
+        TopicPartition("requests", number): SimpleNamespace(highwater=10, lso=7, timestamp=at)
+        for number, at in enumerate((old, new))
+    }
+    states[TopicPartition("requests", 2)] = SimpleNamespace(highwater=None, lso=None, timestamp=None)
+    assignment = SimpleNamespace(tps=states.keys(), state_value=states.__getitem__)
+    subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+    read: Any = SimpleNamespace(_subscription=subscription)
+
+    def watermarks(within_s: float = inf) -> Any:
+        return {(tp.topic, tp.partition): marks for tp, marks in fetch.watermarks(read, within_s).items()}
+
+    status: Any = SimpleNamespace(consumer=SimpleNamespace(watermarks=watermarks))
+    assert dict(module.unstable(status)) == {("requests", "0"): 0, ("requests", "1"): 3}
+    assert dict(module.last_stable(status)) == {("requests", "0"): 7, ("requests", "1"): 7}
 
 
 def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(constants: Constants) -> None:

@@ -55,6 +55,9 @@ from timers.worker.machines.runner import Runner
 RELEASE = "release"
 """Why timers are held: the pause is over, and they are being sent."""
 
+UNSTABLE_S = 30.0
+"""Longer than a quota delays a fetch, and less than an alert waits."""
+
 FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
 
@@ -247,9 +250,17 @@ def data_disk(value: Callable[[Any], int], status: WorkerStatus) -> Samples:
         return []
 
 
-def watermarks(value: Callable[[int, int], int], status: WorkerStatus) -> Samples:
-    """A value computed from high watermark and last stable offset of each partition that is read."""
-    return [(_labels(tp), value(*marks)) for tp, marks in status.consumer.watermarks().items()]
+def last_stable(status: WorkerStatus) -> Samples:
+    """Last stable offset of each partition that is read."""
+    return [(_labels(tp), stable) for tp, (_, stable) in status.consumer.watermarks().items()]
+
+
+def unstable(status: WorkerStatus) -> Samples:
+    """High watermark minus last stable offset; 0 where the last answer of a broker is older than :data:`UNSTABLE_S`."""
+    fresh = status.consumer.watermarks(UNSTABLE_S)
+    for tp in status.consumer.watermarks():
+        high, stable = fresh.get(tp, (0, 0))
+        yield _labels(tp), high - stable
 
 
 def unread(status: WorkerStatus) -> Samples:
@@ -517,13 +528,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_request_unstable_offsets{topic,partition}",
-        "High watermark minus last stable offset: records that an open transaction of a producer delays.",
-        partial(watermarks, lambda high, stable: high - stable),
+        "High watermark minus last stable offset: records that an open transaction of a producer delays. 0 while no "
+        "broker answers.",
+        unstable,
     ),
     Entry(
         "timers_request_last_stable_offset{topic,partition}",
         "Last stable offset: it does not grow while a producer's transaction stays open.",
-        partial(watermarks, lambda high, stable: stable),
+        last_stable,
     ),
     Entry(
         "timers_feature_level{topic,partition}",

@@ -7,6 +7,7 @@ was read, and fetches other partitions meanwhile.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from struct import unpack_from
@@ -116,12 +117,17 @@ def positions(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
     return {tp: state.position for tp, state in _states(consumer).items() if state.has_valid_position}
 
 
-def watermarks(consumer: AIOKafkaConsumer) -> dict[TopicPartition, tuple[int, int]]:
-    """High watermark and last stable offset of each assigned partition, as of its last fetch. Any thread."""
+def watermarks(consumer: AIOKafkaConsumer, within_s: float) -> dict[TopicPartition, tuple[int, int]]:
+    """High watermark and last stable offset of each assigned partition, as of its last fetch. Any thread.
+
+    Args:
+        within_s: without partitions whose last fetch was answered longer ago.
+    """
+    since_ms = 1000 * (time.time() - within_s)  # the consumer notes this clock
     return {
         tp: (state.highwater, state.lso)
         for tp, state in _states(consumer).items()
-        if state.highwater is not None and state.lso is not None
+        if state.highwater is not None and state.lso is not None and state.timestamp >= since_ms
     }
 
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -69,6 +70,9 @@ POLL_S = 0.2
 
 HELD_S = 5.0
 """Producers commit within less. Kafka ends a transaction after the producer's ``transaction.timeout.ms``, 60 s."""
+
+ANSWERED_S = 4.0
+"""Below :data:`HELD_S`: while a broker does not answer, nothing is known of a transaction that was open before."""
 
 UNREADABLE_RETRY_S = 2.0
 """Seconds after which a batch that could not be read is fetched again: an operator may have decided, or its broker may
@@ -222,9 +226,10 @@ class LogReader:
         if tp in self._delivered_to:
             self._seek(tp, self._delivered_to[tp])
 
-    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
-        """High watermark and last stable offset of each partition that is read, as of its last fetch. Any thread."""
-        watermarks = {} if self.consumer is None else fetch.watermarks(self.consumer)
+    def watermarks(self, within_s: float = inf) -> dict[TopicPartition, tuple[int, int]]:
+        """High watermark and last stable offset of each partition that is read, as of its last fetch, without those
+        whose fetch was answered longer ago. Any thread."""
+        watermarks = {} if self.consumer is None else fetch.watermarks(self.consumer, within_s)
         return {(tp.topic, tp.partition): offsets for tp, offsets in watermarks.items()}
 
     # ---- fetches -------------------------------------------------------------------------------------------------
@@ -396,9 +401,10 @@ class PartitionConsumer(Service):
         """What the last deal gave to this worker."""
         return self._deal.partitions
 
-    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
-        """High watermark and last stable offset of each partition that is read, as of its last fetch."""
-        return self._reader.watermarks()
+    def watermarks(self, within_s: float = inf) -> dict[TopicPartition, tuple[int, int]]:
+        """High watermark and last stable offset of each partition that is read, as of its last fetch, without those
+        whose fetch was answered longer ago."""
+        return self._reader.watermarks(within_s)
 
     # ---- its tasks -----------------------------------------------------------------------------------------------
 
@@ -423,7 +429,7 @@ class PartitionConsumer(Service):
         held_back = HeldBack(self._settings.brokers)
         async for _ in every(1.0, self):
             fetched = set(self._pool.with_room())  # watermarks of others are those of a fetch before they were paused
-            watermarks = {tp: marks for tp, marks in self.watermarks().items() if tp in fetched}
+            watermarks = {tp: marks for tp, marks in self.watermarks(ANSWERED_S).items() if tp in fetched}
             self._pool.held = held_back.note(watermarks, monotonic())
 
     @Service.task

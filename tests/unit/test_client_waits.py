@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.harness.constants import Constants
 from timers.client import (
@@ -89,6 +89,38 @@ def silent() -> Iterator[str]:
     """An address that takes connections, and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+class SilentMetadata:
+    """A producer whose questions for metadata get no answer."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer, self.asked, self.ended = producer, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.asked.set()
+        self.ended.wait(STUCK_S)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_a_broker_that_does_not_count_partitions_delays_no_acknowledgement(brokers: str, constants: Constants) -> None:
+    constants(publish, _COUNT_S=0.0)
+    with TimersClient(brokers, keep_order=True, timeout_s=STUCK_S / 2) as client:
+        client.schedule_request(REQUESTS[0])
+        publisher: Any = client._publisher
+        publisher._single = silent = SilentMetadata(publisher._single)
+        try:
+            assert silent.asked.wait(STUCK_S)
+            assert client.schedule_request(REQUESTS[0]).startswith(REQUEST)
+        finally:
+            silent.ended.set()
+    assert publisher._partitions > 0, "the former number stays"
 
 
 @pytest.mark.slow

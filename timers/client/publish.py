@@ -40,8 +40,7 @@ from timers.errors import (
     UnreachableError,
 )
 from timers.kafka.clients import flush
-from timers.kafka.connection import partitions_of
-from timers.process.threads import tell_of_forks
+from timers.process.threads import call_in_thread, tell_of_forks
 from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
 
@@ -103,6 +102,7 @@ class Publisher:
         self._keep_order = keep_order
         self._partitions = 0
         self._count_at = math.inf
+        self._counting: Future[int] | None = None
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
@@ -184,18 +184,24 @@ class Publisher:
         (findings/librdkafka-first-record-after-half-a-second.sh).
 
         With ``keep_order`` also from time to time, for :meth:`_partition`: an operator may add some, or make the topic
-        anew with fewer.
+        anew with fewer. In a thread of its own: a broker that is silent must not delay the answers of others.
         """
-        if monotonic() < self._count_at:
+        if self._counting is None and monotonic() >= self._count_at:
+            self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
+            with contextlib.suppress(RuntimeError):  # there are too many threads, or the interpreter ends
+                self._counting = call_in_thread("timers-count", self._count, producer)
+        if self._counting is None or not self._counting.done():
             return
-        self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
+        counted, self._counting = self._counting, None
         try:
-            found = partitions_of(producer, self._kafka.reports, self._kafka.request_topic, _COUNT_ANSWER_S)
-            self._partitions = found or self._partitions
+            self._partitions = counted.result() or self._partitions
         except KafkaException as error:  # a fatal one is raised once, here if no broker answers
             self._give_up_if_fatal(producer, error)
-        except TimersError:
-            pass
+
+    def _count(self, producer: Producer) -> int:
+        """The number of partitions of the request topic; 0: not known. Polls nothing: the polling thread does."""
+        topic = self._kafka.request_topic
+        return len(producer.list_topics(topic, _COUNT_ANSWER_S).topics[topic].partitions)
 
     def _partition(self, key: str | BytesLike | None) -> int:
         """The partition of a request whose callback has this key; -1 leaves it to the partitioner."""

@@ -165,6 +165,17 @@ def test_suspects_do_not_wait_longer_than_a_lease_for_a_message_that_runs() -> N
         assert (ledger.held_count, ledger.new_count) == (0, 0)
 
 
+def test_a_partition_that_is_given_up_has_no_suspects_although_a_message_runs_beside_those_of_another_one() -> None:
+    stopped, other = Ledger(Saved(0)), Ledger(Saved(0, start=Start(0, 4)))
+    stopped.starts.allow(Start(0, 64))
+    for ledger in (stopped, other):
+        ledger.read(0, None)
+    assert stopped.take(600, 30) is not None
+    stopped.expire(30, at_once)
+    stopped.starts.stop()
+    assert plan_starts({JOBS: stopped, ("jobs", 1): other}) == {JOBS: NOTHING, ("jobs", 1): Start(0, 1, 2)}
+
+
 @pytest.mark.parametrize("answer", ["refused", "none"])
 def test_what_may_be_started_is_committed_again_after_a_commit_that_may_have_failed(answer: str) -> None:
     settler = Settler("queue.jobs", 0.0)

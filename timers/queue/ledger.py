@@ -426,7 +426,10 @@ def plan_starts(ledgers: Mapping[_P, Ledger]) -> dict[_P, Start]:
             for partition, ledger in ledgers.items()
         }
     running = {partition: span for partition, ledger in ledgers.items() if (span := ledger.held_span) is not None}
-    allowed = {partition: Start(0, running[partition][1]) if partition in running else NOTHING for partition in ledgers}
+    allowed = {
+        partition: NOTHING if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])
+        for partition, ledger in ledgers.items()
+    }
     for ledger in ledgers.values():
         ledger.starts.forbid()
     for partition, ledger in ledgers.items():

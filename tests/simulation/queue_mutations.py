@@ -161,6 +161,7 @@ MUTATIONS = {
         ),
         ("read_to > high and not saved.lineage.epochs", "saved.offset > high and not saved.lineage.epochs"),
     ),
+    "T4 a log of old disks is compared as one of a leader": changed(("found = self._parted_of_old_disks()", "pass")),
     "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),
     "T10 a loss counts as a crash": changed(
         ("saved._replace(start=NOTHING)", "saved._replace(start=self.saved.start)")
@@ -214,9 +215,15 @@ MUTATIONS = {
     ),
     "starts 3 a message that did not run alone is blamed": changed(("max(size, SEVERAL if running else 1)", "size")),
     "starts 3 what runs beside a group is no suspect": changed(
-        ("Start(0, running[partition][1]) if partition in running else NOTHING", "NOTHING")
+        (
+            "NOTHING if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])",
+            "NOTHING",
+        )
     ),
     "starts 4 a partition that was given up has suspects": changed(("self.settler.stop(partitions)", "pass")),
+    "starts 4 what runs on in a partition that was given up is a suspect": changed(
+        ("ledger.starts.is_stopped or partition not in running", "partition not in running")
+    ),
 }
 """Rule -> what breaks it. The numbers are those of :mod:`timers.queue.settling`, and after the word starts those of
 :mod:`timers.queue.starts`."""

@@ -120,7 +120,8 @@ LOGS = [
     ([*SAME, (7, 270)], 900, 270),
     ([*SAME, (7, 299)], 900, 299),
     ([*SAME[:2], (7, 200)], 900, 200),
-    ([*SAME[:2]], 900, 250),
+    ([*SAME[:2]], 250, 250),
+    ([*SAME[:2]], 900, 100),
     ([*SAME[:2], (7, 280)], 900, 250),
     ([*SAME[:2], (7, 280)], 281, 250),
     ([SAME[0], (3, 150), (7, 200)], 400, 100),
@@ -240,7 +241,7 @@ def test_an_epoch_begins_after_the_last_record_before_it() -> None:
     assert ledger.lineage == Lineage(((1, 5), (2, 16)), Batch(19, 19, 1000, 0), 20)
     restored = Verification.of(Loaded(Saved(20, lineage=ledger.lineage), None, 0, 20))
     assert restored is not None and restored.note(Record(19, 1))
-    assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (16, 1)
+    assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (0, -1)
 
 
 def test_metadata_have_the_newest_epochs() -> None:

@@ -103,6 +103,8 @@ class Verification:
         is_inside = found is None and self._is_other
         if is_inside:
             found = parted_inside(self._lineage, self._ends, None)
+        elif isinstance(found, Parted) and self._ends[epochs[-1][0]].epoch < 0:
+            found = self._parted_of_old_disks()
         self.question = found if isinstance(found, int) else None
         if isinstance(found, Parted):
             at = found.offset or 0
@@ -115,6 +117,22 @@ class Verification:
         elif found is None:  # the record may be there, and its leader does not know yet that it is committed
             self.is_over = not self._reads
             self._ends = {}
+
+    def _parted_of_old_disks(self) -> int | Parted:
+        """Return where a log parts that knows no epoch as new as the last one that was read: its disks are old copies.
+
+        It may have grown again in epochs whose numbers are given a second time, and an answer about such an epoch is
+        the end of the new one. So the logs agree below the first epoch that does not end as before.
+
+        Returns:
+            The epoch to ask for next, or the place.
+        """
+        for index, (epoch, first) in enumerate(self._lineage.epochs):
+            if epoch not in self._ends:
+                return epoch
+            if self._ends[epoch] != (epoch, self._lineage.end_of(index)):
+                return Parted(first)
+        raise AssertionError("the last epoch is not known to the log")
 
     def _epoch_before(self, at: int) -> int:
         """Return the leader epoch that the log has below an offset; -1 if it is not known."""

@@ -14,10 +14,11 @@ from tests.harness.queue_thread import LOG, ErrorRecord, Record, SimPlaces
 from timers.client import Backoff
 from timers.errors import QueueError
 from timers.queue.delivery import Delivery
-from timers.queue.entry import DONE
+from timers.queue.entry import BIND, DONE
 from timers.queue.member import Member
 from timers.queue.metadata import decode
 from timers.queue.port import Answer, Outcome, Plan, Steps, Stored, Terms
+from timers.wire.dead_letter import REJECTED
 
 STORED = Stored({JOBS: None}, {}, {JOBS: (0, 9)}, {"jobs": LOG})
 ANSWERS = {"member": "second", "execute": Answer(Outcome.COMMITTED), "ask_leaders": SimPlaces(), "first_offsets": {}}
@@ -94,3 +95,22 @@ def test_transactions_are_made_until_one_tells_how_long_messages_wait(member: Me
         assert plan.in_transaction == (not waits)
         assert len(decode(plan.commits[JOBS].metadata, LOG, 0).waits) == waits
     assert "execute" not in {name for name, _ in asked(member.round(), told)}
+
+
+def test_what_was_settled_is_committed_before_a_partition_whose_log_parted_is_loaded_again(member: Member) -> None:
+    """The log has lost the message that was rejected: else its dead letter would be lost, too."""
+    asked(member.round(), ANSWERS)
+    taken = member.take(Delivery, 5)
+    member.settle(taken[0], DONE)
+    member.settle(taken[4], BIND, [member.letter(taken[4], REJECTED, "bad")])
+    parts = "broker end offset is 3 (offset leader epoch 0)."
+    asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET, parts)]), ANSWERS)
+    answers = {**ANSWERS, "load": STORED, "ask": True}
+    commands: list[tuple[str, tuple[Any, ...]]] = []
+    for said in ("Offset out of range", "", parts):
+        event = ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET if said else KafkaError._PARTITION_EOF, said)
+        commands += [*asked(member.read([event]), ANSWERS), *asked(member.work(), answers)]
+    names = [name for name, _ in commands]
+    plan: Plan = commands[names.index("execute")][1][0]
+    assert [job.entry.offset for job in plan.jobs] == [4] and names.index("execute") < names.index("load")
+    assert all(delivery.is_settled for delivery in taken)

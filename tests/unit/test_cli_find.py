@@ -40,6 +40,7 @@ class Fleet:
         self.missing = [{"partition": "timer-request/1", "reason": "no owner"}] if missing else []
         self.asked: list[dict[str, str]] = []
         self.cancelled: list[str] = []
+        self.conditions: list[str | None] = []
         self.latest = {timer["id"]: timer["source"] for timer in timers}
         self._lock = threading.Lock()
 
@@ -57,6 +58,7 @@ class Fleet:
             return VerdictMessage(id, "changed", DUE_S + 604_800, self.latest[id])
         with self._lock:
             self.cancelled.append(id)
+            self.conditions.append(if_source)
         return VerdictMessage(id, "cancelled", DUE_S)
 
 
@@ -116,6 +118,16 @@ def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsy
     assert fleet.cancelled == ["c-17/a", "c-17/bb", "c-17/ddddd"]
     assert "3 cancelled; 1 left out: without an id" in err
     assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
+
+
+def test_a_held_timer_is_cancelled_without_a_condition_which_would_be_too_late(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = timer("c-17/held") | {"held": {"reason": "pause", "number": 7, "since": 1}}
+    fleet = use(Fleet(timer("c-17/a"), held))
+    code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
+    assert (code, fleet.conditions) == (0, [timer("c-17/a")["source"], None])
+    assert "2 cancelled (1 held: cancelled also if changed since they were listed)" in err
 
 
 def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(

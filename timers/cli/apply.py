@@ -242,7 +242,7 @@ def _said(result: VerdictMessage) -> str:
 async def _send(
     brokers: str, requests: Mapping[str, TimerRequest], steps: list[Step]
 ) -> list[VerdictMessage | TimersError]:
-    """Set or cancel the timers of some steps. One that others have changed since is not cancelled."""
+    """Set or cancel the timers of some steps. One that was changed since is not cancelled, unless it is held."""
     from timers.client import AsyncTimersClient
 
     async with AsyncTimersClient(brokers, timeout_s=TIMEOUT_S) as client:
@@ -251,7 +251,7 @@ async def _send(
             try:
                 if step.action == "cancel":
                     assert step.timer is not None
-                    return await client.cancel(step.id, if_source=wire.version_of(step.timer), timeout_s=TIMEOUT_S)
+                    return await client.cancel(step.id, if_source=wire.condition_of(step.timer), timeout_s=TIMEOUT_S)
                 return await client.update_if(requests[step.id], None, timeout_s=TIMEOUT_S)
             except TimersError as error:
                 return error

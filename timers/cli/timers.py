@@ -554,7 +554,7 @@ def cancel(
 
     A selection is one or more of --prefix, --contains, --topic, --key, --from and --to, as of `timers list`. Timers
     without an id cannot be cancelled: they are counted and left out. A timer that was changed after it was listed is
-    not cancelled.
+    not cancelled, unless a pause of its topic holds it: until it is released, a cancel counts in any case.
 
     Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 5 nothing was changed: it is another
     version, or too late, 1 no verdict came, or a worker does not answer. With a selection: 0 all timers
@@ -595,7 +595,9 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
         output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in timers))
         said = f"{counted(pages.count - left_out.total(), 'timer')} would be cancelled"
     else:
+        held = 0
         for group in groups(timers, lambda timer: 1, AT_ONCE, AT_ONCE):
+            held += sum("held" in timer for timer in group)
             for result in asyncio.run(_verdicts(settings, group, timeout_s)):
                 if isinstance(result, VerdictMessage):
                     verdicts[result.verdict] += 1
@@ -604,6 +606,7 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
                     verdicts[_UNDECIDED] += 1
                     say(str(result))
         said = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.items()) or "no timer to cancel"
+        said += f" ({held:,} held: cancelled also if changed since they were listed)" if held else ""
     say("".join([said, *(f"; {number:,} left out: {why}" for why, number in left_out.items())]))
     pages.check()
     if verdicts[_UNDECIDED]:
@@ -630,14 +633,15 @@ def _cancellable(settings: Settings, timers: Iterable[Timer], left_out: Counter[
 async def _verdicts(
     settings: Settings, timers: Sequence[Timer], timeout_s: float
 ) -> list[VerdictMessage | TimersError]:
-    """The verdict on the cancel of each timer, or why there is none. Only the version that was listed is cancelled."""
+    """The verdict on the cancel of each timer, or why there is none. Only the version that was listed is cancelled,
+    unless it is held."""
     from timers.client import AsyncTimersClient
 
     async with AsyncTimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
 
         async def one(timer: Timer) -> VerdictMessage | TimersError:
             try:
-                return await client.cancel(timer["id"], if_source=wire.version_of(timer), timeout_s=timeout_s)
+                return await client.cancel(timer["id"], if_source=wire.condition_of(timer), timeout_s=timeout_s)
             except TimersError as error:
                 return error
 

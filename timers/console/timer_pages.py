@@ -563,7 +563,7 @@ async def _cancel_one(call: Call, timer: Timer) -> str | Problem:
     """The verdict, or why the cancel was not written: the others of the page are not given up for it."""
     try:
         cancel = call.console.cluster.client.cancel
-        return (await cancel(timer["id"], if_source=wire.version_of(timer), timeout_s=VERDICT_S)).verdict
+        return (await cancel(timer["id"], if_source=wire.condition_of(timer), timeout_s=VERDICT_S)).verdict
     except NoVerdictError:
         return UNDECIDED
     except TimersError as error:

@@ -199,6 +199,12 @@ def version_of(timer: Timer) -> str:
     return str(timer.get("version", timer["source"]))
 
 
+def condition_of(timer: Timer) -> str | None:
+    """Return the condition of a cancel of a listed timer: its version, so that no newer one is cancelled; None: it is
+    held, and from its due second on a cancel with a condition is too late, one without counts."""
+    return None if "held" in timer else version_of(timer)
+
+
 def position_of(timer: Timer) -> Position:
     """Return the position of a listed timer.
 

@@ -64,15 +64,35 @@ def test_a_timer_that_repeats_is_set_as_one_again(own: dict[str, bytes | None]) 
     line = written((occurrence_row(callback, own), Origin("id-1", 900, 0, "by-id/0/7")))
     (timer,) = Reader(io.BytesIO(line))
     assert timer.row[1] == "out"
-    sent = pending._record(timer, 0, 4, Settings(id_topic="by-id"))
-    assert sent.headers[-1] == (h.TIMER_IF, b"absent")
-    headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in sent.headers]
-    request = RequestRecord(0, sent.key, sent.value, headers, 1_000_000)
+    request = requested(timer)
+    assert request.headers[-1] == (h.TIMER_IF, b"absent")
     decoded = future_by_id.decode([request], 1000, repeats=True)
     assert (decoded.rejected, decoded.rows) == ([], {})
     definition = decoded.definitions[0]
     assert definition.row[1:5] == ("out", "k", b"v", [("mine", b"1")])
-    assert definition.rule.startswith(b"cron=0 9 * * *; zone=Europe/Paris; from=")
+    assert definition.rule == rule, "a deploy that sets the same rule again changes nothing"
+    assert definition.decided_s == (800 if h.TIMER_WAYPOINT in own else 899)
+
+
+def requested(timer: pending.PendingTimer, now_s: int = 1_000) -> RequestRecord:
+    sent = pending._record(timer, 0, 4, Settings(id_topic="by-id"), now_s)
+    headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in sent.headers]
+    return RequestRecord(0, sent.key, sent.value, headers, now_s * 1000)
+
+
+@pytest.mark.parametrize(("now_s", "is_single"), [(900, False), (992, True), (2_000, True)])
+def test_what_a_timer_has_not_sent_when_its_last_second_is_over_is_set_as_a_single_one(
+    now_s: int, is_single: bool
+) -> None:
+    own = {h.TIMER_REPEAT: b"every=100; from=0; until=1000", h.TIMER_VERSION: b"by-id/0/3", h.TIMER_NOMINAL: b"900"}
+    callback: Row = (7, "out", b"k", b"v", [("mine", b"1")], Origin("id-1", 905, 0))
+    timer = pending.PendingTimer(occurrence_row(callback, own), Origin("id-1", 905, 0, "by-id/0/7"))
+    decoded = future_by_id.decode([requested(timer, now_s)], 1000, repeats=True)
+    assert not decoded.rejected
+    assert bool(decoded.definitions) != is_single
+    assert [(due_s, [row[1:5] for row in rows]) for due_s, rows in decoded.rows.items()] == (
+        [(905, [("out", b"k", b"v", [("mine", b"1")])])] if is_single else []
+    )
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,7 @@ def test_what_has_not_fired_is_rebuilt_as_a_definition_and_what_has_as_a_single_
     _, value, headers = future_by_id.rebuild_request(row, row[5])
     assert dict(headers)[h.TIMER_REPEAT] == OCCURRENCE[0][1]
     assert h.TIMER_DUE not in dict(headers)
+    assert dict(headers)[h.TIMER_WAYPOINT] == b"%d" % (int(OCCURRENCE[-1][1]) - 1), "up to here all is decided"
     again = RequestRecord(9, b"a", value, [*headers, (h.TIMER_AGAIN, b"5")], NOW_S * 1000, 1)
     assert [*BY_ID.decoder(REPEATS, rejects_overdue=False)([again], 1000).definitions] == [9]
     published = RequestRecord(
@@ -340,6 +341,36 @@ def test_what_has_not_fired_is_rebuilt_as_a_definition_and_what_has_as_a_single_
     decoded = BY_ID.decoder(REPEATS, rejects_overdue=False)([published], 1000)
     assert not decoded.follows
     assert decoded.rows[NOW_S + 10][0][5] is None, "a single timer without an id"
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "sent", "missed"),
+    [
+        ("latest", [-100, 200], [("superseded", 2)]),
+        ("all", [-700, -400, -100, 200], []),
+        ("none", [200], [("late", 3)]),
+    ],
+)
+def test_a_timer_from_another_app_catches_up_with_what_that_one_has_not_sent(
+    catch_up: str, sent: list[int], missed: list[tuple[str, int]]
+) -> None:
+    sim = Sim()
+    sim.advance(1)
+    rule = f"every=300; from={NOW_S - 1000}; catch-up={catch_up}"
+    moved = (h.TIMER_WAYPOINT, b"%d" % (NOW_S - 701))
+    sim.define("a", rule, moved)
+    sim.advance(300)
+    assert after(sim.fired) == sent
+    assert sim.missed() == missed
+    assert sim.define("a", rule).verdict == "unchanged", "a deploy sets it again"
+
+
+@pytest.mark.parametrize("told", [b"", b"x", b"-5", b"9" * 19, b"9" * 20, b"0"])
+def test_what_another_app_says_is_bounded(told: bytes) -> None:
+    sim = Sim()
+    sim.define("a", f"every=1; from={NOW_S + 5}; catch-up=all", (h.TIMER_WAYPOINT, told))
+    assert after(sim.advance(10)) == [5, 6, 7, 8, 9, 10]
+    assert not sim.dead_letters
 
 
 # ---- zones that are not known ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import click
 
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
+from timers.core.operation import EXISTS
 from timers.core.printable import utc_text
 from timers.errors import TargetError, TimersError
 from timers.offline.app_state import explained
@@ -77,13 +78,20 @@ def _warn_of_held(settings: Settings) -> None:
 @click.command("import-pending")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--yes", "-y", is_flag=True, help="Set the timers. Without it, the command only says what it would do.")
+@click.option(
+    "--skip-known", is_flag=True, help="Also if timers were moved out of this app: those whose id it knows are not set."
+)
 @output_option()
-def import_pending(file: Path, yes: bool, output: Output) -> None:
+def import_pending(file: Path, yes: bool, skip_known: bool, output: Output) -> None:
     """Set the timers of FILE, which `timers export` has written, in this app: each once.
 
     The file is checked first, as a whole. Without --yes the command ends then. If it is interrupted, use it again: it
     goes on after the last timer that is set. Once all are set, it does nothing. A timer with an id is not set if this
-    app has or had one of this id, also a cancelled one: what is here is newer.
+    app has or had one of this id, also a cancelled one: what is here is newer. The command waits for the verdicts, and
+    says how many these are.
+
+    A timer that repeats goes on with what the other app has not sent: what has come due meanwhile is caught up by its
+    rule. One whose last second is over is set as a single timer.
     """
     settings = load_settings()
     with explained(settings, f"{settings.progress_topic!r} cannot be used") as reports:
@@ -91,14 +99,17 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
         from timers.offline import pending
 
         cluster = topics.existing(settings, reports)
-        found = pending.look(file, settings)
+        now_s = int(time.time())
+        found = pending.look(file, settings, now_s)
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
             raise TimersError(f"{file} is a copy of what is pending of this app, which fires it: each would fire twice")
-        if found.with_id and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
+        left = pending.moved_out(settings, cluster) if found.with_id and not skip_known else []
+        if left:
             raise TimersError(
-                f"{file} has {counted(found.with_id, 'timer')} with an id that were moved out of this app, which still "
-                "knows these ids and would not set them: import the file into another app"
+                f"{file} has {counted(found.with_id, 'timer')} with an id, and timers were moved out of "
+                f"{', '.join(left)} of this app before. It still knows the ids of those, and would not set a timer "
+                "with one of them: import the file into another app, or leave such timers out with --skip-known"
             )
         done = pending.imported(settings, cluster, head)
         output.show(_fields_of_file(found, done), *_lines_of_file(found, done))
@@ -112,8 +123,19 @@ def import_pending(file: Path, yes: bool, output: Output) -> None:
                 shown_at = time.monotonic()
                 say(f"{set_so_far:,} of {counted(found.timers, 'timer')} are set")
 
-        count = pending.send(file, settings, cluster, report)
-    say(f"{counted(count, 'timer')} set")
+        answers = pending.Answers(settings)
+        count = pending.send(file, settings, cluster, now_s, answers, report)
+        try:
+            verdicts, unanswered = answers.wait()
+        except TimersError as error:
+            say(f"{counted(count, 'request')} sent; how many of those with an id are not set is not known: {error}")
+            return
+    refused = verdicts[EXISTS]
+    say(f"{counted(count - refused, 'timer')} set")
+    if refused:
+        say(f"{counted(refused, 'timer')} not set: this app has or had one of the same id")
+    if unanswered:
+        say(f"{counted(unanswered, 'timer')} without a verdict yet: a worker sets or refuses them when it reads them")
 
 
 def _fields_of_file(found: Any, done: int) -> dict[str, Any]:
@@ -125,6 +147,7 @@ def _fields_of_file(found: Any, done: int) -> dict[str, Any]:
         "set": done,
         "with_id": found.with_id,
         "failed": found.failed,
+        "ended": found.ended,
         "first_due": found.first_s,
         "last_due": found.last_s,
         "topics": dict(found.by_topic),
@@ -141,6 +164,8 @@ def _lines_of_file(found: Any, done: int) -> list[str]:
     lines += [f"{count:>10,} to {topic}" for topic, count in found.by_topic.most_common()]
     if found.with_id:
         lines.append(f"{found.with_id:,} have an id: they are not set if this app has or had one of this id")
+    if found.ended:
+        lines.append(f"{found.ended:,} repeated, and have come to their last second: each is set as a single timer")
     if found.failed:
         lines.append(f"{found.failed:,} have failed before: they are tried at once, and have no id")
     lines.append(f"{done:,} of them are set in this app already" if done else "none of them is set in this app yet")

@@ -221,8 +221,8 @@ class Repeats:
 
     def _begin(self, definition: Definition, now_s: int, followers: list[Follower], missed: list[Missed]) -> None:
         """Add the first occurrence of a definition; and what is missed, if it has none."""
-        row, rule, append_s, _ = definition
-        following, _ = self._next(row, rule, append_s, max(append_s, now_s))
+        row, rule, append_s, _, decided_s = definition
+        following, _ = self._next(row, rule, decided_s, max(append_s, now_s))
         followers.append(Follower(row, None, following))
         if following.is_last and following.nominal_s is None:
             missed.append(Missed(_id_of(row), None, row[0], None, None, 0, "never"))
@@ -239,7 +239,7 @@ class Repeats:
         row = next((row for rows in decoded.rows.values() for row in rows if is_occurrence(row)), None)
         version = owed_s = None
         if offset in decoded.definitions:
-            callback, rule, after_s, _ = decoded.definitions[offset]
+            callback, rule, _, _, after_s = decoded.definitions[offset]
         elif row is None:
             return None
         else:

@@ -196,6 +196,9 @@ class Definition(NamedTuple):
     append_s: int
     digest: bytes
     """8 bytes: two definitions with the same digest ask for the same."""
+    decided_s: int
+    """What is due up to this nominal second is not sent: the append second, or less if it comes from another app, which
+    says up to where it has sent or skipped it. Only what the first occurrence is depends on it."""
 
 
 class Follows(NamedTuple):

@@ -34,8 +34,9 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -51,13 +52,13 @@ from timers.core.operation import ABSENT
 from timers.core.ports import Lost
 from timers.core.printable import json_value
 from timers.core.progress import SEAL, History, Progress
-from timers.core.repeating import target_of
+from timers.core.repeating import is_occurrence, occurrence_of, target_of
 from timers.core.timer import DueRows, Origin, Row, TopicPartition, key_bytes, origin_of
 from timers.errors import InvalidTimerError, TimersError
 from timers.kafka.clients import librdkafka, max_message_bytes
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.progress_log import APP_PARTITION, ProgressLog, commit_change
-from timers.kafka.records import Record, TransactionalWriter
+from timers.kafka.records import Record, TopicReader, TransactionalWriter, headers_of
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.machines.partition import spec_of
@@ -67,12 +68,13 @@ from timers.machines.store.opening import Opened, Stores, may_restore, restore
 from timers.machines.store.rocks import RocksStore
 from timers.machines.verifying import replayed
 from timers.process.config.settings import Settings
-from timers.wire import checks, future, progress, topics
+from timers.wire import checks, future, progress, topics, verdict
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.key_partition import partition_of
+from timers.wire.repeat import Repeat, RepeatError
 from timers.wire.topics import partition_name, source
 
 MEMORY_BYTES = 128 * 1024 * 1024
@@ -104,8 +106,7 @@ class PendingReader:
 
         It is not compared with the group's copy: a worker that runs has written a newer one meanwhile.
         """
-        records = self._log.read(tps, after_fence=False)
-        return {tp: self._log.decoded(tp, records[tp]) if tp in records else Progress() for tp in tps}
+        return _committed(self._log, tps)
 
     def read_up(self, tp: TopicPartition, progress: Progress) -> None:
         """Bring the store of a partition up to a progress, so that :meth:`pending` takes less time later."""
@@ -169,6 +170,11 @@ class PendingReader:
 
 
 VERSION = 1
+
+
+def _committed(log: ProgressLog, tps: list[TopicPartition]) -> dict[TopicPartition, Progress]:
+    records = log.read(tps, after_fence=False)
+    return {tp: log.decoded(tp, records[tp]) if tp in records else Progress() for tp in tps}
 
 
 class Head(NamedTuple):
@@ -474,6 +480,12 @@ MAX_TIMERS = 1000
 MAX_BYTES = 8 * 1024 * 1024
 """Limits of one transaction: workers wait for its end."""
 
+ENDS_S = 10
+"""The request for a timer that repeats is appended so many seconds after the beginning of its transaction at most."""
+
+SILENT_S = 10.0
+"""Seconds without a verdict after which no more are waited for."""
+
 
 class Contents(NamedTuple):
     """What a file holds."""
@@ -488,16 +500,21 @@ class Contents(NamedTuple):
     first_s: int | None
     last_s: int | None
     """The first and the last due second."""
+    ended: int
+    """Timers that repeated, and have come to the end of their rule: each is set as a single one."""
 
 
-def look(path: Path, settings: Settings) -> Contents:
+def look(path: Path, settings: Settings, now_s: int) -> Contents:
     """Returns what a file holds. All of it is checked.
+
+    Args:
+        now_s: epoch second.
 
     Raises:
         TimersError: it is not whole, or this app would refuse a timer of it.
     """
     by_topic: Counter[str] = Counter()
-    with_id, failed = 0, 0
+    with_id, failed, ended = 0, 0, 0
     first_s: int | None = None
     last_s: int | None = None
     with path.open("rb") as file:
@@ -507,17 +524,26 @@ def look(path: Path, settings: Settings) -> Contents:
             by_topic[timer.row[1]] += 1
             with_id += timer.origin.has_id
             failed += timer.origin.attempt > 0
+            ended += _has_ended(timer, now_s)
             first_s = due_s if first_s is None else min(first_s, due_s)
             last_s = due_s if last_s is None else max(last_s, due_s)
             try:
                 checks.check_topic(timer.row[1], "topic")
-                checks.check_size(_record(timer, 0, 1, settings).value or b"", settings.max_request_bytes)
+                record = _record(timer, 0, 1, settings, now_s)
+                checks.check_size(record.value or b"", settings.max_request_bytes)
             except InvalidRequestError as error:
                 raise TimersError(f"line {reader.count + 1} of the file would be a dead letter here: {error}") from None
         head = reader.head
     if with_id and not settings.id_topic:
         raise TimersError(f"{with_id:,} timers of the file have an id, and TIMERS_ID_TOPIC is empty")
-    return Contents(head, reader.count, by_topic, with_id, failed, first_s, last_s)
+    return Contents(head, reader.count, by_topic, with_id, failed, first_s, last_s, ended)
+
+
+def moved_out(settings: Settings, cluster: Cluster) -> list[str]:
+    """Returns the partitions of which timers with an id were moved to another app. This app knows their ids still."""
+    tps = [(settings.id_topic, partition) for partition in range(cluster.partitions.get(settings.id_topic, 0))]
+    with closing(ProgressLog(settings, cluster)) as log:
+        return [partition_name(*tp) for tp, progress in _committed(log, tps).items() if progress.moves]
 
 
 def imported(settings: Settings, cluster: Cluster, head: Head) -> int:
@@ -531,11 +557,57 @@ def _imported(log: ProgressLog, head: Head, *, after_fence: bool) -> int:
     return 0 if value is None else progress.decode_number(progress.IMPORTED, value)
 
 
-def send(path: Path, settings: Settings, cluster: Cluster, report: Callable[[int], None]) -> int:
-    """Set the timers of a file that are not set yet. Blocks. Returns how many it has set.
+class Answers:
+    """Counts the verdicts on the requests of an import."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._sources: set[bytes] = set()
+        self._reader = TopicReader(settings, settings.verdict_topic)
+        self._failed: TimersError | None = None
+
+    def begin(self) -> None:
+        """Read each verdict from now on."""
+        try:
+            self._reader.assign_partitions()
+        except TimersError as error:
+            self._failed = error
+
+    def expect(self, sources: Iterable[str]) -> None:
+        """Note requests that are sent."""
+        self._sources.update(source.encode() for source in sources)
+
+    def wait(self) -> tuple[Counter[str], int]:
+        """Returns how often each verdict came, and how many requests have none, after some seconds without one.
+
+        Raises:
+            TimersError: the verdicts cannot be read.
+        """
+        if self._failed is not None:
+            raise self._failed
+        verdicts: Counter[str] = Counter()
+        deadline = monotonic() + SILENT_S
+        with self._reader:
+            for message in self._reader if self._sources else ():
+                source = None if message is None else h.last(headers_of(message), h.TIMER_SOURCE)
+                if message is not None and source in self._sources:
+                    with suppress(ValueError):
+                        verdicts[verdict.decode(message.value() or b"").verdict] += 1
+                        self._sources.remove(source)
+                        deadline = monotonic() + SILENT_S
+                if not self._sources or monotonic() > deadline:
+                    break
+        return verdicts, len(self._sources)
+
+
+def send(
+    path: Path, settings: Settings, cluster: Cluster, now_s: int, answers: Answers, report: Callable[[int], None]
+) -> int:
+    """Set the timers of a file that are not set yet. Blocks. Returns how many requests it has sent.
 
     Args:
         path: of a file that :func:`look` has checked.
+        now_s: as of :func:`look`.
+        answers: waits for the verdicts on what is sent.
         report: called after each transaction with the number of timers of the file that are set.
 
     Raises:
@@ -547,34 +619,49 @@ def send(path: Path, settings: Settings, cluster: Cluster, report: Callable[[int
         reader = Reader(file)
         first = done = _imported(log, reader.head, after_fence=True)
         key = progress.import_key(reader.head.export)
-        for records in groups(_records(reader, first, settings, cluster), _size, MAX_TIMERS, MAX_BYTES):
+        answers.begin()
+        for records in groups(_records(reader, first, settings, cluster, now_s), _size, MAX_TIMERS, MAX_BYTES):
             done += len(records)
             cursor = Record(
                 settings.progress_topic, APP_PARTITION, key, progress.encode_number(progress.IMPORTED, done), []
             )
             with writer.transaction() as send_records:
-                send_records([*records, cursor])
+                sources = send_records([*records, cursor])
+            answers.expect(compress(sources, (each.topic == settings.id_topic for each in records)))
             report(done)
     return done - first
 
 
-def _records(reader: Reader, first: int, settings: Settings, cluster: Cluster) -> Iterator[Record]:
+def _records(reader: Reader, first: int, settings: Settings, cluster: Cluster, now_s: int) -> Iterator[Record]:
     """The requests of the timers from number ``first`` on."""
     for number, timer in enumerate(reader):
         if number >= first:
             topic = settings.id_topic if timer.origin.has_id else settings.request_topic
-            yield _record(timer, number, cluster.partitions[topic], settings)
+            yield _record(timer, number, cluster.partitions[topic], settings, now_s)
 
 
-def _record(timer: PendingTimer, number: int, partitions: int, settings: Settings) -> Record:
+def _record(timer: PendingTimer, number: int, partitions: int, settings: Settings, now_s: int) -> Record:
     """The request of a timer, for a topic of so many partitions."""
     row, origin = timer
     if origin.has_id:
+        row = occurrence_of(row).row if _has_ended(timer, now_s) else row
         key, value, headers = future_by_id.rebuild_request(row, origin)
         sent = [*headers, *future_by_id.encode_condition(ABSENT)]
         return Record(settings.id_topic, partition_of(key or b"", partitions), key, value, sent)
     key, value, headers = future.rebuild_request(row, origin)
     return Record(settings.request_topic, number % partitions, key, value, headers)
+
+
+def _has_ended(timer: PendingTimer, now_s: int) -> bool:
+    """Whether the last second of a timer's rule is over, or nearly. A request for a timer that repeats would be a dead
+    letter, so what it has not sent yet is set as a single one."""
+    if not timer.origin.has_id or not is_occurrence(timer.row):
+        return False
+    occurrence = occurrence_of(timer.row)
+    with suppress(RepeatError):
+        until_s = Repeat.of_header(occurrence.rule).until_s
+        return occurrence.nominal_s is not None and until_s is not None and until_s < now_s + ENDS_S
+    return False
 
 
 def _size(record: Record) -> int:

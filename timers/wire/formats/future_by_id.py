@@ -15,7 +15,6 @@ clients write null for a value that is not set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -26,7 +25,7 @@ from timers.core.levels import RAISED_TO, REPEATS
 from timers.core.operation import ABSENT
 from timers.core.ports import Follower, NextOccurrence
 from timers.core.printable import quoted
-from timers.core.repeating import ZoneUnknown, is_occurrence, occurrence_of, occurrence_row
+from timers.core.repeating import LOOK_S, ZoneUnknown, is_occurrence, occurrence_of, occurrence_row
 from timers.core.timer import Decoded, Definition, Follows, Headers, Key, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
@@ -120,16 +119,11 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a request, rebuilt from its timer."""
     if is_occurrence(row):  # of what has not fired: the timer begins again with it
-        occurrence = occurrence_of(row)
-        _, value, headers = future.rebuild_request(occurrence.row, origin)
-        first_s = occurrence.decided_s + 1 if occurrence.nominal_s is None else occurrence.nominal_s
-        rule = occurrence.rule
-        with suppress(RepeatError):
-            repeat = Repeat.of_header(rule)
-            rule = (
-                rule if repeat.every_s is not None else repeat.with_from(max(first_s, repeat.from_s or 0)).to_header()
-            )
-        return id_bytes(origin.timer_id), value, [*headers, (h.TIMER_REPEAT, rule)]
+        rule, _, nominal_s, decided_s, *_, callback = occurrence_of(row)
+        _, value, headers = future.rebuild_request(callback, origin)
+        decided_s = decided_s if nominal_s is None else nominal_s - 1
+        headers += [(h.TIMER_REPEAT, rule), (h.TIMER_WAYPOINT, b"%d" % decided_s)]
+        return id_bytes(origin.timer_id), value, headers
     _, value, headers = future.rebuild_request(row, origin)
     return id_bytes(origin.timer_id), value, [*headers, *encode_headers(origin.due_s)]
 
@@ -370,7 +364,8 @@ def _decode_repeating(
         _check_definition(record, own, repeat)
         if repeat.every_s is not None and repeat.from_s is None:
             rule = repeat.with_from(timestamp_s).to_header()
-        decoded.definitions[offset] = Definition(callback, rule, timestamp_s, _digest(record))
+        decided_s = _decided_s(own, timestamp_s)
+        decoded.definitions[offset] = Definition(callback, rule, timestamp_s, _digest(record), decided_s)
         if condition is not None:
             decoded.conditions[offset] = condition
     else:
@@ -379,6 +374,13 @@ def _decode_repeating(
     decoded.operations.append((record.key, offset, due_s, timestamp_s))
     decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
     return True
+
+
+def _decided_s(own: Mapping[str, bytes | None], append_s: int) -> int:
+    """Return up to which nominal second nothing of a definition is sent. One that was moved here says up to where the
+    other app has decided."""
+    told = h.number(own.get(h.TIMER_WAYPOINT))
+    return append_s if told is None else min(max(told, append_s - LOOK_S), append_s)
 
 
 def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repeat) -> None:

@@ -15,8 +15,9 @@ from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET
 from timers.core.mending import LOOK_S, MOST_ROWS, StandingStill
 from timers.core.operation import Entry, defined, repeated
-from timers.core.ports import Lost, TooMuch
+from timers.core.ports import Deleted, Lost, TooMuch
 from timers.core.progress import History, Progress
+from timers.machines.firing.followers import NO_RULE
 from timers.testing.sim_timers import SimBatch, SimKafka, SimRecord
 from timers.wire import dead_letter
 from timers.wire import headers as h
@@ -98,7 +99,8 @@ def test_a_timer_whose_record_is_deleted_ends_with_a_dead_letter() -> None:
 
     def deleted(sources: object, keep_waiting: object) -> dict[str, object]:
         found = read_again(sources, keep_waiting)  # type: ignore[arg-type]
-        return {source: None if source == f"{TOPIC}/0/{gone}" else record for source, record in found.items()}
+        lost = Deleted(len(sim.log))
+        return {source: lost if source == f"{TOPIC}/0/{gone}" else record for source, record in found.items()}
 
     sim._kafka.read_again = deleted  # type: ignore[assignment,method-assign]
     kept = [each for each in sim.log if own(each).get(h.TIMER_FOLLOWS) is None]
@@ -111,7 +113,54 @@ def test_a_timer_whose_record_is_deleted_ends_with_a_dead_letter() -> None:
     assert "the timer 'a' has ended" in sim.dead_letters[0].message
     assert sim.wait(1000) == [1000], "the other one goes on"
     assert len(sim.dead_letters) == 1
-    assert sim.define("a", "every=1000").verdict == "set"
+    ended = [own(each) for each in sim.log if h.TIMER_LAST in own(each)]
+    assert [(each[h.TIMER_FOLLOWS], each[h.TIMER_VERSION]) for each in ended] == [(b"0", f"{TOPIC}/0/0".encode())]
+    assert sim.define("a", "every=1000").verdict == "already-fired"
+    assert len(sim.wait(1001)) == 2, "it goes on"
+
+
+def test_a_timer_whose_next_occurrence_is_not_readable_yet_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another producer has a transaction open, and the machine was opened again since it appended the occurrence."""
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    hidden = sim.log[1]
+    sim.lose(1)
+    end = len(sim.log) + 1
+    monkeypatch.setattr(SimKafka, "read_again", lambda kafka, sources, _: dict.fromkeys(sources, Deleted(end)))
+    sim.wait(MENDED_S + 5 * LOOK_S)
+    assert not sim.dead_letters
+    assert len(sim.log) == 1
+    sim._append(TOPIC, hidden.key, hidden.value, hidden.headers)
+    assert sim.wait(1000) == [1000], "it was readable at last"
+    assert not sim.dead_letters
+
+
+def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy topic the log is never read to its present end."""
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    sim.lose(1)
+    ahead = lambda kafka, sources, keep_waiting: dict.fromkeys(sources, Deleted(len(sim.log) + 1))  # noqa: E731
+    monkeypatch.setattr(SimKafka, "read_again", ahead)
+    sim.wait(MENDED_S)
+    assert not sim.dead_letters
+    for _ in range(LOOK_S // 10 + 1):
+        sim._append(TOPIC, b"c", b"x", [(h.TIMER_TOPIC, b"out"), (h.TIMER_DUE, b"%d" % (NOW_S + 10**6))])
+        sim.wait(10)
+    assert len(sim.dead_letters) == 1
+
+
+def test_the_end_of_a_timer_does_not_count_behind_its_next_occurrence() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(5)
+    end = [(h.TIMER_DUE, b"%d" % (NOW_S + 5)), (h.TIMER_REPEAT, NO_RULE), (h.TIMER_FOLLOWS, b"0")]
+    end += [(h.TIMER_VERSION, f"{TOPIC}/0/0".encode()), (h.TIMER_WAYPOINT, b"%d" % (NOW_S + 5)), (h.TIMER_LAST, b"1")]
+    sim._append(TOPIC, b"a", b"", [(h.TIMER_TOPIC, TOPIC.encode()), *end])
+    assert sim.wait(2000) == [1000, 2000]
+    assert not sim.dead_letters
 
 
 def test_a_timer_whose_next_occurrence_is_too_large_ends_alone() -> None:

@@ -3,6 +3,10 @@
 Brokers that lose the end of a log may keep a record whose timer has fired, and lose the occurrence that followed it in
 the same transaction. Then nothing is pending of a timer that should go on. The machine reads the record again, and
 appends what follows. If the occurrence is in the log all the same, it comes first, and the other one does not count.
+
+If that record is deleted, the timer ends with a dead letter. Before that, all is read that the log had when this was
+found: what follows may stand behind an open transaction of another producer, and may have been appended before the
+machine was opened.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from itertools import islice
 from timers.core.fired import MOVED_S
 from timers.core.index import Suspect, Sweeper
 from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
-from timers.core.ports import NOTHING, Follower, Lost, Outbox, Output, Store
+from timers.core.ports import NOTHING, Deleted, Follower, Lost, Outbox, Output, Store
 from timers.core.progress import Progress
 from timers.core.reading import RecordDecoder
 from timers.core.repeating import Repeats
@@ -45,6 +49,8 @@ class StandingStill:
         self._reader = reader
         self._repeats = repeats
         self._taken: tuple[Suspect, ...] = ()
+        self._ends: dict[tuple[bytes, int], int] = {}
+        """(Id, offset of its latest record, which is deleted) -> up to where the log must be read before it ends."""
 
     def look(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> None:
         """Note which timers seem to stand still. Call once a second.
@@ -111,23 +117,27 @@ class StandingStill:
             self._put_off({id for id, _ in found}, released_s)
             return NOTHING
         followers: list[Follower] = []
-        broken = []
-        self._put_off({id for id, chain in found if offset_of(chain) not in records}, released_s)
+        broken: list[tuple[bytes, int, int]] = []
+        unread = {id for id, chain in found if offset_of(chain) not in records}
         for id, chain in found:
             offset = offset_of(chain)
             record = records.get(offset)
-            if record is not None and record.key == id:
+            if isinstance(record, Deleted):
+                if self._ends.setdefault((id, offset), record.end) <= self._store.applied:
+                    broken.append((id, offset, request_of(chain)))
+                else:
+                    unread.add(id)
+            elif record is not None and record.key == id:
                 decoded = self._reader.decode([record], offset + 1, progress)
                 decided_s = progress.fired_before_cut(key_of(chain))
                 follower = self._repeats.go_on(decoded, offset, decided_s, progress.fired_through[0])
                 if follower is not None:  # else this version cannot read it: another one may
                     followers.append(follower)
-            elif offset in records and record is None:
-                broken.append((id, request_of(chain)))
+        self._put_off(unread, released_s)
         return Output(mended=followers, broken=broken) if followers or broken else NOTHING
 
     def _put_off(self, ids: Collection[bytes], released_s: int) -> None:
-        """Look again later, behind the others, at what :meth:`_found` has found and cannot be read now."""
+        """Look again later, behind the others, at what :meth:`_found` has found and cannot be decided now."""
         later = tuple((id, offset, released_s + LOOK_S) for id, offset, _ in self._taken if id in ids)
         self._taken = tuple(each for each in self._taken if each[0] not in ids)
         swept = self._sweeper.swept

@@ -366,14 +366,21 @@ class Output(NamedTuple):
     """Zone that is not known here -> timers that repeat of which the next occurrence is not known."""
     mended: Sequence[Follower] = ()
     """The same, of timers that stood still: the log has lost what was appended before."""
-    broken: Sequence[tuple[bytes, int]] = ()
-    """(Id, offset of the definition) of timers that repeat and cannot go on, because the log has lost what is needed:
-    each becomes a dead letter, and is cancelled."""
+    broken: Sequence[tuple[bytes, int, int]] = ()
+    """(Id, offset of the latest record, offset of the definition) of timers that repeat and cannot go on, because the
+    log has lost what is needed: each becomes a dead letter, and a last occurrence follows that record."""
     republished: Sequence[Row] = ()
     """Versions that are appended to the request log again: a tombstone after them would end them [I19]."""
 
 
 NOTHING = Output()
+
+
+class Deleted(NamedTuple):
+    """The log does not have a record any more."""
+
+    end: int
+    """Offset after the last record of the log, also of transactions that are open."""
 
 
 class Outbox(Protocol):
@@ -393,8 +400,8 @@ class Outbox(Protocol):
         user removes an offset when it has learnt an end of the log above it."""
 
     def read_again(self, offsets: Sequence[int]) -> Mapping[int, Any]:
-        """Returns records of the machine's log by their offsets; None: the log does not have it any more. One that
-        cannot be read now is absent. Blocks; not between :attr:`begin` and :meth:`commit`.
+        """Returns records of the machine's log by their offsets, or :class:`Deleted`. One that cannot be read now is
+        absent. Blocks; not between :attr:`begin` and :meth:`commit`.
 
         Raises:
             Lost: the brokers do not answer.

@@ -26,7 +26,7 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 
-from timers.core.ports import Lost
+from timers.core.ports import Deleted, Lost
 from timers.core.timer import CutValue, Fetched, Origin, Row, TopicPartition
 from timers.kafka import aiokafka_clients
 from timers.kafka.aiokafka_internals import fetch
@@ -56,6 +56,8 @@ class DeletedRequest(NamedTuple):
 
     begins_at: int
     """The first offset that the log still has."""
+    ends_at: int = 0
+    """The offset after its last one."""
 
 
 logger = logging.getLogger(__name__)
@@ -120,10 +122,12 @@ class RequestReader:
                 found[source] = sent
         return found
 
-    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
-        """Find requests, as :meth:`read`; None: the log does not have it any more."""
-        read = self.read(sources, keep_waiting)
-        return {source: None if isinstance(sent, DeletedRequest) else sent for source, sent in read.items()}
+    def read_again(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | Deleted]:
+        """Find requests, as :meth:`read`, for a machine. A ``read_committed`` reader would see another end."""
+        read = self.read(sources, keep_waiting).items()
+        return {source: Deleted(sent.ends_at) if isinstance(sent, DeletedRequest) else sent for source, sent in read}
 
     def request_format(self, source: str) -> RequestFormat:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
@@ -277,7 +281,7 @@ class RequestReader:
         consumer.assign([tp])
         try:
             low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-            found.update(dict.fromkeys((offset for offset in offsets if offset < low), DeletedRequest(low)))
+            found.update(dict.fromkeys((offset for offset in offsets if offset < low), DeletedRequest(low, end)))
             for group in _groups([offset for offset in offsets if low <= offset < end]):
                 # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
                 with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):

@@ -50,6 +50,7 @@ from timers.core.limits import ChunkSize, Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT, UNCHANGED, UNKNOWN
+from timers.core.ports import Deleted
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition, key_bytes
@@ -232,7 +233,9 @@ class SimKafka:
             found[origin.request] = sent
         return found
 
-    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
+    def read_again(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | Deleted]:
         places = {source: topics.parse_source(source) for source in sources}
         found = {source: self._logs[place[0]][place[2]] for source, place in places.items() if place is not None}
         return {

@@ -15,7 +15,7 @@ from tests.simulation.kit.log import RecordRefused, SimLog, SimProducer, TooLarg
 from tests.simulation.kit.next_level import LEVEL, formats_at
 from timers.core.counters import Counters
 from timers.core.limits import ChunkSize
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
+from timers.core.ports import BatchesRefused, Deleted, DeliveryFailed, Lost, Unanswered
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.machines.firing.policy import KEYLESS_S, Policy, policy_of
@@ -142,14 +142,16 @@ class SimRequests:
                     found[origin.request] = sent
         return found
 
-    def read_again(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | None]:
+    def read_again(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | Deleted]:
         """Source -> request, without those that compaction has removed."""
-        found: dict[str, RequestRecord | None] = {}
+        found: dict[str, RequestRecord | Deleted] = {}
         for source in sources:
             place = topics.parse_source(source)
             assert place is not None
             if place[2] < self._log.start(*place[:2]):
-                found[source] = None
+                found[source] = Deleted(self._log.end(*place[:2]))
             for each in self._log.fetch(*place, 1).records:
                 if each.offset == place[2]:
                     found[source] = RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp)

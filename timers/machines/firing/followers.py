@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import compress
 
-from timers.core.ports import Follower
+from timers.core.ports import Follower, NextOccurrence
 from timers.core.printable import quoted
-from timers.core.timer import Rejected
+from timers.core.timer import Origin, Rejected, Row, id_text
 from timers.machines.firing.transaction import Transaction
 from timers.process.counted import counted
 from timers.wire import headers as h
@@ -23,6 +23,9 @@ MOST_LACKED = 20
 
 NAMED = 10
 """So many ids a line of the log names."""
+
+NO_RULE = b"every=1; from=0"
+"""Rule of an occurrence that sends nothing, and that none follows."""
 
 LACKS = (
     "%s/%d: repeating timers with the zone %s wait, because this worker does not know it; all others fire: see "
@@ -79,16 +82,25 @@ class Followers:
         ids = quoted(", ".join(each.id for each in followers[:NAMED]))
         logger.warning(MENDED, *self._transaction.machine, counted(number, "repeating timer"), ids)
 
-    def break_off(self, id: bytes, version: int) -> None:
-        """End a timer that repeats and cannot go on.
+    def break_off(self, id: bytes, offset: int, version: int) -> None:
+        """End a timer that repeats and cannot go on: write its dead letter, and a last occurrence that sends nothing.
+        If the next one is in the log all the same, it is before this one, which does not count then: a cancel of the
+        version would.
 
         Args:
+            offset: of its latest record.
             version: offset of its definition.
         """
-        self._end(id, Rejected(version, REPEAT_LOST, REPEAT_GONE.format(quoted(id)), None, None, ()))
+        transaction = self._transaction
+        transaction.reject(Rejected(version, REPEAT_LOST, REPEAT_GONE.format(quoted(id)), None, None, ()))
+        second = transaction.tick.second
+        end = NextOccurrence(second, None, second, None, NO_RULE, is_last=True)
+        row: Row = (offset, transaction.machine[0], None, b"", None, Origin(id_text(id), second, 0))
+        follower = Follower(row, transaction.source(version).encode(), end)
+        transaction.add_own(future_by_id.encode_occurrences([follower], transaction.source))
 
     def _end(self, id: bytes, rejected: Rejected) -> None:
-        """Write the dead letter of a timer that repeats, and a cancel of this version of it.
+        """Write the dead letter of a timer that repeats and has fired just now, and a cancel of this version of it.
 
         Args:
             rejected: at the offset of its definition.

@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from timers.core.ports import NOTHING, Output
+from timers.core.ports import NOTHING, Deleted, Output
 from timers.core.progress import Progress
 from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
@@ -169,7 +169,7 @@ class Policy:
         """As in :class:`timers.core.ports.Outbox`."""
         return self.transaction.held_from
 
-    def read_again(self, offsets: Sequence[int]) -> Mapping[int, RequestRecord | None]:
+    def read_again(self, offsets: Sequence[int]) -> Mapping[int, RequestRecord | Deleted]:
         """As in :class:`timers.core.ports.Outbox`."""
         return self.transaction.read_again(offsets)
 
@@ -215,8 +215,8 @@ class Policy:
             self._followers.lack(output.lacking)
         if output.mended:
             self._followers.mend(output.mended)
-        for id, version in output.broken:
-            self._followers.break_off(id, version)
+        for broken in output.broken:
+            self._followers.break_off(*broken)
         if output.republished:
             self.transaction.republish(output.republished)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from timers.core.ports import Unanswered
+from timers.core.ports import Deleted, Unanswered
 from timers.core.timer import Origin, Row, TopicPartition
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.wire import headers as h
@@ -194,8 +194,8 @@ class Requests(Protocol):
 
     def read_again(
         self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> Mapping[str, RequestRecord | None]:
-        """Return source -> request; None: it is deleted. One that cannot be read now is absent.
+    ) -> Mapping[str, RequestRecord | Deleted]:
+        """Return source -> request, or that it is deleted. One that cannot be read now is absent.
 
         Raises:
             Lost: as :meth:`find`.

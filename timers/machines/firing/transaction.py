@@ -30,7 +30,7 @@ from typing import TypeAlias
 from timers.core.counters import Counters, TransactionCounters
 from timers.core.limits import SMALL, ChunkSize
 from timers.core.operation import UNKNOWN, Verdict
-from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Missed, TooMuch, Unanswered
+from timers.core.ports import BatchesRefused, Deleted, DeliveryFailed, Lost, Missed, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
 from timers.core.timer import (
     DueRows,
@@ -219,7 +219,7 @@ class Transaction:
         """Return the source of a request of this machine."""
         return topics.source(*self.machine, offset, self._cuts)
 
-    def read_again(self, offsets: Sequence[int]) -> dict[int, RequestRecord | None]:
+    def read_again(self, offsets: Sequence[int]) -> dict[int, RequestRecord | Deleted]:
         """As in :class:`timers.core.ports.Outbox`."""
         sources = {self.source(offset): offset for offset in offsets}
         until_s = self._clock_s() + READ_AGAIN_S

@@ -53,8 +53,8 @@ class Decision(NamedTuple):
 
     second: int
     """The second that fired, or that of ``fired_through`` when a late occurrence was accepted."""
-    is_noisy: bool
-    """Whether a noisy hold has held the occurrence."""
+    noisy_s: int | None
+    """When the noisy hold began that has held the occurrence; None: none has."""
     is_owed: bool
     """Whether its record says that it is sent, however late."""
 
@@ -171,10 +171,12 @@ class Version:
         through_s = decision.second - self.share_s
         if through_s <= due[0]:
             return due[:1]
-        if decision.is_noisy or self.rule.catch_up == "all":
+        if self.rule.catch_up == "all":
             return due[-MOST_SENT:]
         limit_s = STALE_S if self.rule.catch_up == "none" else ON_TIME_S
-        in_time = [each for each in due if through_s - each <= limit_s]
+        # A noisy hold makes nothing late; a downtime before it does.
+        late_at_s = through_s if decision.noisy_s is None else min(through_s, decision.noisy_s - self.share_s)
+        in_time = [each for each in due if late_at_s - each <= limit_s]
         return (in_time or (due[-1:] if self.rule.catch_up == "latest" else []))[-MOST_SENT:]
 
     def _check_missed(self, event: Event, newest_s: int, held: bool) -> None:

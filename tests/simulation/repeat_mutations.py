@@ -10,7 +10,7 @@ MUTATIONS = {
     ),
     "no occurrence follows": changed(("if output.followers:\n    ...(output.followers)", "pass")),
     "fires in its own append second": changed(
-        ("...(row, rule, append_s, max(append_s, now_s))", "...(row, rule, append_s - 1, max(append_s, now_s))"),
+        ("...(row, rule, decided_s, max(append_s, now_s))", "...(row, rule, decided_s - 1, max(append_s, now_s))"),
     ),
     "an entry is over while it goes on": changed(("if repeating(entry):\n    return False", "pass")),
     "a waypoint is sent": changed(
@@ -38,7 +38,7 @@ occurrence = occurrence if occurrence.nominal_s is not None else occurrence._rep
     "a dead letter is for the occurrence of its record": changed(
         ("Origin(_id_of(row), plan.due_s, 0)", "Origin(_id_of(row), due_s, 0)"),
     ),
-    "what is late is sent": changed(("through_s - each <= limit_s", "True")),
+    "what is late is sent": changed(("judged_s - each <= limit_s", "True")),
     "an occurrence goes cold": changed(
         (
             "row[0] in decoded.follows or not is_far(due_s, record.timestamp // 1000, horizon_s)",

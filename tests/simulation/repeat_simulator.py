@@ -197,10 +197,10 @@ class RepeatCheckers(Checkers):
         elif after.fired_through[1] != MAX_OFFSET or self.times.steps_back:
             return None  # a chunk that is full does not say which second fires
         hold = before.hold_of(key, row[1])
-        is_noisy = hold is not None and hold.reason == NOISY
+        noisy_s = hold.since_s if hold is not None and hold.reason == NOISY else None
         owed_s, nominal_s = (h.number(_own(request).get(name)) for name in (h.TIMER_OWED, h.TIMER_NOMINAL))
         is_owed = owed_s is not None and nominal_s is not None and nominal_s <= owed_s
-        return None if second is None else Decision(second, is_noisy, is_owed)
+        return None if second is None else Decision(second, noisy_s, is_owed)
 
     def zones_at(self, seq: int) -> Mapping[str, str]:
         """The zone data of the workers when a record was appended."""

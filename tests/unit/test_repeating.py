@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness.repeats import NOW_S, TOPIC, Sim, after
 from timers.client import TimerRequest
-from timers.core.fired import NOISY, PAUSE
+from timers.core.fired import NOISY, PAUSE, Hold, Moment
+from timers.core.keys import NEVER
 from timers.core.levels import HOLDS, REPEATS
 from timers.core.operation import defined, repeated, repeating, request_of
 from timers.core.ports import Output
@@ -407,9 +408,13 @@ def test_where_the_zone_is_not_known_the_occurrence_is_sent_and_a_waypoint_follo
     assert output.lacking == {"": 1}
 
 
-@pytest.mark.parametrize(("hold", "sent", "reason"), [(PAUSE, NOW_S + 500, "held"), (NOISY, NOW_S, "")])
-def test_after_a_noisy_hold_nothing_is_late(hold: str, sent: int, reason: str) -> None:
-    rule = Repeat(every_s=10, from_s=NOW_S)
+def hold_of(reason: str, since_s: int = NOW_S) -> Hold | None:
+    return Hold("out", reason, 7, Moment(0, NEVER, 0), since_s) if reason else None
+
+
+@pytest.mark.parametrize(("reason_of_hold", "sent", "reason"), [(PAUSE, NOW_S + 500, "held"), (NOISY, NOW_S, "")])
+def test_a_noisy_hold_makes_nothing_late(reason_of_hold: str, sent: int, reason: str) -> None:
+    rule, hold = Repeat(every_s=10, from_s=NOW_S), hold_of(reason_of_hold)
     output: Output = Repeats(Repeat.of_header).fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + 505, hold)
     assert [due_s for due_s, _ in output.due] == [sent]
     assert [each.reason for each in output.missed] == ([reason] if reason else [])
@@ -425,9 +430,23 @@ FACTS: list[tuple[str, dict[str, bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("hold", ["", PAUSE, NOISY])
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_the_catch_up_decides_about_what_was_late_before_a_noisy_hold_began(catch_up: str) -> None:
+    """After a downtime, what a timer sends does not depend on its place in a chunk."""
+    repeats, rule = Repeats(Repeat.of_header), Repeat(every_s=10, from_s=NOW_S, catch_up=catch_up)
+    free = repeats.fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + 505)
+    assert bool(free.missed) == (catch_up != "all")
+    for second in (505, 525):
+        held = repeats.fire([(NOW_S, [row_of(NOW_S, rule)])], NOW_S + second, hold_of(NOISY, NOW_S + 505))
+        assert [due_s for due_s, _ in held.due] == [due_s for due_s, _ in free.due]
+        assert held.missed == free.missed
+    assert [each.next.owed_s for each in held.followers] == [NOW_S + 520], "what came due since then is not late"
+
+
+@pytest.mark.parametrize("reason", ["", PAUSE, NOISY])
 @pytest.mark.parametrize("late_s", [0, 9, 400])
-def test_many_that_fire_together_do_what_each_does_alone(hold: str, late_s: int) -> None:
+def test_many_that_fire_together_do_what_each_does_alone(reason: str, late_s: int) -> None:
+    hold = hold_of(reason, NOW_S + 200)
     repeats = Repeats(lambda text: Lost() if b"zone=" in text else Repeat.of_header(text))
     due: dict[int, list[Row]] = {}
     for number, (rule, more) in enumerate([*FACTS, ("cron=0 9 * * *; zone=Mars/Base", {})] * 3):

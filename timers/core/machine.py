@@ -21,7 +21,7 @@ from typing import Any
 from timers.core.chunk import Chunk, with_noisy
 from timers.core.counters import HELD, LATE, Accepted, Counters
 from timers.core.doubts import Doubts, noted
-from timers.core.fired import Command
+from timers.core.fired import Command, Hold
 from timers.core.held import HeldRows, Split, split_late
 from timers.core.index import Sweeper, known_row
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
@@ -508,7 +508,7 @@ class Machine:
             self._outbox.begin(tick)
             self.counters.transaction.kind = HELD
             try:
-                self._commit(after, self._fired(alive, second, tick, hold.reason), release.number)
+                self._commit(after, self._fired(alive, second, tick, hold), release.number)
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
@@ -521,12 +521,12 @@ class Machine:
         return self.held.may_release(self.progress, second)
 
     def _fired(
-        self, due: list[DueRows], second: int, tick: Tick, hold: str = "", begun: Sequence[Definition] = ()
+        self, due: list[DueRows], second: int, tick: Tick, hold: Hold | None = None, begun: Sequence[Definition] = ()
     ) -> Output:
         """Returns the output for due rows: they fire, or, above the catch-up limit, are postponed. Not what a hold has
         held: it says how fast it is released. Arguments as of :meth:`timers.core.repeating.Repeats.fire`."""
         fired = Output(due) if self._repeats is None else self._repeats.fire(due, second, hold, begun, tick.second)
-        if self._pace is None or hold:
+        if self._pace is None or hold is not None:
             return fired
         due, postponed = self._pace.paced(fired.due, tick.second, self._limits.overdue_s)
         return fired._replace(due=due, postponed=postponed)

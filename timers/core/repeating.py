@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from timers.core.fired import NOISY, PAUSE
+from timers.core.fired import PAUSE, Hold
 from timers.core.ports import Follower, Missed, NextOccurrence, Output, Reason
 from timers.core.sums import count_with
 from timers.core.timer import Decoded, Definition, DueRows, Headers, Origin, Row, id_bytes
@@ -191,14 +191,19 @@ class Repeats:
         self._far_s = far_s
 
     def fire(
-        self, due: list[DueRows], second: int, hold: str = "", begun: Sequence[Definition] = (), now_s: int = 0
+        self,
+        due: list[DueRows],
+        second: int,
+        hold: Hold | None = None,
+        begun: Sequence[Definition] = (),
+        now_s: int = 0,
     ) -> Output:
         """Returns what is sent when rows fire, and what follows. Each occurrence sends at most one callback.
 
         Args:
             due: rows that are alive.
             second: the second that fires; of late rows that of ``fired_through``, because what is due later is stored.
-            hold: why a hold has held them.
+            hold: what has held them.
             begun: definitions that count from now on.
             now_s: second of the tick.
         """
@@ -254,7 +259,7 @@ class Repeats:
         row: Row,
         due_s: int,
         second: int,
-        hold: str,
+        hold: Hold | None,
         plans: dict[_Asked, _Plan],
         followers: list[Follower],
         missed: list[Missed],
@@ -287,11 +292,11 @@ class Repeats:
         headers = [*(headers or ()), (VERSION, version), *plan.ending]
         return plan.due_s, (offset, topic, key, value, headers, origin)
 
-    def _plan(self, occurrence: Occurrence, nominal_s: int, share_s: int, second: int, hold: str) -> _Plan:
+    def _plan(self, occurrence: Occurrence, nominal_s: int, share_s: int, second: int, hold: Hold | None) -> _Plan:
         """Returns what an occurrence sends, and what follows it. It is the same for all that are due with it, and have
         the same rule and nominal second: so they have the same share of the spread, too."""
         try:
-            sent_s, decided_s, owed_s, skipped = self._decide(occurrence, nominal_s, second - share_s, hold)
+            sent_s, decided_s, owed_s, skipped = self._decide(occurrence, nominal_s, second, share_s, hold)
         except ZoneUnknown:
             sent_s, decided_s, owed_s, skipped = nominal_s, nominal_s, None, None
         following, next_s = None, None
@@ -304,14 +309,18 @@ class Repeats:
             ending.append((NEXT, b"%d" % next_s))
         return _Plan(sent_s + share_s, ending, following, skipped)
 
-    def _decide(self, occurrence: Occurrence, nominal_s: int, through_s: int, hold: str) -> _Decision:
+    def _decide(
+        self, occurrence: Occurrence, nominal_s: int, second: int, share_s: int, hold: Hold | None
+    ) -> _Decision:
         """Returns what an occurrence sends.
 
         Args:
-            through_s: nominal second of what is due now.
-            hold: why a hold has held it.
+            second: the one that fires.
+            share_s: seconds from a nominal second to the due one.
+            hold: what has held it.
         """
-        if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s and hold != PAUSE:
+        through_s, is_paused = second - share_s, hold is not None and hold.reason == PAUSE
+        if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s and not is_paused:
             return _Decision(nominal_s, nominal_s, occurrence.owed_s, None)
         if through_s <= nominal_s:  # nearly always: it fires in its second
             return _Decision(nominal_s, nominal_s, None, None)
@@ -320,7 +329,8 @@ class Repeats:
         if not occurrence.is_last:
             later, count = rule.newest(nominal_s, through_s, MOST_SENT + 1)
             nominals, number = [nominal_s, *later], count + 1
-        wanted, reason = _sent_of(nominals, through_s, rule.catch_up, hold)
+        judged_s = through_s if hold is None or is_paused else min(through_s, hold.since_s - share_s)
+        wanted, reason = _sent_of(nominals, judged_s, rule.catch_up, is_paused=is_paused)
         skipped = None
         if number > len(wanted):
             skipped = nominal_s, nominals[len(nominals) - len(wanted) - 1], number - len(wanted), reason
@@ -401,19 +411,19 @@ class _Decision(NamedTuple):
     skipped: _Skipped | None
 
 
-def _sent_of(nominals: Sequence[int], through_s: int, catch_up: str, hold: str) -> tuple[Sequence[int], Reason]:
+def _sent_of(nominals: Sequence[int], judged_s: int, catch_up: str, *, is_paused: bool) -> tuple[Sequence[int], Reason]:
     """Returns those of some nominal seconds that are sent, which are the newest ones; and why the others are not.
 
     Args:
         nominals: ascending, of occurrences that are due.
-        through_s: nominal second of what is due now.
-        hold: why a hold has held them.
+        judged_s: nominal second of what is due now; of what a noisy hold has held, of what was due when it began, so
+            that nothing is late because of it.
+        is_paused: whether a pause has held them.
     """
-    reason: Reason = "held" if hold else "over-cap"
-    if hold == NOISY or catch_up == "all":
-        return nominals[-MOST_SENT:], reason
     limit_s = STALE_S if catch_up == "none" else ON_TIME_S
-    wanted = [each for each in nominals if through_s - each <= limit_s][-MOST_SENT:]
+    in_time = [each for each in nominals if judged_s - each <= limit_s]
+    if catch_up == "all" or len(in_time) > MOST_SENT:
+        return nominals[-MOST_SENT:], "held" if is_paused else "over-cap"
     if catch_up == "latest":
-        return wanted or nominals[-1:], "held" if hold else "superseded"
-    return wanted, "held" if hold else "late"
+        return in_time or nominals[-1:], "held" if is_paused else "superseded"
+    return in_time, "held" if is_paused else "late"

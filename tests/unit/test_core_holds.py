@@ -248,6 +248,43 @@ def test_a_noisy_target_waits_for_the_others() -> None:
     assert rig.at(13) == [(13, 6004)]
 
 
+@pytest.mark.parametrize("is_slow", [True, False], ids=["brokers are slow", "a setting"])
+def test_a_target_is_noisy_also_in_small_chunks(is_slow: bool) -> None:
+    rig = Rig(limits=LIMITS if is_slow else replace(LIMITS, chunk_timers=100))
+    rig.machine.counters.topics["sms"] = TopicCounters()
+    rig.at(10)
+    for second in (11, 12):
+        rig.set("mail", *[second] * 2000)
+    rig.set("sms", 12)
+    rig.outbox.chunk.timers = 100 if is_slow else rig.outbox.chunk.timers
+    fired = rig.at(12)
+    assert fired.index((12, 4000)) < 200, "it does not wait for thousands"
+    assert len(fired) == 4001
+
+
+@pytest.mark.parametrize(("rows", "is_noisy"), [(999, False), (1_000, True)])
+def test_timers_that_came_one_by_one_are_counted_one_by_one(rows: int, is_noisy: bool) -> None:
+    rig = Rig(limits=replace(LIMITS, chunk_timers=4_000))
+    rig.machine.counters.topics["sms"] = TopicCounters()
+    rig.at(10)
+    for number in range(4_100):
+        rig.set(f"other-{number % 12}" if number >= rows else "mail", 11)
+    rig.observe(11)
+    assert rig.machine.fire_chunk()
+    assert [name for name, _ in rig.holds] == (["mail"] if is_noisy else [])
+
+
+def test_a_chunk_of_few_timers_makes_no_target_noisy() -> None:
+    rig = Rig(limits=LIMITS)
+    rig.machine.counters.topics["sms"] = TopicCounters()
+    rig.at(10)
+    rig.set("mail", *[11] * 40)
+    rig.outbox.chunk.timers = 20
+    rig.observe(11)
+    assert rig.machine.fire_chunk()
+    assert rig.holds == []
+
+
 def test_a_pause_ends_the_noisy_hold_of_its_target_where_it_begins() -> None:
     """What a noisy hold holds is sent when no other timer is due: of a paused target nothing may be."""
     noisy = Holds().with_noisy("mail", Moment(5, (11, 4), 0), 11)

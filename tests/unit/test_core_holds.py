@@ -11,19 +11,24 @@ import pytest
 
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
+from tests.harness.memory_store import MemoryStore
 from timers.core import chunk as core_chunk
 from timers.core import held as core_held
 from timers.core import timer as core_timer
+from timers.core.chunk import OCCURRENCE_COST
 from timers.core.counters import TopicCounters
 from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
-from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.held import HeldRows
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.levels import HOLDS
+from timers.core.limits import ChunkSize
 from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.ports import NOTHING, Output, Unanswered
 from timers.core.progress import Progress
-from timers.core.timer import Row, Tick
+from timers.core.repeating import NOMINAL, REPEAT, VERSION
+from timers.core.timer import Origin, Row, Tick
 from timers.machines.store import layout, one_target, rocks
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore
@@ -546,6 +551,34 @@ def test_a_pause_without_room_is_taken_when_there_is_some() -> None:
     rig.at(12, *ends)
     rig.at(13, *ends)
     assert (rig.holds[-1], rig.machine.progress.taken) == ((f"t{MOST_PAUSES + 1}", PAUSE), 90)
+
+
+def test_a_pause_without_room_is_not_taken_because_its_target_is_noisy() -> None:
+    """The number of a noisy hold is a second: it is above that of each command."""
+    holds = Holds(Hold(f"t{number}", PAUSE, number, Moment(0, NEVER, 0), 10) for number in range(1, MOST_PAUSES + 1))
+    progress = replace(RAISED, holds=holds.with_noisy("mail", Moment(0, NEVER, 0), 1_700_000_000))
+    after = progress.with_commands([pause(MOST_PAUSES + 1)], 11, lambda hold: 0, is_drained=True)
+    assert (after.taken, after.holds) == (0, progress.holds)
+
+
+def test_a_release_of_timers_that_repeat_is_as_short_as_a_chunk_of_them() -> None:
+    """Each next occurrence is found and written while the machines of the other partitions wait."""
+    headers = [(REPEAT, b"every=10; from=0"), (VERSION, b"t/0/1"), (NOMINAL, b"11")]
+    store, hold = MemoryStore(), Hold("mail", PAUSE, 1, Moment(0, NEVER, 0), 10, Moment(9_000, (12, 0), 0))
+    rows: list[Row] = [(offset, "mail", None, b"", headers, Origin(f"{offset}", 11, 0)) for offset in range(3_000)]
+    rows += [(offset, "mail", None, b"", None, None) for offset in range(3_000, 9_000)]
+    store.write({}, 9_000, {}, held={11: rows})
+    progress = Progress(9_000, (12, 0), holds=Holds((hold,)))
+    sizes = []
+    limits = replace(LIMITS, chunk_timers=20_000, chunk_bytes=10**9)
+    while hold is not None:
+        release = HeldRows(store, 0).next_release(progress, hold, 12, ChunkSize(), limits)
+        sizes.append(release.number)
+        store.replace(release.left)
+        if release.hold is None or release.is_end:
+            break
+        progress, hold = replace(progress, holds=Holds((release.hold,))), release.hold
+    assert sizes == [20_000 // OCCURRENCE_COST] * (3_000 * OCCURRENCE_COST // 20_000) + [6_000]
 
 
 def test_what_is_moved_is_not_held_and_the_pause_goes_on() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from timers.core.chunk import Chunk, without_held
+from timers.core.chunk import OCCURRENCE_COST, Chunk, without_held
 from timers.core.fired import MOVED_S, Hold, Holds, Moment, reached
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.limits import LARGEST, ChunkSize, Limits
 from timers.core.ports import LEFT_OUT, Store
 from timers.core.progress import Progress
-from timers.core.sums import bytes_of
+from timers.core.repeating import REPEAT, is_occurrence
+from timers.core.sums import bytes_of, count_with
 from timers.core.timer import DueRows, Row, RowsByDue, without
 
 OTHERS_S = 2
@@ -146,25 +147,26 @@ class HeldRows:
         Args:
             second: the present one. Later rows are left, also if a wrong clock has passed them.
         """
-        quota = hold.quota(second)
-        limit = min(LARGEST if quota is None else quota, chunk.timers, limits.chunk_timers)
+        quota, limit = hold.quota(second), min(chunk.timers, limits.chunk_timers)
         if second - self.others_s <= OTHERS_S:
             limit = min(limit, chunk.part)
+        most = LARGEST if quota is None else quota
         released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
         only = replace(progress, holds=Holds((hold,)))
         first = self._begins.get((hold.target, hold.begin), (max(0, released[0]), 0))
         taken: list[DueRows] = []
         groups: list[tuple[DueRows, list[Row]]] = []
-        number = size = read = 0
+        number = size = read = cost = 0
         last, is_end = None, True
         for begin, rows in self._store.held(first, through, hold.target):
-            if number >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
+            if number >= most or cost >= limit or size >= limits.chunk_bytes or read >= MOST_READ:
                 is_end = False
                 break
             due_s = begin[0]
             held = _held_past(only, due_s, rows) if rows else []
-            is_end = len(held) <= limit - number
-            held, read = held[: limit - number], read + (len(rows) or LEFT_OUT)
+            fit, group_cost = _fitting(held[: most - number], limit - cost)
+            is_end = len(held) == len(fit)
+            held, read, cost = fit, read + (len(rows) or LEFT_OUT), cost + group_cost
             if held:
                 taken.append((due_s, held))
                 groups.append(((due_s, rows), without(rows, held)))
@@ -192,6 +194,18 @@ class HeldRows:
             self._nothing_left[name] = second
         if name in self._counts:
             self._counts[name] -= release.number
+
+
+def _fitting(rows: list[Row], limit: int) -> tuple[list[Row], int]:
+    """Returns the first rows that count as up to so many timers, or little more, and as how many they count."""
+    if not count_with(REPEAT, [(0, rows)]):
+        return rows[:limit], min(len(rows), limit)
+    cost = 0
+    for number, row in enumerate(rows):
+        if cost >= limit:
+            return rows[:number], cost
+        cost += OCCURRENCE_COST if is_occurrence(row) else 1
+    return rows, cost
 
 
 def _held_past(progress: Progress, due_s: int, rows: list[Row]) -> list[Row]:

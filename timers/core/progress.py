@@ -308,7 +308,8 @@ class Progress:
             if command.is_paused and (not is_over(command.until_s, second) or holds.pauses(command.target)):
                 holds = holds.paused(command, now, second)
                 # Without room it is not taken yet; those that end may make room.
-                has_room &= any(hold.number >= command.number for hold in holds.by_target.get(command.target, ()))
+                pauses = [hold for hold in holds.by_target.get(command.target, ()) if hold.is_paused]
+                has_room &= any(hold.number >= command.number for hold in pauses)
             elif not command.is_paused and is_drained and holds.has_pause(command.target, command.number):
                 holds = holds.resumed(command.target, now, second, command.over_s, rows_of, command.number)
             taken = command.number if has_room and is_drained else taken

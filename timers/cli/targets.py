@@ -194,8 +194,9 @@ def list_targets(output: Output) -> None:
     """Show which callback topics are paused, or still have held timers, and which command each partition has taken.
 
     STATE is `paused`, `going-on` (held timers are being sent), or `noisy`: the topic has so many due timers that those
-    of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are held;
-    of timers with an id, it also counts versions that were replaced or cancelled. UNTIL is the end of a pause, or the
+    of others would wait for them, so they are sent when no others are due. HELD is the number of timers that are due
+    by the clock of this computer, and have not fired; `timers_held` of the workers also counts versions of timers with
+    an id that were replaced or cancelled. UNTIL is the end of a pause, or the
     second at which the release of the held timers ends. BY gave the newest command, and WHY is the reason of the pause.
     """
     settings = load_settings()

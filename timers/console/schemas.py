@@ -487,7 +487,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "over_s": number("seconds over which the held timers are sent; 0: at once"),
             "replaced": nullable(
                 object_of(_PAUSE),
-                "the former values, as in the list; null: the topic was not paused, and nothing was held",
+                "the former values, as in the list; null: the topic was not paused, and nothing was held, or an "
+                "earlier request with this Idempotency-Key gave the command, and its answer had them",
             ),
             "changed_since": boolean(
                 "an earlier request with this Idempotency-Key gave a command, and others were given since: nothing was "

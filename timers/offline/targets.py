@@ -61,7 +61,7 @@ class Given(NamedTuple):
     target: Target
     replaced: dict[str, Any] | None
     """What :meth:`Found.shown` said of the target until then, without its partitions; None: it was not paused, and
-    nothing was held."""
+    nothing was held, or the command was given by an earlier request."""
     is_changed_since: bool = False
     """An earlier request with the same key gave a command, and others were given since: nothing was changed now, and
     ``target`` is the newest one."""

@@ -5,90 +5,28 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.harness.held import RAISED, DiskRig, Rig, pause, resume
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, LIMITS, MachineRig, NativeRig
-from tests.harness.memory_store import MemoryStore
 from timers.core import chunk as core_chunk
 from timers.core import held as core_held
 from timers.core import timer as core_timer
-from timers.core.chunk import OCCURRENCE_COST
 from timers.core.counters import TopicCounters
-from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, Holds, Moment
-from timers.core.held import HeldRows
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Hold, Holds, Moment
+from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.levels import HOLDS
-from timers.core.limits import ChunkSize
 from timers.core.loop import Loop
-from timers.core.machine import Machine
 from timers.core.operation import CANCELLED, REPLACED
 from timers.core.ports import NOTHING, Output, Unanswered
 from timers.core.progress import Progress
-from timers.core.repeating import NOMINAL, REPEAT, VERSION
-from timers.core.timer import Origin, Row, Tick
+from timers.core.timer import Row, Tick
 from timers.machines.store import layout, one_target, rocks
-from timers.machines.store.memory_limit import RocksMemory
-from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import progress as progress_record
 from timers.wire.formats import future_by_id
-
-RAISED = Progress.first(HOLDS)
-
-
-class Rig(NativeRig):
-    """Timers of two targets, whose keys say which one."""
-
-    def __init__(self, **options: object) -> None:
-        super().__init__(progress=RAISED, **options)  # type: ignore[arg-type]
-
-    def set(self, target: str, *due: int) -> None:
-        for due_s in due:
-            self.log.append(self.topic, b"%d" % due_s, future.encode(target, "k", b""), partition=0)
-        self.read_all()
-
-    def at(self, second: int, *commands: Command) -> list[OrderKey]:
-        """Let a second begin. Returns what fires."""
-        before = len(self.outbox.fired)
-        self.observe(second)
-        self.machine.take(commands)
-        self.fire()
-        self.machine.take(commands)
-        while self.machine.fire_chunk() or self.machine.release_chunk():
-            pass
-        self.machine.commit_progress()
-        fired: list[OrderKey] = self.outbox.fired[before:]
-        return fired
-
-    @property
-    def holds(self) -> list[tuple[str, str]]:
-        return [(hold.target, hold.reason) for hold in self.machine.progress.holds]
-
-
-class DiskRig(Rig):
-    """The same with stores on disk, whose groups are whole fetches."""
-
-    def __init__(self, path: Path, **options: object) -> None:
-        self._path, self._stores = path, 0
-        super().__init__(**options)
-
-    def open(self, *, wipe: bool = False, **options: Any) -> Machine:
-        if wipe or not self._stores:
-            self._stores += 1
-            directory = self._path / f"store-{self._stores}"
-            self.store = RocksStore.open(directory, "here", RocksMemory(2**20))  # type: ignore[assignment]
-        return super().open(**options)
-
-
-def pause(number: int = 1, target: str = "mail", **fields: int) -> Command:
-    return Command(number, target, True, **fields)
-
-
-def resume(number: int = 2, target: str = "mail", **fields: int) -> Command:
-    return Command(number, target, False, **fields)
 
 
 @pytest.mark.parametrize("wipe", [None, False, True])
@@ -236,60 +174,6 @@ def test_a_cancel_counts_until_the_release() -> None:
     assert rig.keys == [(20, 4)]
 
 
-def test_a_noisy_target_waits_for_the_others() -> None:
-    rig = Rig(limits=LIMITS)
-    rig.machine.counters.topics["sms"] = TopicCounters()
-    rig.at(10)
-    rig.set("mail", *[11] * 3000)
-    rig.set("sms", 11, 11)
-    fired = rig.at(11)
-    assert sorted(fired) == [(11, offset) for offset in range(3002)]
-    assert rig.holds == []
-    rig.set("mail", *[12] * 3000)
-    rig.set("sms", 12, 12)
-    fired = rig.at(12)
-    assert {fired.index((12, offset)) for offset in (6002, 6003)} < set(range(1100)), "before most of them"
-    rig.set("mail", 13)
-    assert rig.at(13) == [(13, 6004)]
-
-
-@pytest.mark.parametrize("is_slow", [True, False], ids=["brokers are slow", "a setting"])
-def test_a_target_is_noisy_also_in_small_chunks(is_slow: bool) -> None:
-    rig = Rig(limits=LIMITS if is_slow else replace(LIMITS, chunk_timers=100))
-    rig.machine.counters.topics["sms"] = TopicCounters()
-    rig.at(10)
-    for second in (11, 12):
-        rig.set("mail", *[second] * 2000)
-    rig.set("sms", 12)
-    rig.outbox.chunk.timers = 100 if is_slow else rig.outbox.chunk.timers
-    fired = rig.at(12)
-    assert fired.index((12, 4000)) < 200, "it does not wait for thousands"
-    assert len(fired) == 4001
-
-
-@pytest.mark.parametrize(("rows", "is_noisy"), [(999, False), (1_000, True)])
-def test_timers_that_came_one_by_one_are_counted_one_by_one(rows: int, is_noisy: bool) -> None:
-    rig = Rig(limits=replace(LIMITS, chunk_timers=4_000))
-    rig.machine.counters.topics["sms"] = TopicCounters()
-    rig.at(10)
-    for number in range(4_100):
-        rig.set(f"other-{number % 12}" if number >= rows else "mail", 11)
-    rig.observe(11)
-    assert rig.machine.fire_chunk()
-    assert [name for name, _ in rig.holds] == (["mail"] if is_noisy else [])
-
-
-def test_a_chunk_of_few_timers_makes_no_target_noisy() -> None:
-    rig = Rig(limits=LIMITS)
-    rig.machine.counters.topics["sms"] = TopicCounters()
-    rig.at(10)
-    rig.set("mail", *[11] * 40)
-    rig.outbox.chunk.timers = 20
-    rig.observe(11)
-    assert rig.machine.fire_chunk()
-    assert rig.holds == []
-
-
 def test_a_pause_ends_the_noisy_hold_of_its_target_where_it_begins() -> None:
     """What a noisy hold holds is sent when no other timer is due: of a paused target nothing may be."""
     noisy = Holds().with_noisy("mail", Moment(5, (11, 4), 0), 11)
@@ -335,25 +219,6 @@ def test_a_split_group_of_held_rows_loses_nothing(tmp_path: Path) -> None:
     rig.read_all()
     rig.outbox.chunk.timers = 2  # brokers are slow
     assert rig.at(11) == [(11, 2), (11, 3)]
-
-
-def test_the_others_wait_for_the_first_rows_of_a_burst_only(tmp_path: Path) -> None:
-    limits = replace(LIMITS, chunk_timers=5000, chunk_bytes=10**8)
-    rig = DiskRig(tmp_path, limits=limits)
-    rig.machine.counters.topics["sms"] = TopicCounters()
-    rig.at(10)
-    for target in (*["mail"] * (limits.chunk_timers // 500), "sms", *["mail"] * 4):
-        rig.set(target, *[11] * 500)
-    rig.observe(11)
-    assert rig.machine.fire_chunk()
-    assert limits.noisy_rows <= len(rig.outbox.fired) < 3 * limits.noisy_rows
-    assert rig.holds == [("mail", NOISY)]
-    rig.machine.fire_chunk()
-    assert [offset // 500 - limits.chunk_timers // 500 for _, offset in rig.outbox.fired[-500:]] == [0] * 500
-    rig.fire()
-    while rig.machine.release_chunk():
-        pass
-    assert sorted(rig.outbox.fired) == [(11, offset) for offset in range(limits.chunk_timers + 2500)]
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
@@ -559,26 +424,6 @@ def test_a_pause_without_room_is_not_taken_because_its_target_is_noisy() -> None
     progress = replace(RAISED, holds=holds.with_noisy("mail", Moment(0, NEVER, 0), 1_700_000_000))
     after = progress.with_commands([pause(MOST_PAUSES + 1)], 11, lambda hold: 0, is_drained=True)
     assert (after.taken, after.holds) == (0, progress.holds)
-
-
-def test_a_release_of_timers_that_repeat_is_as_short_as_a_chunk_of_them() -> None:
-    """Each next occurrence is found and written while the machines of the other partitions wait."""
-    headers = [(REPEAT, b"every=10; from=0"), (VERSION, b"t/0/1"), (NOMINAL, b"11")]
-    store, hold = MemoryStore(), Hold("mail", PAUSE, 1, Moment(0, NEVER, 0), 10, Moment(9_000, (12, 0), 0))
-    rows: list[Row] = [(offset, "mail", None, b"", headers, Origin(f"{offset}", 11, 0)) for offset in range(3_000)]
-    rows += [(offset, "mail", None, b"", None, None) for offset in range(3_000, 9_000)]
-    store.write({}, 9_000, {}, held={11: rows})
-    progress = Progress(9_000, (12, 0), holds=Holds((hold,)))
-    sizes = []
-    limits = replace(LIMITS, chunk_timers=20_000, chunk_bytes=10**9)
-    while hold is not None:
-        release = HeldRows(store, 0).next_release(progress, hold, 12, ChunkSize(), limits)
-        sizes.append(release.number)
-        store.replace(release.left)
-        if release.hold is None or release.is_end:
-            break
-        progress, hold = replace(progress, holds=Holds((release.hold,))), release.hold
-    assert sizes == [20_000 // OCCURRENCE_COST] * (3_000 * OCCURRENCE_COST // 20_000) + [6_000]
 
 
 def test_what_is_moved_is_not_held_and_the_pause_goes_on() -> None:

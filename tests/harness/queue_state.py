@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from confluent_kafka import Message as KafkaMessage
+
 from timers.client import Backoff
 from timers.queue import Message, records
 from timers.queue.driver import Driver
@@ -34,33 +36,9 @@ class SimClock:
         return self.now_s
 
 
-class Record:
-    """A record of confluent-kafka."""
-
-    def __init__(self, topic: str, partition: int, offset: int, headers: Sequence[Header] = ()) -> None:
-        self._at = topic, partition, offset
-        self._headers = headers
-
-    def topic(self) -> str:
-        return self._at[0]
-
-    def partition(self) -> int:
-        return self._at[1]
-
-    def offset(self) -> int:
-        return self._at[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 1_700_000_000_000
-
-    def key(self) -> bytes:
-        return b"key"
-
-    def value(self) -> bytes:
-        return b"%d" % self._at[2]
-
-    def headers(self) -> Sequence[Header]:
-        return self._headers
+def record(topic: str, partition: int, offset: int, headers: Sequence[Header] | None = None) -> KafkaMessage:
+    content: dict[str, Any] = {"key": b"key", "value": b"%d" % offset, "headers": headers}
+    return KafkaMessage(topic=topic, partition=partition, offset=offset, timestamp=(2, 1_700_000_000_000), **content)
 
 
 class SimGuards(Guards):
@@ -105,7 +83,7 @@ def add(driver: Driver, partition: tuple[str, int], messages: int, *, attempt: i
     ledger.starts.allow(Start(0, messages))
     driver.member.settler.assign(partition, ledger, "log", Commit(0, "1234"))
     for offset in range(messages):
-        ledger.read(offset, Record(*partition, offset), attempt=attempt)
+        ledger.read(offset, record(*partition, offset), attempt=attempt)
     return ledger
 
 

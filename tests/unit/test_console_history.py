@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
 from timers.console import history
 from timers.console.history import FoundLetters, History
@@ -23,33 +23,11 @@ IDS, VERDICTS, ORDERS, NATIVE = "ids", "verdicts", "orders", "timer-request"
 DUE_S = 1_700_000_000
 
 
-class SimMessage:
-    """A record of a topic."""
-
-    def __init__(
-        self, key: bytes, value: bytes | None, headers: Any = (), at_ms: int = DUE_S * 1000, append_time: bool = True
-    ) -> None:
-        self._fields = key, value, list(headers), at_ms, append_time
-        self.place = 0, 0
-
-    def key(self) -> bytes:
-        return self._fields[0]
-
-    def value(self) -> bytes | None:
-        return self._fields[1]
-
-    def headers(self) -> Any:
-        return self._fields[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        kind = TIMESTAMP_LOG_APPEND_TIME if self._fields[4] else TIMESTAMP_CREATE_TIME
-        return kind, self._fields[3]
-
-    def partition(self) -> int:
-        return self.place[0]
-
-    def offset(self) -> int:
-        return self.place[1]
+def record(
+    key: bytes, value: bytes | None, headers: Any = (), at_ms: int = DUE_S * 1000, append_time: bool = True
+) -> Message:
+    kind = TIMESTAMP_LOG_APPEND_TIME if append_time else TIMESTAMP_CREATE_TIME
+    return Message(key=key, value=value, headers=list(headers), timestamp=(kind, at_ms))
 
 
 class SimTopics:
@@ -63,18 +41,18 @@ class SimTopics:
     """
 
     def __init__(self) -> None:
-        self.partitions_of: dict[str, list[list[SimMessage]]] = {}
+        self.partitions_of: dict[str, list[list[Message]]] = {}
         self.now_s = self.record_s = 0.0
         self.read_from: dict[str, list[int]] = {}
         self.open_consumers = 0
         self.unknown: dict[tuple[str, int], str] = {}
         self.begins: dict[tuple[str, int], int] = {}
 
-    def add(self, topic: str, partition: int, *messages: SimMessage) -> None:
+    def add(self, topic: str, partition: int, *messages: Message) -> None:
         log = self.partitions_of.setdefault(topic, [[] for _ in range(PARTITIONS)])[partition]
         for message in messages:
-            message.place = partition, len(log)
-            log.append(message)
+            content: dict[str, Any] = {"key": message.key(), "value": message.value(), "headers": message.headers()}
+            log.append(Message(partition=partition, offset=len(log), timestamp=message.timestamp(), **content))
 
     # ---- what the history uses ------------------------------------------------------------------------------------
 
@@ -104,7 +82,7 @@ class SimTopics:
 
     def read(
         self, consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float, **_: Any
-    ) -> Iterator[SimMessage]:
+    ) -> Iterator[Message]:
         self.read_from.setdefault(topic, []).append(partition)
         for message in self.partitions_of[topic][partition][start:end]:
             self.now_s += self.record_s
@@ -139,13 +117,13 @@ def history_of(id: str, timer: dict[str, Any] | None) -> History:
     return history.read(Settings.load(names), letters, id, timer)
 
 
-def request(id: str, target: str, at_ms: int) -> SimMessage:
+def request(id: str, target: str, at_ms: int) -> Message:
     headers = future_by_id.encode_headers(DUE_S)
-    return SimMessage(id.encode(), future.encode(target, "k", b"v"), headers, at_ms)
+    return record(id.encode(), future.encode(target, "k", b"v"), headers, at_ms)
 
 
-def callback(source: str, at_ms: int = DUE_S * 1000, *, append_time: bool = True) -> SimMessage:
-    return SimMessage(b"k", b"v", [("timer-source", source.encode())], at_ms, append_time)
+def callback(source: str, at_ms: int = DUE_S * 1000, *, append_time: bool = True) -> Message:
+    return record(b"k", b"v", [("timer-source", source.encode())], at_ms, append_time)
 
 
 def said(history: History) -> list[str]:
@@ -183,9 +161,9 @@ def test_the_topic_knows_an_id_that_no_worker_knows(kafka: SimTopics, is_likely:
     likely, other, *_ = history._likely_first(list(range(PARTITIONS)), b"a")
     where = likely if is_likely else other
     moved = request("a", "elsewhere", 2)
-    kafka.add(IDS, where, request("b", "hidden", 1), request("a", ORDERS, 1), moved, SimMessage(b"a", None, (), 3))
+    kafka.add(IDS, where, request("b", "hidden", 1), request("a", ORDERS, 1), moved, record(b"a", None, (), 3))
     value = verdict.encode(Verdict(b"a", 3, "cancelled", DUE_S, held=("pause", 7, DUE_S - 60)), str)
-    outcome = SimMessage(b"a", value, [("timer-source", b"ids/0/3")], 4)
+    outcome = record(b"a", value, [("timer-source", b"ids/0/3")], 4)
     kafka.add(VERDICTS, 5, outcome)
     kafka.add("elsewhere", 0)
     found = history_of("a", None)
@@ -208,7 +186,7 @@ def test_a_history_says_by_what_a_timer_is_held(kafka: SimTopics) -> None:
 def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(
     kafka: SimTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any, **__: Any) -> Iterator[SimMessage]:
+    def fail(*_: Any, **__: Any) -> Iterator[Message]:
         raise TimersError("no leader")
         yield
 
@@ -220,10 +198,10 @@ def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(
 
 def test_a_history_says_where_the_log_of_its_requests_begins(kafka: SimTopics) -> None:
     for number in range(4):
-        request = SimMessage(b"one", future.encode(ORDERS, "k", b"%d" % number), future_by_id.encode_headers(DUE_S))
+        request = record(b"one", future.encode(ORDERS, "k", b"%d" % number), future_by_id.encode_headers(DUE_S))
         kafka.add(IDS, 2, request)
     kafka.add(VERDICTS, 0)
-    kafka.add(NATIVE, 0, *(SimMessage(b"%d" % DUE_S, future.encode(ORDERS, "k", b"v")) for _ in range(3)))
+    kafka.add(NATIVE, 0, *(record(b"%d" % DUE_S, future.encode(ORDERS, "k", b"v")) for _ in range(3)))
     kafka.begins = {(IDS, 2): 3, (IDS, 5): 9, (NATIVE, 0): 2}
     found = history_of("one", {"source": f"{IDS}/2/1", "due": DUE_S, "topic": ORDERS})
     assert [event["source"] for event in found.events if event["what"] == "set"] == [f"{IDS}/2/3"]

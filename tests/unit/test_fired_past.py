@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from tests.harness.constants import Constants
 from timers.errors import TimersError
@@ -24,33 +24,10 @@ CALLBACK = [
 ]
 
 
-class Message:
-    def __init__(
-        self, topic: str, partition: int, offset: int, headers: Any, failure: KafkaError | None = None
-    ) -> None:
-        self._place = topic, partition, offset
-        self._headers = headers
-        self._failure = failure
-
-    def error(self) -> KafkaError | None:
-        return self._failure
-
-    topic, partition, offset = (
-        lambda self: self._place[0],
-        lambda self: self._place[1],
-        lambda self: self._place[2],
-    )
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 100_000 + self._place[2]
-
-    def key(self) -> bytes:
-        return b"k" * 999
-
-    value = key
-
-    def headers(self) -> Any:
-        return self._headers
+def record(topic: str, partition: int, offset: int, headers: Any) -> Message:
+    data = b"k" * 999
+    content: dict[str, Any] = {"key": data, "value": data, "headers": headers, "timestamp": (1, 100_000 + offset)}
+    return Message(topic=topic, partition=partition, offset=offset, **content)
 
 
 class Cluster:
@@ -80,10 +57,11 @@ class Cluster:
         self.read.append({topic: sum(len(span) for (of, _), span in left.items() if of == topic) for topic, _ in left})
         for (topic, partition), span in list(left.items()):
             if topic == "unreadable":
-                yield Message(topic, partition, 0, None, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+                refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                yield Message(topic=topic, partition=partition, offset=0, error=refused)
                 continue
             for offset in span:
-                yield Message(topic, partition, offset, self.topics[topic][2])
+                yield record(topic, partition, offset, self.topics[topic][2])
             del left[topic, partition]
 
 

@@ -6,9 +6,10 @@ import base64
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Message
 
 from timers.cli import dead_letters as command
 from timers.cli.output import Output
@@ -38,31 +39,6 @@ FORMATS = {
 MARK = Mark("dead/2/5", "timer-request/0/7", "timer-request/0/99")
 
 
-class SimMessage(NamedTuple):
-    """A message of confluent-kafka."""
-
-    letter: dead_letter.DeadLetter
-    at: int = 5
-
-    def topic(self) -> str:
-        return "dead"
-
-    def partition(self) -> int:
-        return 2
-
-    def offset(self) -> int:
-        return self.at
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, WRITTEN_MS
-
-    def key(self) -> bytes | None:
-        return self.letter.key
-
-    def value(self) -> bytes | None:
-        return self.letter.value
-
-
 def letter(
     key: bytes | None = b"1700000000",
     value: bytes | None = VALUE,
@@ -80,7 +56,8 @@ def letter(
 
 
 def read(written: dead_letter.DeadLetter) -> Letter | None:
-    return Letter.of(SimMessage(written), written.headers, FORMATS)
+    place: dict[str, Any] = {"topic": "dead", "partition": 2, "offset": 5, "timestamp": (1, WRITTEN_MS)}
+    return Letter.of(Message(key=written.key, value=written.value, **place), written.headers, FORMATS)
 
 
 def test_a_row_has_all_columns() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.harness.constants import Constants
 from timers.console import history as letter_box
@@ -38,33 +38,6 @@ PARTITIONS, COUNT = 2, 10
 """Dead letters are at the even offsets of each partition."""
 
 
-class SimMark:
-    """A record of the topic of marks."""
-
-    def __init__(self, offset: int, mark: Mark, written_ms: int) -> None:
-        self._offset = offset
-        self._key, self._value, self._headers = dead_letter.encode_mark(mark)
-        self._written_ms = written_ms
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes:
-        return self._key
-
-    def value(self) -> bytes:
-        return self._value
-
-    def headers(self) -> Any:
-        return self._headers
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self._written_ms
-
-
 def letter(partition: int, offset: int, code: str = "target-failing", headers: Sequence[Header] = ()) -> Letter:
     value = b"{}" if headers else future.encode("orders", "k", b"v")
     rejected = Rejected(offset, code, "a sentence", b"1", value, headers)
@@ -87,14 +60,16 @@ class SimTopics:
         self.letters = [
             letter(partition, offset) for partition in range(PARTITIONS) for offset in range(0, 2 * COUNT, 2)
         ]
-        self.marks: list[SimMark] = []
+        self.marks: list[Message] = []
         self.read: Counter[str] = Counter()
         self.unknown: dict[tuple[str, int], str] = {}
         self.id = b"id"
 
     def mark(self, partition: int, offset: int, written_ms: int = 0) -> None:
         name = Mark(f"{TOPIC}/{partition}/{offset}", f"timer-request/{partition}/{offset}", "timer-request/0/99")
-        self.marks.append(SimMark(len(self.marks), name, written_ms))
+        mark: Any = dict(zip(("key", "value", "headers"), dead_letter.encode_mark(name), strict=True))
+        place: dict[str, Any] = {"partition": 0, "offset": len(self.marks), "timestamp": (1, written_ms)}
+        self.marks.append(Message(**mark, **place))
 
 
 class SimLetterLog(LetterLog):

@@ -401,7 +401,7 @@ def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiv
     ]
     copied = [*real[:-1], ("retry-attempt", b"0"), real[-1]]
     for offset, headers in enumerate([forged, (), real, copied, real]):
-        record = queue_state.Record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
+        record = queue_state.record(*queue_state.RETURNS, 2 * offset, headers)  # the offset is also its value
         found = records.identity(record, SIGNING)
         ledger.read(offset, record, attempt=found.attempt, returned=found)
     assert [(each.source, each.attempt, each.id) for each in state.receive(Message, 9, 0)] == [

@@ -245,7 +245,7 @@ def test_the_parts_of_a_fetch_of_late_requests_grow_after_each_transaction() -> 
     class Outbox(ListOutbox):
         def commit(self, progress: Progress, output: Output = NOTHING) -> None:
             super().commit(progress, output)
-            self.chunk.committed(0.5)
+            self.chunk.committed(0.5, 0.5)
 
     rig = NativeRig(outbox=Outbox())
     rig.observe(10)

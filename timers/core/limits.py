@@ -41,7 +41,8 @@ class ChunkSize:
     Attributes:
         timers: maximum number of timers in the next transaction.
         begun: number of timers in the last one.
-        since_tick_s: seconds that transactions have taken since the last tick; the machine sets it to 0.
+        since_tick_s: seconds from the begin of a second to the end of its last transaction; the machine sets it to
+            0 with the tick of another second.
     """
 
     def __init__(self) -> None:
@@ -56,12 +57,17 @@ class ChunkSize:
         if self.begun:
             self.timers = max(1, min(SMALL, self.begun // SHRINK_BY))
 
-    def committed(self, seconds: float) -> None:
-        """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
+    def committed(self, seconds: float, since_tick_s: float) -> None:
+        """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began.
+
+        Args:
+            since_tick_s: seconds since the second of the last tick began. A part of a release takes what has passed
+                since the transaction before: its timers are read and written, too, while other machines compute.
+        """
         self._took_s.append(seconds)
-        self.since_tick_s += seconds
+        took_s, self.since_tick_s = max(seconds, since_tick_s - self.since_tick_s), since_tick_s
         if self.begun >= LEAST_RELEASED:
-            self._per_s = self.begun / max(seconds, 0.001)
+            self._per_s = self.begun / max(took_s, 0.001)
         if seconds > LONG_S and self.begun > SMALL:
             self.timers = max(SMALL, self.begun // 2)
         elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow

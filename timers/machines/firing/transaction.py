@@ -261,14 +261,14 @@ class Transaction:
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction that happens at ``tick``. The brokers open it only at the commit."""
         self._is_settled = False
+        if tick != self.tick:
+            self.tick, self._tick_seen_s = tick, self._clock_s()
         self._producer.await_quota()
         while not self._computing:
             self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
             if not self._producer.keep_waiting() and not self._computing:
                 raise Lost("told to stop")
         self._topics.refresh()
-        if tick != self.tick:
-            self.tick, self._tick_seen_s = tick, self._clock_s()
         self._fired_ms = b"%d" % tick.append_ms
         self._refusals, self._refused_timestamps = 0, set()
         self._counters.transaction = TransactionCounters()
@@ -328,7 +328,9 @@ class Transaction:
         self._witness.note(progress)
         if is_due:
             self._witness.note_tried(self._clock_s(), sent=sent)
-        self.chunk.committed(self._clock_s() - self._began_s + self._producer.throttled_s)
+        now_s = self._clock_s()
+        into_second_s = self.tick.append_ms % 1000 / 1000 + now_s - self._tick_seen_s
+        self.chunk.committed(now_s - self._began_s + self._producer.throttled_s, into_second_s)
         self._topics.note_worked({topic for topic, _, _ in batches})
         return None
 

@@ -27,8 +27,8 @@ def test_a_worker_asks_about_topics_after_its_brokers_have_another_authority(tmp
         system = System(broker.address, tmp_path)
         system.environment |= login(broker, TIMERS_SSL_CA_FILE=str(authorities))
         system.create_own_topics()
-        known, new = system.target(), system.target()
-        acls.add(system.admin, worker_acls(system.settings, USER, known, new))
+        known = system.target()
+        acls.add(system.admin, worker_acls(system.settings, USER, known))
         worker = system.worker().start().ready()
         system.send(*soon(known, 5))
         assert len(system.reader(known).take(5)) == 5
@@ -42,6 +42,8 @@ def test_a_worker_asks_about_topics_after_its_brokers_have_another_authority(tmp
         broker.start()
         worker.ready()
 
+        new = system.target()
+        acls.add(system.admin, acls.acl(acls.TOPIC, new, acls.WRITE, principal=f"User:{USER}"))
         system.send(*soon(new, 5))
         assert len(system.reader(new).take(5)) == 5, "a callback topic that it must ask about"
         other = system.worker().start().ready()

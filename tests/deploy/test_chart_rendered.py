@@ -288,13 +288,15 @@ class TestRendered:
                 Settings.load({key: str(value) for key, value in given.items()})
 
     def test_strimzi_has_other_names_for_a_certificate_and_its_key(self) -> None:
-        def names(variant: str) -> list[str]:
-            data = manifests(render(VARIANTS[variant]))["ConfigMap", "timers"]["data"]
+        def names(variant: str, **more: Any) -> list[str]:
+            data = manifests(render(merged(VARIANTS[variant], more)))["ConfigMap", "timers"]["data"]
             return [Path(data[f"TIMERS_SSL_{each}_FILE"]).name for each in ("CERT", "KEY")]
 
         assert names("certificate") == ["tls.crt", "tls.key"]
         assert names("strimzi with certificates") == ["user.crt", "user.key"]
         assert names("certificate of other keys") == ["chain.pem", "key.pem"]
+        with_password = {"securityProtocol": "SASL_SSL"}
+        assert names("strimzi with certificates", kafka=with_password) == ["tls.crt", "tls.key"], "not Strimzi's own"
         user = manifests(render(VARIANTS["strimzi with certificates"]))["KafkaUser", "timers"]
         assert user["spec"]["authentication"] == {"type": "tls"}
 

@@ -67,7 +67,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{- if include "timers.usesTls" . }}
 {{- if include "timers.caSecret" . }}{{ $_ := set $own "TIMERS_SSL_CA_FILE" (printf "/etc/timers/ca/%s" $kafka.ca.key) }}{{ end }}
 {{- if $kafka.clientCertificateSecret }}
-{{- $names := eq .Values.provision.by "strimzi" | ternary (list "user.crt" "user.key") (list "tls.crt" "tls.key") }}
+{{- $names := and (eq .Values.provision.by "strimzi") (eq $kafka.securityProtocol "SSL") | ternary (list "user.crt" "user.key") (list "tls.crt" "tls.key") }}
 {{- $_ := set $own "TIMERS_SSL_CERT_FILE" (printf "/etc/timers/client/%s" ($kafka.clientCertificateKeys.certificate | default (first $names))) }}
 {{- $_ := set $own "TIMERS_SSL_KEY_FILE" (printf "/etc/timers/client/%s" ($kafka.clientCertificateKeys.key | default (last $names))) }}
 {{- end }}

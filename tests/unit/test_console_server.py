@@ -49,6 +49,8 @@ async def test_an_address_that_is_too_long_gets_an_answer_of_the_api() -> None:
     async with serving() as port, ClientSession() as session:
         async with session.get(f"http://localhost:{port}/v1/timers?prefix={'a' * 20_000}") as response:
             assert (response.status, (await response.json())["code"]) == (414, "address-too-long")
+        async with session.get(f"http://localhost:{port}/v1/timers?prefix={'a' * 70_000}") as response:
+            assert (response.status, response.content_type) == (400, "text/plain"), "as docs/http-api.md says"
         async with session.get(f"http://localhost:{port}/v1/timers?cursor={'%41' * 2000}") as response:
             assert (response.status, (await response.json())["code"]) == (400, "cursor-invalid")
 

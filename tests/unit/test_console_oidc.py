@@ -577,6 +577,16 @@ def test_settings_that_are_not_safe_are_refused(settings: dict[str, str], change
         check_settings(Settings.load({"TIMERS_BROKERS": "nowhere:1", **settings, **changed}))
 
 
+async def test_a_file_without_users_needs_an_issuer(settings: dict[str, str]) -> None:
+    path = settings["TIMERS_CONSOLE_USERS_FILE"]
+    Path(path).write_text(GROUPS)
+    async with opened(settings) as client:
+        assert await status_of(client) == 401
+    with pytest.raises(SettingsError, match=r"it has no \[\[user\]\], and groups need TIMERS_CONSOLE_OIDC_ISSUER"):
+        async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=path):
+            pass
+
+
 def test_the_doctor_asks_the_issuer(issuer: OidcIssuer, settings: dict[str, str]) -> None:
     doctor = Doctor(Settings.load({"TIMERS_BROKERS": "nowhere:1", **settings}))
     (line,) = doctor._console_login()

@@ -538,7 +538,10 @@ class Access:
             if version == self._version:
                 return
             self._version = version
-            self._users = Users.read(path)
+            users = Users.read(path)
+            if not users.by_name and self.logins is None:
+                raise _wrong(path, f"it has no [[user]], and groups need {_ISSUER}")
+            self._users = users
         except (OSError, SettingsError) as error:
             if self._users is None:
                 raise SettingsError(str(error)) from None

@@ -188,6 +188,7 @@ class TestRendered:
             (merged(LEAST, {"console": {"workers": ""}}), "console.workers is empty"),
             (merged(LEAST, {"networkPolicy": {"consoleFrom": []}}), "networkPolicy.consoleFrom is empty"),
             (merged(LEAST, {"console": {"replicas": 2}}), "console.signingSecret is empty"),
+            (merged(LEAST, {"console": {"oidcCa": True}}), "console.oidcSecret is empty"),
             (merged(SPARK, {"ipFamily": "IPv6"}), "engine=spark needs pods with IPv4"),
             (merged(SPARK, {"spark": {"checkpoint": ""}}), "spark.checkpoint is empty"),
             (merged(SPARK, {"spark": {"image": {"repository": ""}}}), "spark.image.repository is empty"),

@@ -18,6 +18,8 @@ from timers.core.operation import Entry, defined, repeated
 from timers.core.ports import Deleted, Lost, TooMuch
 from timers.core.progress import History, Progress
 from timers.machines.firing.followers import NO_RULE
+from timers.machines.queries import reading
+from timers.machines.queries.reading import Place
 from timers.testing.sim_timers import SimBatch, SimKafka, SimRecord
 from timers.wire import dead_letter
 from timers.wire import headers as h
@@ -203,6 +205,25 @@ def test_what_was_moved_to_another_app_is_not_appended_here() -> None:
     sim.wait(2 * MENDED_S)
     assert len(sim.log) == before
     assert not sim.dead_letters
+
+
+def test_what_was_moved_to_another_app_counts_as_fired_here() -> None:
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.define("b", "every=1000")
+    sim.advance(5)
+    sim.lose(4, lambda progress: progress.moved(7))
+    sim.advance(5)
+    machine = next(each for each in sim._machines() if each.find(b"a") is not None)
+    found = reading.find_by_id(machine, Place(TOPIC, 0, moved=False, hidden_topic="canary"), "a", with_value=False)
+    assert found is not None
+    assert found["state"] == "fired"
+    version = f"{TOPIC}/0/0"
+    assert sim.cancel("a", if_source=version).verdict == "too-late"
+    assert sim.cancel("a").verdict == "already-fired"
+    assert sim.define("b", "every=1000").verdict == "already-fired", "it begins again here"
+    sim.restart(lose_disk=True)
+    assert sim.wait(1001) == [1010]
 
 
 def test_a_cut_says_which_seconds_had_fired_as_a_whole() -> None:

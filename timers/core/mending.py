@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from timers.core.fired import MOVED_S
 from timers.core.index import Suspect, Sweeper
 from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
 from timers.core.ports import NOTHING, Deleted, Follower, Lost, Outbox, Output, Store
@@ -94,8 +93,7 @@ class StandingStill:
         key = key_of(chain)
         if append_s_of(chain) + STANDS_S > released_s or not progress.is_past(key):
             return False
-        was_moved = any(hole.through[0] == MOVED_S and key[1] < hole.before_offset for hole in progress.holes)
-        return not was_moved and not progress.holds.may_hold(key, progress.holes)
+        return not progress.is_elsewhere(key[1]) and not progress.holds.may_hold(key, progress.holes)
 
     def mended(self, outbox: Outbox, progress: Progress, released_s: int) -> Output:
         """Returns what follows the records of timers that stand still for certain. Reads their log.

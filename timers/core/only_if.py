@@ -260,7 +260,7 @@ class ConditionalIndex(Index):
         if entry is None or is_cancelled(entry):
             return False
         if repeating(entry):
-            return True
+            return not progress.is_elsewhere(offset_of(entry))
         return self._is_cold(entry) or not self._has_fired(entry, progress, new)
 
     def _was_fired(self, entry: Entry, progress: Progress, new: Decoded) -> bool:

@@ -353,6 +353,10 @@ class Progress:
         """Whether this progress has followed from :meth:`moved` with this number."""
         return number in self.moves
 
+    def is_elsewhere(self, offset: int) -> bool:
+        """Whether what was pending of the request at an offset was moved to another app."""
+        return any(hole.through[0] == MOVED_S and offset < hole.before_offset for hole in self.holes)
+
     @property
     def moves(self) -> tuple[int, ...]:
         """The numbers of all :meth:`moved`; mostly there are none."""

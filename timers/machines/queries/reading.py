@@ -180,7 +180,7 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     key = due_s, _ = key_of(entry)
     cold, past = machine.is_cold(entry), machine.progress.is_past(key)
     row = None if cold or (past and not machine.progress.holds) else _row(machine, key)
-    repeats = repeating(entry) is not None
+    repeats = repeating(entry) is not None and not machine.progress.is_elsewhere(key[1])
     if row is None and (cold or past or repeats):
         state = wire.PENDING if repeats else wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, request_of(entry))

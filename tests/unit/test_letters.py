@@ -341,6 +341,29 @@ def test_a_timer_that_failed_when_due_is_published_without_replacing_its_id(
     assert judgement(early, early.request, force=True).request == early.request
 
 
+def test_the_callback_of_a_repeating_timer_that_was_not_sent_is_published_again() -> None:
+    """After a downtime, an occurrence that was due on Monday may send the callback of Thursday."""
+    monday_s, thursday_s, share_s = 1_700_000_000, 1_700_000_000 + 3 * 86_400, 7
+    version: Header = ("timer-version", b"by-id/0/3")
+    sent: list[Header] = [
+        *(
+            ("trace", b"1"),
+            ("timer-due", b"%d" % (monday_s + share_s)),
+            ("timer-repeat", b"every=86400; from=0; spread=9"),
+        ),
+        *(("timer-follows", b"5"), version, ("timer-nominal", b"%d" % monday_s)),
+    ]
+    again: Header = ("timer-again", b"%d" % (thursday_s + share_s))
+    failed = letter(b"o-1", VALUE, [*sent, again], source="by-id/0/7")
+    request = judgement(failed, failed.request).request
+    request = request._replace(timestamp=(thursday_s + 900) * 1000)
+    ((due_s, rows),) = FORMATS["by-id"].read(request).rows.items()
+    assert due_s == thursday_s + share_s
+    assert [row[4:] for row in rows] == [([("trace", b"1"), version, ("timer-nominal", b"%d" % thursday_s)], None)], (
+        "it has no id, and says of which version and second it is"
+    )
+
+
 def test_a_schedule_is_published_again_only_with_force() -> None:
     """Its topic is compacted: publishing it would remove a newer version of its id."""
     sent = schedule.encode_headers(1_700_000_000, "orders", b"k")

@@ -25,7 +25,7 @@ from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, NAMED_ONLY, OVERHEAD_BYTES, Mark
-from timers.wire.formats import RequestRecord
+from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.headers import Header
 
 MAX_REQUESTS = 500
@@ -231,7 +231,9 @@ def decide(
     if not request_format.copy_needs_timer_again or not (decoded.rows or decoded.operations):
         return Decision(request)
     if decoded.rows and letter.decoded.code in dead_letter.ACCEPTED_CODES:
-        return Decision(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))
+        told_s = h.number(h.last(letter.decoded.headers, h.TIMER_AGAIN))
+        due_s = next(iter(decoded.rows)) if told_s is None else told_s
+        return Decision(request._replace(headers=_with_due_second(request.headers or (), due_s)))
     if decoded.operations and not force:
         reason = "it has an id, and would replace a newer request with that id; its sender can publish it again"
         return Decision(None, "with an id", reason)
@@ -239,9 +241,9 @@ def decide(
 
 
 def _with_due_second(headers: Sequence[Header], due_s: int) -> list[Header]:
-    """Headers that keep the original due second of a request that failed when it was due."""
+    """Headers that keep the due second of the callback that was not sent when it was due."""
     added: list[Header] = [] if h.last(headers, h.TIMER_AGAIN) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
-    return [*headers, *added]
+    return [*future_by_id.of_callback(headers, due_s), *added]
 
 
 class Retrier:

@@ -175,6 +175,9 @@ def decode(
                     kept = h.without_timer_headers(headers)
                     callback_headers = future.callback_headers(kept, own, repeats) or None
                     published_again = own.get(h.TIMER_AGAIN) is not None and due_s * 1000 <= record.timestamp
+                    if published_again and repeats and h.TIMER_VERSION in own and h.TIMER_NOMINAL in own:
+                        of_repeating = [(name, own[name]) for name in (h.TIMER_VERSION, h.TIMER_NOMINAL)]
+                        callback_headers = [*(callback_headers or ()), *of_repeating]
             if own is None or len(own) == 1:
                 try:
                     request = from_string(value)
@@ -516,6 +519,17 @@ def definition_of(key: bytes, value: bytes, headers: list[h.Header]) -> tuple[by
     """Return the request that sets the timer of an occurrence again, from the record of the occurrence."""
     kept = (header for header in headers if header[0] not in _OF_OCCURRENCES)
     return key, value, [(h.TIMER_TRACE + name if name in h.OF_SPAN else name, content) for name, content in kept]
+
+
+def of_callback(headers: Sequence[h.Header], due_s: int) -> list[h.Header]:
+    """Return the headers of a record that ask for its callback again; if it is an occurrence, for the one that was due
+    at this second: it may have sent that of a later one."""
+    own = h.timer_headers(headers)
+    former_s, nominal_s = h.number(own.get(h.TIMER_DUE)), h.number(own.get(h.TIMER_NOMINAL))
+    if h.TIMER_FOLLOWS not in own or former_s is None or nominal_s is None:
+        return [*headers]
+    changed = {h.TIMER_DUE: b"%d" % due_s, h.TIMER_NOMINAL: b"%d" % (nominal_s + due_s - former_s)}
+    return [(name, changed.get(name, value)) for name, value in headers]
 
 
 def rebuild_occurrence(row: Row, due_s: int) -> tuple[bytes, bytes, list[h.Header]]:

@@ -161,6 +161,23 @@ def test_only_timers_of_this_set_are_cancelled(fleet: Fleet, run: Runs) -> None:
     assert sorted(fleet.timers) == ["daily", "other-daily", "other-load"]
 
 
+def test_a_timer_that_fires_just_now_is_pruned_too(fleet: Fleet, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No list has it until its next occurrence is read."""
+    run(FILE)
+    less = "\n".join(line for line in FILE.splitlines() if "load" not in line)
+    listing, lists = fleet.ask, list[int]()
+
+    def ask(path: str, parameters: Any) -> dict[str, Any]:
+        answer = listing(path, parameters)
+        lists.append(1)
+        timers = [each for each in answer["timers"] if each["id"] != "load" or len(lists) > 1]
+        return {**answer, "timers": timers}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    code, out, _ = run(less, "--prune")
+    assert (code, out) == (0, "load: cancelled\n")
+
+
 def test_a_single_timer_with_the_header_of_the_set_is_not_cancelled(fleet: Fleet, run: Runs) -> None:
     """A receiver that copies headers of its callback to another timer has made it."""
     run(FILE)

@@ -120,6 +120,24 @@ def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsy
     assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
 
 
+def test_a_timer_whose_next_occurrence_is_read_a_moment_later_is_cancelled(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While it fires, no list has it."""
+    fleet = use(Fleet(timer("c-17/a")))
+    listing, late = fleet.ask, timer("c-17/repeats")
+
+    def ask(path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+        answer = listing(path, parameters)
+        return answer if len(fleet.asked) == 1 else {**answer, "timers": [timer("c-17/a"), late]}
+
+    fleet.latest[late["id"]] = late["source"]
+    fleet.ask = ask
+    code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
+    assert (code, fleet.cancelled) == (0, ["c-17/a", "c-17/repeats"])
+    assert "2 cancelled" in err
+
+
 def test_a_held_timer_is_cancelled_without_a_condition_which_would_be_too_late(
     use: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, traced, worker_option
 from timers.cli.repeats import say_zone_data
-from timers.cli.timers import AT_ONCE, Pages, warn_of_missing_topics
+from timers.cli.timers import AGAIN_S, AT_ONCE, Pages, warn_of_missing_topics
 from timers.core.grouping import groups
 from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.counted import counted
@@ -30,7 +30,6 @@ TIMEOUT_S = 10.0
 CHANGES_CODE = 3
 """Exit code of ``--dry-run`` if something would change."""
 
-AGAIN_S = 0.5
 TRIES = 5
 """An occurrence that has just fired is followed by the next one within a second."""
 
@@ -111,7 +110,7 @@ def apply(file: str, prune: bool, dry_run: bool, worker: str | None, output: Out
     for request in asked.timers.values():
         encode(request)
     asking = WorkerToAsk(worker)
-    present, are_shown = _present(asking, asked)
+    present, are_shown = _present(asking, asked, prune=prune)
     steps = plan(asked, present, prune=prune)
     for step in steps:
         _show(step, output, dry_run=dry_run)
@@ -153,30 +152,38 @@ def plan(asked: WantedSet, present: Mapping[str, Timer], *, prune: bool) -> list
     return steps
 
 
-def _present(asking: WorkerToAsk, asked: WantedSet) -> tuple[dict[str, Timer], bool]:
+def _present(asking: WorkerToAsk, asked: WantedSet, *, prune: bool) -> tuple[dict[str, Timer], bool]:
     """Id -> timer of those that are set: of this set, or with an id of the file; and whether workers show values."""
     try:
-        return _read(asking, asked, with_values=True), True
+        return _read(asking, asked, with_values=True, prune=prune), True
     except QueryError as error:
         if "TIMERS_QUERIES=values" not in str(error):
             raise
-        return _read(asking, asked, with_values=False), False
+        return _read(asking, asked, with_values=False, prune=prune), False
 
 
-def _read(asking: WorkerToAsk, asked: WantedSet, *, with_values: bool) -> dict[str, Timer]:
-    pages = Pages(Query(set=asked.name, with_values=with_values), asking, 0)
-    # Callbacks have the header of the set, too: a receiver that copies it makes single timers with it.
-    present = {
-        timer["id"]: timer
-        for timer in pages
-        if "retry" not in timer and ("repeat" in timer or timer["id"] in asked.timers)
-    }
-    pages.check()  # else what was not listed would be set as new
+def _read(asking: WorkerToAsk, asked: WantedSet, *, with_values: bool, prune: bool) -> dict[str, Timer]:
+    present = _listed(asking, asked, with_values)
+    if prune:  # no list has a timer that fires just now: its next occurrence is not read yet
+        time.sleep(AGAIN_S)
+        present |= _listed(asking, asked, with_values)
     for id in asked.timers.keys() - present.keys():
         timer = _found(asking, id, with_values)
         if timer is not None:
             present[id] = timer
     return present
+
+
+def _listed(asking: WorkerToAsk, asked: WantedSet, with_values: bool) -> dict[str, Timer]:
+    pages = Pages(Query(set=asked.name, with_values=with_values), asking, 0)
+    # Callbacks have the header of the set, too: a receiver that copies it makes single timers with it.
+    listed = {
+        timer["id"]: timer
+        for timer in pages
+        if "retry" not in timer and ("repeat" in timer or timer["id"] in asked.timers)
+    }
+    pages.check()  # else what was not listed would be set as new
+    return listed
 
 
 def _found(asking: WorkerToAsk, id: str, with_values: bool) -> Timer | None:

@@ -147,7 +147,8 @@ class HeldRows:
         Args:
             second: the present one. Later rows are left, also if a wrong clock has passed them.
         """
-        quota, limit = hold.quota(second), min(chunk.timers, limits.chunk_timers)
+        quota = hold.quota(second)
+        limit = min(chunk.timers, limits.chunk_timers)
         if second - self.others_s <= OTHERS_S:
             limit = min(limit, chunk.part)
         most = LARGEST if quota is None else quota

@@ -172,12 +172,8 @@ def decode(
                 due_s = decode_due(headers)
                 seconds[b"%d" % due_s] = due_s
                 if own:
-                    kept = h.without_timer_headers(headers)
-                    callback_headers = future.callback_headers(kept, own, repeats) or None
                     published_again = own.get(h.TIMER_AGAIN) is not None and due_s * 1000 <= record.timestamp
-                    if published_again and repeats and h.TIMER_VERSION in own and h.TIMER_NOMINAL in own:
-                        of_repeating = [(name, own[name]) for name in (h.TIMER_VERSION, h.TIMER_NOMINAL)]
-                        callback_headers = [*(callback_headers or ()), *of_repeating]
+                    callback_headers = _callback_headers(headers, own, repeats=repeats, again=published_again)
             if own is None or len(own) == 1:
                 try:
                     request = from_string(value)
@@ -202,6 +198,17 @@ def decode(
         row = (offset, topic, row_key, payload, callback_headers, origin)
         by_due.setdefault(due_s, []).append(row)
     return decoded
+
+
+def _callback_headers(
+    headers: Headers, own: Mapping[str, bytes | None], *, repeats: bool, again: bool
+) -> Headers | None:
+    """Return the headers of the callback of a single timer. Of one that is published again, they say which occurrence
+    of a timer that repeats it is."""
+    found = future.callback_headers(h.without_timer_headers(headers), own, repeats)
+    if again and repeats and h.TIMER_VERSION in own and h.TIMER_NOMINAL in own:
+        found = [*found, *((name, own[name]) for name in (h.TIMER_VERSION, h.TIMER_NOMINAL))]
+    return found or None
 
 
 def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, repeats: bool) -> None:

@@ -5,7 +5,7 @@
 # One would expect that records and marker have producer id and epoch in common, as they always had, and that an epoch above
 # the one of the records means that another producer has fenced theirs. With version 2 the epoch rises at the end of each transaction,
 # and the marker has the new one, which is also that of the next records. Who pairs them by both pairs a marker with the transaction
-# that follows. The id alone is right, until an id ends and the next one begins at epoch 0. Sequence numbers begin at 0 each time.
+# that follows. The id alone is right. Sequence numbers begin at 0 each time.
 #
 # Seen with Kafka 4.4.0 on Java 17; two transactions of kafka-clients 4.4.0 (version 2) and of confluent-kafka 2.16.1 (version 1).
 # Prints, from the log's files: "kafka-clients: record 0, marker 1, record 1, marker 2" and

@@ -224,6 +224,8 @@ def test_an_upgrade_never_changes_the_partitions_of_the_topic_of_ids(server: Api
     server.helm(*larger, "--set", "kafka.idPartitions=4", values=strimzi)
     assert partitions() == {**dict.fromkeys(before, 12), "timer-request-by-id": 4}
     server.helm("uninstall", "ids")
+    assert partitions() != {}, "topics hold timers: they stay"
+    server.ask(topics, method="DELETE")
 
 
 def test_a_larger_disk_needs_the_step_of_the_page(server: ApiServer) -> None:

@@ -40,7 +40,7 @@ from timers.errors import (
     UnreachableError,
 )
 from timers.kafka.clients import flush
-from timers.process.threads import call_in_thread, tell_of_forks
+from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
 
@@ -102,7 +102,8 @@ class Publisher:
         self._keep_order = keep_order
         self._partitions = 0
         self._count_at = math.inf
-        self._counting: Future[int] | None = None
+        self._counting: threading.Thread | None = None
+        self._count_error: KafkaException | None = None
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
@@ -188,20 +189,25 @@ class Publisher:
         """
         if self._counting is None and monotonic() >= self._count_at:
             self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
+            counting = threading.Thread(target=self._count, args=(producer,), name="timers-count", daemon=True)
             with contextlib.suppress(RuntimeError):  # there are too many threads, or the interpreter ends
-                self._counting = call_in_thread("timers-count", self._count, producer)
-        if self._counting is None or not self._counting.done():
+                counting.start()
+                self._counting = counting
+        if self._counting is None or self._counting.is_alive():
             return
-        counted, self._counting = self._counting, None
-        try:
-            self._partitions = counted.result() or self._partitions
-        except KafkaException as error:  # a fatal one is raised once, here if no broker answers
+        error, self._counting, self._count_error = self._count_error, None, None
+        if error is not None:  # a fatal one is raised once, here if no broker answers
             self._give_up_if_fatal(producer, error)
 
-    def _count(self, producer: Producer) -> int:
-        """The number of partitions of the request topic; 0: not known. Polls nothing: the polling thread does."""
+    def _count(self, producer: Producer) -> None:
+        """Look up the number of partitions. Polls nothing: the polling thread does."""
         topic = self._kafka.request_topic
-        return len(producer.list_topics(topic, _COUNT_ANSWER_S).topics[topic].partitions)
+        try:
+            found = producer.list_topics(topic, _COUNT_ANSWER_S).topics[topic].partitions
+        except KafkaException as error:
+            self._count_error = error
+        else:
+            self._partitions = len(found) or self._partitions
 
     def _partition(self, key: str | BytesLike | None) -> int:
         """The partition of a request whose callback has this key; -1 leaves it to the partitioner."""
@@ -454,6 +460,8 @@ class Publisher:
             self._is_bulk_cut = True
         if self._thread.ident is not None:
             self._thread.join(left_s(deadline) + _GRACE_S)
+        if (counting := self._counting) is not None:
+            counting.join(_COUNT_ANSWER_S + _GRACE_S)
 
 
 class _Bulk:

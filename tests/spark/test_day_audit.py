@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness.planted import ProductWriter
+from tests.spark.audit_world import MAX_LAG_S, AuditedSystem, world
 from timers.errors import SparkError
 from timers.spark.audit import gaps, history
+from timers.spark.audit.gaps import Scope
 from timers.spark.audit.history import Gap, History, Known, Position
+from timers.spark.audit.outcomes import Moment
 from timers.spark.jobs import day_audit
 from timers.spark.jobs import history as job
+from timers.spark.jobs.audit import Audit
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -37,6 +44,37 @@ def test_what_has_no_request_is_judged_by_the_log_that_it_names(spark: SparkSess
     named = spark.createDataFrame([(name,) for name in expected], "request string")
     found = named.select("request", gaps._reason(log, "missing").alias("reason")).collect()
     assert {row.request: row.reason for row in found} == expected
+
+
+def test_callbacks_are_judged_by_the_log_that_their_requests_were_in(
+    spark: SparkSession, audited: AuditedSystem, tmp_path: Path
+) -> None:
+    """A request of the log before that no round has read was perhaps there. None is beyond the end of the new one."""
+    planted, table, topic = world(audited, ProductWriter(audited)), tmp_path / "history", audited.settings.request_topic
+    for _ in range(3):
+        planted.writer.fire(planted.ask())
+    job.run(spark, audited.settings, job.Params(str(table)), print)
+    unread = planted.ask()
+    audited.delete_topic(topic)
+    audited.create_own_topics()
+    planted.writer.fire(unread)
+    new, now_ms = planted.ask(), int(time.time() * 1000)
+    planted.writer.fire(new, now_ms + 5)
+    partition = new.source.split("/")[1]
+    stray = f"{topic}/{partition}/999"
+    planted.writer.fire(replace(new, source=stray, timer_id=stray), now_ms + 5)
+    job.run(spark, audited.settings, job.Params(str(table)), print)  # an audit would not: the last round was just now
+    audit = Audit(audited.settings, Scope(), Moment(now_ms, 5, MAX_LAG_S))
+    day = datetime.fromtimestamp(planted.due_s, UTC).date()
+    found = day_audit.run(spark, audit, str(table), day, print)
+    assert {fault: [row["request"] for row in rows] for fault, rows in found.listed.items()} == {
+        "unasked": [f"{topic}@1/{partition}/999"]
+    }
+    assert [(each.reason, each.records, each.example) for each in found.unplaced] == [
+        (gaps.NOT_IN_SCOPE, 1, unread.source)
+    ]
+    assert {each.code for each in found.gaps} == {"records-deleted"}
+    assert any(f"the requests of {topic}/{partition} at offsets from 3 on are not" in each.text for each in found.gaps)
 
 
 def test_each_log_of_a_topic_has_its_own_end() -> None:

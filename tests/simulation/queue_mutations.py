@@ -160,6 +160,7 @@ MUTATIONS = {
             "at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS)",
         ),
         ("read_to > high and not saved.lineage.epochs", "saved.offset > high and not saved.lineage.epochs"),
+        ("found = self._parted_of_old_disks()", "pass"),
     ),
     "T4 a log of old disks is compared as one of a leader": changed(("found = self._parted_of_old_disks()", "pass")),
     "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),

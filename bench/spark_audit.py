@@ -14,27 +14,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Producer
 
 from bench import machine
 from bench.session import RESULTS
 from tests.harness import kafka_version
-from tests.harness.cluster import APPEND_TIME, Cluster, client_settings
+from tests.harness.cluster import APPEND_TIME, Cluster
+from tests.harness.past_timers import PARTITIONS, PENDING, SPREAD_S, PastTimers, write
 from timers.cli.broker import EmbeddedBroker
-from timers.wire import future, topics
-from timers.wire import headers as h
+from timers.wire import topics
 
 REQUESTS = 10_000_000
-PARTITIONS = 4
-SPREAD_S = 3600
-PENDING = 10
-"""One request of this many is due tomorrow."""
-PAYLOAD = b"x" * 100
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,10 +58,10 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
     target = "bench-target"
     for topic in (topics.REQUEST, target):
         cluster.create(topic, PARTITIONS, APPEND_TIME)
-    first_s = int(time.time()) - 2 * SPREAD_S
+    timers, numbers = PastTimers(int(time.time()) - 2 * SPREAD_S), range(options.requests)
     begun = time.monotonic()
-    write(brokers, topics.REQUEST, requests(options.requests, first_s, target))
-    write(brokers, target, firings(options.requests, first_s))
+    write(brokers, topics.REQUEST, timers.requests(numbers, target))
+    write(brokers, target, timers.firings(numbers))
     written_s = time.monotonic() - begun
     command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "-o", "json", "--master", options.master]
     command += ["--output", str(directory / "out"), "--log-file", str(directory / "spark.log")]
@@ -106,46 +99,6 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
         "stages": stages.splitlines(),
         "clean": audit.returncode == 0 and counted,
     }
-
-
-def _due_s(number: int, first_s: int) -> int:
-    return first_s + number * 7919 % SPREAD_S + (number % PENDING == 0) * 86_400
-
-
-def requests(count: int, first_s: int, target: str) -> Iterator[dict[str, Any]]:
-    value = future.encode(target, "key", PAYLOAD)
-    for number in range(count):
-        yield {"partition": number % PARTITIONS, "key": b"%d" % _due_s(number, first_s), "value": value}
-
-
-def firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
-    """The callbacks. Offsets of requests are known, because one producer writes each partition from offset 0."""
-    for number in range(count):
-        if number % PENDING:
-            due_s = _due_s(number, first_s)
-            headers = [
-                (h.TIMER_ID, topics.source(topics.REQUEST, number % PARTITIONS, number // PARTITIONS)),
-                (h.TIMER_DUE, b"%d" % due_s),
-                (h.TIMER_FIRED, b"%d" % (due_s * 1000 + 20)),
-            ]
-            yield {"partition": number % PARTITIONS, "key": b"key", "value": PAYLOAD, "headers": headers}
-
-
-def write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
-    config = {"enable.idempotence": True, "linger.ms": 20, "batch.num.messages": 20_000, "compression.type": "lz4"}
-    producer = Producer({**client_settings(brokers), **config})
-    produce: Callable[..., None] = producer.produce
-    for number, record in enumerate(records):
-        while True:
-            try:
-                produce(topic, **record)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if not number % 10_000:
-            producer.poll(0)
-    if producer.flush(600):
-        raise RuntimeError(f"the broker did not take all records of {topic}")
 
 
 class Peak:

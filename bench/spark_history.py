@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.spark_audit import PARTITIONS, PENDING, SPREAD_S, Peak, firings, requests, write
+from bench.spark_audit import Peak
 from tests.harness import kafka_version
 from tests.harness.cluster import APPEND_TIME, Cluster
+from tests.harness.past_timers import PARTITIONS, PENDING, SPREAD_S, PastTimers, write
 from timers.cli.broker import EmbeddedBroker
 from timers.wire import topics
 
@@ -47,9 +48,9 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
     target, table = "bench-target", directory / "table"
     for topic in (topics.REQUEST, target):
         cluster.create(topic, PARTITIONS, APPEND_TIME)
-    first_s = int(time.time()) - 2 * SPREAD_S
-    write(brokers, topics.REQUEST, requests(options.requests, first_s, target))
-    write(brokers, target, firings(options.requests, first_s))
+    timers, numbers = PastTimers(int(time.time()) - 2 * SPREAD_S), range(options.requests)
+    write(brokers, topics.REQUEST, timers.requests(numbers, target))
+    write(brokers, target, timers.firings(numbers))
     history = _run(brokers, directory, options, "history", "--table", str(table), "--once")
     again = _run(brokers, directory, options, "history", "--table", str(table), "--once")
     kept = [each for each in table.rglob("*.parquet") if "_delta_log" not in each.parts]

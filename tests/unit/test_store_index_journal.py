@@ -63,8 +63,9 @@ def repeating(due_s: int) -> RepeatingVersion:
     return due_s, due_s, due_s, 0, b"8 bytes.", 0
 
 
-def test_the_entry_of_a_timer_that_repeats_goes_to_the_index_at_once() -> None:
+def test_the_entry_of_a_timer_that_repeats_goes_back_to_the_index_at_once() -> None:
     journal = IndexJournal(lambda: MAX_BYTES)
+    journal.note_known({b"repeats": repeating(0), b"single": (0, 0, 0)})
     batch: dict[bytes, Entry | None] = {b"repeats": repeating(1), b"single": (1, 1, 1), b"ended": None}
     journaled, direct = journal.split(batch)
     assert (set(journaled), set(direct)) == ({b"single", b"ended"}, {b"repeats"})
@@ -76,10 +77,12 @@ def test_the_entry_of_a_timer_that_repeats_goes_to_the_index_at_once() -> None:
     assert journal.find([b"repeats"]) == ({b"repeats": repeating(2)}, [])
 
 
-def test_an_entry_goes_to_the_journal_where_an_older_one_is_in_it() -> None:
-    """What is in the journal is newer than what is in the index."""
+def test_an_entry_goes_to_the_journal_if_it_is_new_or_an_older_one_is_there() -> None:
+    """What is in the journal is newer than what is in the index; and a definition is replaced a moment later."""
     journal = IndexJournal(lambda: MAX_BYTES)
+    journal.note_known({b"id": (0, 0, 0), b"new": None})
     set_once: dict[bytes, Entry | None] = {b"id": (1, 1, 1)}
     journal.next_to_index(set_once)
     journal.note_written(set_once)
-    assert journal.split({b"id": repeating(2)}) == ({b"id": repeating(2)}, {})
+    batch: dict[bytes, Entry | None] = {b"id": repeating(2), b"new": repeating(2)}
+    assert journal.split(batch) == (batch, {})

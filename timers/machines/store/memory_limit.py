@@ -36,7 +36,7 @@ class IndexJournal:
     database. When all are written, the older part of the journal is deleted. When the newer set is full, or the journal
     has twice as much since it began, it becomes the older one. Most ids are ended before that, and never become a key.
 
-    A timer that repeats is not ended, so its entry goes to the index at once, unless an older one is in the journal.
+    A timer that repeats is not ended, so its entry goes back to the index at once, if the last one was read from there.
 
     What was read from the database, or went there at once, stays in memory until it would take more than half a set: a
     timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
@@ -108,11 +108,9 @@ class IndexJournal:
         self, entries: Mapping[bytes, Entry | None]
     ) -> tuple[Mapping[bytes, Entry | None], Mapping[bytes, Entry | None]]:
         """The entries of a batch that go to the journal, and those that go to the index at once."""
-        newer, older = self._newer, self._older
+        known = self._known
         direct = {
-            id: entry
-            for id, entry in entries.items()
-            if repeating(entry) is not None and id not in newer and id not in older
+            id: entry for id, entry in entries.items() if known.get(id) is not None and repeating(entry) is not None
         }
         if not direct:
             return entries, direct

@@ -1,7 +1,9 @@
-"""``python -m bench.ids``: CPU time of timers with an id, countdowns and schedules, compared with native timers.
+"""``python -m bench.ids``: CPU time of timers with an id, countdowns, schedules and timers that repeat, compared with
+native timers.
 
 It needs no broker: decoder, machine and store turn records in memory into record batches. CPU time depends little on
-other programs. A third of the timers is replaced and a third is cancelled before they fire.
+other programs. A third of the timers is replaced and a third is cancelled before they fire. Those that repeat fire
+once; the time has their first and their second occurrence in it, which are read again.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class Record(NamedTuple):
 class DiscardingOutbox:
     """An outbox that builds the record batches of each transaction and discards them."""
 
+    own: list[tuple[bytes, bytes | None, Sequence[h.Header]]]
+    """Key, value and headers of records for the machine's own partition, which it reads again."""
+
     def __init__(self) -> None:
+        self.own = []
         self.fired = self.verdict_count = 0
         self.chunk = ChunkSize()
         self.held_from: set[int] = set()
@@ -98,18 +104,31 @@ def countdowns(timers: int) -> Iterator[Record]:
 
 
 class DiscardingScheduleOutbox(DiscardingOutbox):
-    """Like ``DiscardingOutbox``, for schedules: each firing writes a tombstone, which is read again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tombstones: list[tuple[bytes, int]] = []
+    """Like ``DiscardingOutbox``, for schedules: each firing writes a tombstone."""
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
         for _, rows in output.due:
-            ids = [id for id, _ in schedule.tombstones(rows)]
-            self.tombstones += zip(ids, [row[0] for row in rows], strict=True)
+            self.own += ((id, None, headers) for id, headers in schedule.tombstones(rows))
         due = [(due_s, self._transaction.end_schedules(rows)) for due_s, rows in output.due]
         super().commit(progress, output._replace(due=due))
+
+
+class RepeatingOutbox(DiscardingOutbox):
+    """Like ``DiscardingOutbox``, for timers that repeat: each firing writes the next occurrence."""
+
+    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        followers = future_by_id.encode_occurrences(output.followers, self._transaction.source)
+        self._transaction.add_own(followers)
+        self.own += followers
+        super().commit(progress, output._replace(followers=(), lacking={}))
+
+
+def repeating(timers: int) -> Iterator[Record]:
+    """Definitions of timers that repeat."""
+    for offset in range(timers):
+        rule = b"every=%d; from=%d" % (SPREAD_S, START_S + offset % SPREAD_S)
+        headers = [(h.TIMER_TOPIC, b"target"), (h.TIMER_REPEAT, rule)]
+        yield Record(offset, b"order-%d" % offset, PAYLOAD, headers, START_S * 1000 - 1000)
 
 
 def schedules(timers: int) -> Iterator[Record]:
@@ -122,11 +141,16 @@ def schedules(timers: int) -> Iterator[Record]:
             yield record._replace(value=PAYLOAD, headers=schedule.encode_headers(due_s, "target", b"key"))
 
 
-def measure(records: list[Record], request_format: RequestFormat, directory: Path) -> dict[str, float]:
+def measure(
+    records: list[Record],
+    request_format: RequestFormat,
+    directory: Path,
+    kind: type[DiscardingOutbox] = DiscardingOutbox,
+) -> dict[str, float]:
     store = RocksStore.open(
         directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=request_format.has_ids
     )
-    outbox = DiscardingScheduleOutbox() if request_format.topic_is_compacted else DiscardingOutbox()
+    outbox = kind()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
     begin = Progress.first(levels.RAISED_TO)
     machine = PartitionSpec(("bench", 0), request_format, limits).machine(begin, store, outbox)
@@ -136,22 +160,22 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
         for start in range(0, len(records), FETCH):
             part = records[start : start + FETCH]
             machine.accept(Fetched(start, start + len(part), part))
+        read_own(START_S * 1000 - 1000)
+
+    def read_own(time_ms: int) -> None:
+        own, outbox.own = outbox.own, []
+        for start in range(0, len(own), FETCH):
+            at = machine.position
+            part = [Record(at + number, *each, time_ms) for number, each in enumerate(own[start : start + FETCH])]
+            machine.accept(Fetched(at, at + len(part), part))
 
     def fire() -> None:
         for second in range(SPREAD_S):
-            machine.observe(Tick((START_S + second) * 1000), len(records))
+            machine.observe(Tick((START_S + second) * 1000), machine.position)
             while machine.fire_chunk():
                 pass
             machine.commit_progress()
-            if isinstance(outbox, DiscardingScheduleOutbox):
-                tombstones, outbox.tombstones = outbox.tombstones, []
-                for start in range(0, len(tombstones), FETCH):
-                    at = machine.position
-                    part = [
-                        Record(at + number, id, None, schedule.tombstone_headers(offset), 1)
-                        for number, (id, offset) in enumerate(tombstones[start : start + FETCH])
-                    ]
-                    machine.accept(Fetched(at, at + len(part), part))
+            read_own((START_S + second) * 1000)
 
     cpu_s = {"accept_us": _cpu_s(accept), "fire_us": _cpu_s(fire)}
     store.close()
@@ -174,21 +198,22 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="the best of this many is shown (3)")
     options = parser.parse_args()
     formats = {kind.request_format.name: kind.request_format for kind in REQUEST_FORMATS}
-    for name, records in (
-        ("future", list(native(options.timers))),
-        ("future-by-id", list(by_id(options.timers))),
-        ("countdown", list(countdowns(options.timers))),
-        ("schedule", list(schedules(options.timers))),
+    for name, label, kind, records in (
+        ("future", "", DiscardingOutbox, list(native(options.timers))),
+        ("future-by-id", "", DiscardingOutbox, list(by_id(options.timers))),
+        ("future-by-id", " that repeat", RepeatingOutbox, list(repeating(options.timers))),
+        ("countdown", "", DiscardingOutbox, list(countdowns(options.timers))),
+        ("schedule", "", DiscardingScheduleOutbox, list(schedules(options.timers))),
     ):
         results = []
         for _ in range(options.repeat):
             directory = Path(tempfile.mkdtemp(prefix="timers-bench-"))
             try:
-                results.append(measure(records, formats[name], directory))
+                results.append(measure(records, formats[name], directory, kind))
             finally:
                 shutil.rmtree(directory)
         best = min(results, key=lambda result: result["accept_us"] + result["fire_us"])
-        print(json.dumps({"timers": name, **{key: round(value, 3) for key, value in best.items()}}))
+        print(json.dumps({"timers": name + label, **{key: round(value, 3) for key, value in best.items()}}))
 
 
 if __name__ == "__main__":

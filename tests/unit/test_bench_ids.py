@@ -15,16 +15,22 @@ FORMATS = {kind.request_format.name: kind.request_format for kind in REQUEST_FOR
 
 
 @pytest.mark.parametrize(
-    ("name", "records", "fired", "verdicts"),
+    ("name", "kind", "records", "fired", "verdicts"),
     [
-        ("future", ids.native, TIMERS, 0),
-        ("future-by-id", ids.by_id, TIMERS * 2 // 5, TIMERS * 2 // 5),
-        ("countdown", ids.countdowns, TIMERS, 0),
-        ("schedule", ids.schedules, TIMERS * 2 // 5, 0),
+        ("future", ids.DiscardingOutbox, ids.native, TIMERS, 0),
+        ("future-by-id", ids.DiscardingOutbox, ids.by_id, TIMERS * 2 // 5, TIMERS * 2 // 5),
+        ("future-by-id", ids.RepeatingOutbox, ids.repeating, TIMERS, TIMERS),
+        ("countdown", ids.DiscardingOutbox, ids.countdowns, TIMERS, 0),
+        ("schedule", ids.DiscardingScheduleOutbox, ids.schedules, TIMERS * 2 // 5, 0),
     ],
 )
 def test_each_kind_of_timers_is_measured(
-    name: str, records: Callable[[int], Iterator[ids.Record]], fired: int, verdicts: int, tmp_path: Path
+    name: str,
+    kind: type[ids.DiscardingOutbox],
+    records: Callable[[int], Iterator[ids.Record]],
+    fired: int,
+    verdicts: int,
+    tmp_path: Path,
 ) -> None:
-    found = ids.measure(list(records(TIMERS)), FORMATS[name], tmp_path)
+    found = ids.measure(list(records(TIMERS)), FORMATS[name], tmp_path, kind)
     assert (found["records"], found["fired"], found["verdicts"]) == (TIMERS, fired, verdicts)

@@ -136,6 +136,7 @@ class SimProcess:
 
     def _begin(self, command: Command) -> Doing:
         if command.name == "execute":
+            self._look_at_loaded()  # another partition may have been loaded in the same call
             self._note_plan(*command.arguments)
         return self.port.begin(command)
 
@@ -227,13 +228,19 @@ class SimProcess:
             if partition in self.owned and partition not in self.ledgers:
                 self._parted.setdefault(partition, self.brokers.versions[ledger])  # its log parted while it was read
         for partition, ledger in self.ledgers.items():
-            if self._known.get(partition) is not ledger:
-                self._check_loaded(partition, ledger)
-            elif partition in self._verifying and partition not in self.member.new:
+            is_known = self._known.get(partition) is ledger
+            if is_known and partition in self._verifying and partition not in self.member.new:
                 self._check_verified(partition, ledger)
+        self._look_at_loaded()
         self._known = dict(self.ledgers)
         self._verifying = {each for each in self.ledgers if each in self.member.new}
         self._parted = {each: version for each, version in self._parted.items() if each in self.owned}
+
+    def _look_at_loaded(self) -> None:
+        for partition, ledger in self.ledgers.items():
+            if self._known.get(partition) is not ledger:
+                self._check_loaded(partition, ledger)
+                self._known[partition] = ledger
 
     def _check_loaded(self, partition: Partition, ledger: Ledger) -> None:
         brokers, own = self.brokers, self._parted.pop(partition, None)

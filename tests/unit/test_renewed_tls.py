@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import trustme
 from tests.harness.waiting import wait_until
 from timers.console.web.server import tls_context
 from timers.kafka import admin_client
-from timers.kafka.admin_client import AdminClient
+from timers.kafka.admin_client import AdminClient, RenewedAdmin
 from timers.kafka.clients import asking_admin
 from timers.kafka.connection import ssl_context
 from timers.process.config.settings import Settings
@@ -142,6 +143,27 @@ def test_an_admin_client_of_a_worker_is_made_anew_with_new_files(
     now_s += 61
     assert client() is second
     wait_until(lambda: kept() is None, "a thread of its own has closed it")
+
+
+def test_an_admin_client_that_could_not_be_made_for_a_moment_is_made_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, made = tmp_path / "ca.pem", list[Any]()
+    file.write_text("1")
+
+    def make() -> Any:
+        made.append(SimpleNamespace(number=len(made)))
+        if len(made) == 2:
+            raise RuntimeError("can't start new thread")
+        return made[-1]
+
+    now_s = 100.0
+    monkeypatch.setattr(admin_client, "monotonic", lambda: now_s)
+    admin: Any = RenewedAdmin([file], make)
+    file.write_text("new")
+    assert [admin.number, admin.number] == [0, 0] and caplog.text.count("can't start new thread") == 1
+    now_s += 61
+    assert [admin.number, admin.number] == [2, 2] and len(made) == 3
 
 
 def test_without_files_an_admin_client_is_made_once() -> None:

@@ -213,3 +213,38 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     assert [each.compacted for each in renewed] == [{settings.request_topic: "it is compacted"}] * 2, "two changes"
     assert caplog.text.count("it is compacted") == 1
     assert caplog.text.count(f"topic {settings.request_topic}: the right to Describe") == 1
+
+
+async def test_a_topic_of_users_that_is_missing_keeps_no_refusal_that_is_over(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    settings = Settings(brokers="127.0.0.1:1", schedule_topics=("plans",))
+    names = [topic.name for topic in own_topics(settings)]
+    whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    seen, refusals = [whole.without([settings.verdict_topic, "plans"])], list[str]()
+
+    def ensure(settings: Settings, *, user_topics: bool, asking: tuple[Any, Any]) -> Cluster:
+        if not refusals:
+            refusals.append("lacks Create")
+            raise AccessError("lacks Create")
+        refusals.append(watch.refusal)
+        seen.append(whole.without(["plans"]))
+        return whole
+
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
+        pass
+
+    constants(module, GRACE_S=-1.0, RETRY_S=0.01, PAUSE_S=0.01, FIRST_REFUSED_S=0.01)
+    monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: seen[-1])
+    monkeypatch.setattr(topics, "ensure", ensure)
+    monkeypatch.setattr(topics, "config_problems", lambda *_: {})
+    watch = LogWatch(settings, whole, renew)
+    await watch.start()
+    try:
+        watch._requested.set()
+        async with asyncio.timeout(30):
+            while watch.missing != ["plans"] or watch.refusal:
+                await asyncio.sleep(0.01)
+    finally:
+        await watch.stop()
+    assert refusals == ["lacks Create", "lacks Create"]

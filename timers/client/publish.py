@@ -103,7 +103,8 @@ class Publisher:
         self._partitions = 0
         self._count_at = math.inf
         self._counting: threading.Thread | None = None
-        self._count_error: KafkaException | None = None
+        self._count_error: tuple[Producer, KafkaException] | None = None
+        self._count_lock = threading.Lock()
         self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
@@ -187,17 +188,22 @@ class Publisher:
         With ``keep_order`` also from time to time, for :meth:`_partition`: an operator may add some, or make the topic
         anew with fewer. In a thread of its own: a broker that is silent must not delay the answers of others.
         """
-        if self._counting is None and monotonic() >= self._count_at:
-            self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
-            counting = threading.Thread(target=self._count, args=(producer,), name="timers-count", daemon=True)
-            with contextlib.suppress(RuntimeError):  # there are too many threads, or the interpreter ends
-                counting.start()
-                self._counting = counting
-        if self._counting is None or self._counting.is_alive():
+        if not self._count_lock.acquire(blocking=False):  # the polling thread, or a call of publish_many
             return
-        error, self._counting, self._count_error = self._count_error, None, None
+        try:
+            if self._counting is None and monotonic() >= self._count_at:
+                self._count_at = monotonic() + _COUNT_S if self._keep_order else math.inf
+                counting = threading.Thread(target=self._count, args=(producer,), name="timers-count", daemon=True)
+                with contextlib.suppress(RuntimeError):  # there are too many threads, or the interpreter ends
+                    counting.start()
+                    self._counting = counting
+            if self._counting is None or self._counting.is_alive():
+                return
+            error, self._counting, self._count_error = self._count_error, None, None
+        finally:
+            self._count_lock.release()
         if error is not None:  # a fatal one is raised once, here if no broker answers
-            self._give_up_if_fatal(producer, error)
+            self._give_up_if_fatal(*error)
 
     def _count(self, producer: Producer) -> None:
         """Look up the number of partitions. Polls nothing: the polling thread does."""
@@ -205,7 +211,7 @@ class Publisher:
         try:
             found = producer.list_topics(topic, _COUNT_ANSWER_S).topics[topic].partitions
         except KafkaException as error:
-            self._count_error = error
+            self._count_error = producer, error
         else:
             self._partitions = len(found) or self._partitions
 
@@ -461,7 +467,7 @@ class Publisher:
         if self._thread.ident is not None:
             self._thread.join(left_s(deadline) + _GRACE_S)
         if (counting := self._counting) is not None:
-            counting.join(_COUNT_ANSWER_S + _GRACE_S)
+            counting.join(left_s(deadline) + _GRACE_S)
 
 
 class _Bulk:

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 FORMER_S = 60.0
 """Seconds for which a client that was replaced is kept: its last requests are answered meanwhile."""
 
+AGAIN_S = 60.0
+"""Pause before the same files are tried again: a process may lack threads for a moment."""
+
 
 class AdminClient(confluent_kafka.admin.AdminClient):  # noqa: TID251
     """An admin client that any thread may free.
@@ -48,10 +51,10 @@ class RenewedAdmin:
 
     def __init__(self, files: Sequence[Path], make: Callable[[], AdminClient]) -> None:
         self._files, self._make, self._lock = files, make, threading.Lock()
-        self._versions = self._versions_now()
+        self._versions = self._tried = self._versions_now()
         self._client = make()
         self._former: AdminClient | None = None
-        self._renewed_at = 0.0
+        self._renewed_at = self._try_at = 0.0
 
     def __getattr__(self, method: str) -> Any:
         with self._lock:
@@ -59,10 +62,10 @@ class RenewedAdmin:
                 self._former = None
             try:
                 versions = self._versions_now()
-                if versions != self._versions:
-                    self._versions = versions
+                if versions != self._versions and (versions != self._tried or monotonic() >= self._try_at):
+                    self._tried, self._try_at = versions, monotonic() + AGAIN_S
                     former, self._client = self._client, self._make()
-                    self._former, self._renewed_at = former, monotonic()
+                    self._versions, self._former, self._renewed_at = versions, former, monotonic()
                     logger.info("an admin client has read certificates again: %s", ", ".join(map(str, self._files)))
             except Exception as error:
                 logger.error("an admin client keeps its certificates as they were: %s", error)

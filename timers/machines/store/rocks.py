@@ -296,10 +296,10 @@ class RocksStore:
                 batch.delete_range(journal_key(journal.older_first), journal_key(journal.newer_first))
             batch.put(journal_key(journal.next), msgpack.packb(dict(journaled)))
         self._write(batch, pending, applied, lineage)
-        if journal is not None:
+        if journal is not None and direct:
             journal.note_known(direct)
-            if journaled:
-                journal.note_written(journaled)
+        if journal is not None and journaled:
+            journal.note_written(journaled)
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         known: dict[bytes, Entry | None] = {}

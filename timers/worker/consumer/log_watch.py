@@ -183,9 +183,14 @@ class LogWatch(Service):
                 logger.error("deleted topics cannot be created: %s; trying until it succeeds", error)
             self.refusal = str(error)
             self._create_at = monotonic() + self._refused_s
-            self._refused_s = min(2 * self._refused_s, LAST_REFUSED_S)
+            if isinstance(error, AccessError):  # else no broker has answered in time, which may end soon
+                self._refused_s = min(2 * self._refused_s, LAST_REFUSED_S)
         else:
+            self._forget_refusal()
             self._requested.set()
+
+    def _forget_refusal(self) -> None:
+        self.refusal, self._refused_s, self._create_at = "", FIRST_REFUSED_S, 0.0
 
     async def _existing(self) -> Cluster:
         now = monotonic()
@@ -240,6 +245,6 @@ class LogWatch(Service):
                 logger.error("topic %s was deleted; unless it is created again, it is created in %.0f s", name, GRACE_S)
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         if not missing:
-            self.refusal, self._refused_s, self._create_at = "", FIRST_REFUSED_S, 0.0
+            self._forget_refusal()
         own = [since for name, since in self._missing_since.items() if not missing[name].must_exist]
         return any(now - since > GRACE_S for since in own)

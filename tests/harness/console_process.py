@@ -18,18 +18,18 @@ class ConsoleProcess(Process):
     """``timers console`` as a user starts it.
 
     Args:
-        base_path: of its URL, if a proxy gives it one.
+        base_path: of its URL, if a proxy gives it one; an empty one gives it a URL without a path, and None none.
         forked: start it in a fork; a user starts the command.
     """
 
     def __init__(
-        self, directory: Path, environment: dict[str, str], base_path: str = "", *, forked: bool = False
+        self, directory: Path, environment: dict[str, str], base_path: str | None = None, *, forked: bool = False
     ) -> None:
         directory.mkdir(parents=True)
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}{base_path}"
+        self.url = f"http://127.0.0.1:{self.port}{base_path or ''}"
         variables = clean_environment(**{**environment, "TIMERS_CONSOLE_PORT": str(self.port)})
-        if base_path:
+        if base_path is not None:
             variables["TIMERS_CONSOLE_URL"] = self.url
         command = python("timers.cli.main", "console")
         super().__init__("the console", command, variables, directory, directory / "log", forked=forked)

@@ -228,7 +228,7 @@ async def test_a_login_leads_back_to_this_console_also_without_a_base_path(
             ("/due?day=1", "/due?day=1"),
         ):
             headers = {"Authorization": "Basic YWRhOnJpZ2h0"}
-            assert (await get(client, f"/login/password?{urlencode({'back': back})}", **headers))[:2] == (303, path)
+            assert (await get(client, f"/login-password?{urlencode({'back': back})}", **headers))[:2] == (303, path)
 
 
 async def test_a_login_is_finished_once_and_by_the_browser_that_began_it(
@@ -543,19 +543,19 @@ async def test_secrets_are_in_no_log_and_no_page(
 
 async def test_without_an_issuer_there_are_no_such_pages() -> None:
     async with console(SimCluster()) as client:
-        for path in ("/login", "/login/begin", "/login/done", "/login/password"):
+        for path in ("/login", "/login/begin", "/login/done", "/login-password"):
             assert (await get(client, path))[0] == 404
         assert "Log out" not in (await get(client, "/"))[2]
 
 
 async def test_a_password_is_asked_for_on_request_only(issuer: OidcIssuer, settings: dict[str, str]) -> None:
     async with opened(settings) as client:
-        for path, asks in (("/ops/", False), ("/ops/login", False), ("/ops/login/password?back=/ops/due", True)):
+        for path, asks in (("/ops/", False), ("/ops/login", False), ("/ops/login-password?back=/ops/due", True)):
             async with client.get(path, headers=HTML) as response:
                 assert ("WWW-Authenticate" in response.headers) is asks, path
         async with client.get("/ops/v1/timers") as response:
             assert "WWW-Authenticate" in response.headers, "programs are told which logins there are"
-        path = "/ops/login/password?back=/ops/due"
+        path = "/ops/login-password?back=/ops/due"
         assert (await get(client, path, Authorization="Basic YWRhOnJpZ2h0"))[:2] == (303, "/ops/due")
 
 

@@ -17,7 +17,8 @@ from timers.console.web.page import Page, screen
 if TYPE_CHECKING:
     from timers.console.oidc import Logins
 
-PASSWORD_PATH = "/login/password"
+PASSWORD_PATH = "/login-password"
+"""A browser sends a password unasked below the folder of the path that asks for it (RFC 7617, 2.2): to all pages."""
 
 
 def _logins(page: Page) -> Logins:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from timers.client import (
     TimersClient,
 )
 from timers.client.request import Encoder
-from timers.core.operation import VERDICTS
+from timers.core.operation import VERDICTS, VerdictName
 from timers.wire import verdict
 from timers.wire.key_partition import partitions_of
 from timers.wire.topics import ID_REQUEST, REQUEST, VERDICT
@@ -117,6 +118,45 @@ def test_a_record_that_is_no_verdict_does_not_end_the_reading_of_verdicts(broker
             producer.produce(VERDICT, true, b"order-17", 0, headers=headers)
         assert producer.flush(30) == 0
         assert call.result(60).verdict == "cancelled"
+
+
+def answer_after_cut(brokers: str, verdicts: dict[bytes, VerdictName], ended: threading.Event) -> None:
+    """Write verdicts as a worker does whose logs were cut twice. An update of an id that is not named has none."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "worker", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(ID_REQUEST, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+    producer = Producer({"bootstrap.servers": brokers})
+    while not ended.is_set():
+        request = consumer.poll(0.05)
+        if request is None or request.error() is not None:
+            continue
+        id = request.key() or b""
+        outcome = verdicts.get(id, "unknown" if request.value() is None else None)
+        if outcome is not None:
+            source = f"{ID_REQUEST}/{request.partition()}/{request.offset()}~2".encode()
+            value = verdict.as_json(verdict.VerdictMessage(id.decode(), outcome, None)).encode()
+            producer.produce(VERDICT, value, id, 0, headers=[("timer-source", source)])
+            producer.flush(30)
+    consumer.close()
+
+
+def test_after_a_cut_each_call_finds_its_verdict_and_names_its_version_as_workers_do(brokers: str) -> None:
+    """A producer does not learn the number of the cut. An update of a new id has no verdict; its probe has one."""
+    Producer({"bootstrap.servers": brokers}).list_topics(VERDICT, timeout=10)  # the mock cluster creates it
+    ended = threading.Event()
+    with TimersClient(brokers, id_topic=ID_REQUEST, timeout_s=60) as client, ThreadPoolExecutor() as pool:
+        worker = pool.submit(answer_after_cut, brokers, {b"old": "replaced", b"ended": "cancelled"}, ended)
+        try:
+            told = [client.update(id, "t", "k", b"", at=DUE_S) for id in ("old", "new")]
+            assert client.cancel("ended").verdict == "cancelled"
+        finally:
+            ended.set()
+        worker.result(60)
+    assert [each.verdict for each in told] == ["replaced", "unknown"]
+    places = partitions_of([b"old", b"new"], PARTITIONS)
+    offsets = {message.key(): message.offset() for message in read(brokers, ID_REQUEST, 5)}  # and two probes
+    assert [each.version for each in told] == [
+        f"{ID_REQUEST}/{place}/{offsets[each.id.encode()]}~2" for each, place in zip(told, places, strict=True)
+    ]
 
 
 async def test_send_later_takes_an_id_and_a_token(brokers: str) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from timers.cli import pending as cli
+from timers.core.operation import VerdictName
 from timers.core.repeating import occurrence_row
 from timers.core.timer import Origin, Row
 from timers.errors import TimersError
@@ -15,6 +20,7 @@ from timers.offline.pending import Head, Reader, Writer
 from timers.process.config.settings import Settings
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id
+from timers.wire.verdict import VerdictMessage, as_json
 
 HEAD = Head(2**63 - 1, "orders", "cluster", True)
 SOURCE = "timer-request/0/7"
@@ -92,6 +98,62 @@ def test_what_a_timer_has_not_sent_when_its_last_second_is_over_is_set_as_a_sing
     assert bool(decoded.definitions) != is_single
     assert [(due_s, [row[1:5] for row in rows]) for due_s, rows in decoded.rows.items()] == (
         [(905, [("out", b"k", b"v", [("mine", b"1")])])] if is_single else []
+    )
+
+
+def test_a_rule_is_judged_by_the_time_at_which_its_request_is_made() -> None:
+    """A large file takes minutes: the last second of a rule may be over in the middle of an import."""
+    own = {h.TIMER_REPEAT: b"every=100; from=0; until=1000", h.TIMER_VERSION: b"by-id/0/3", h.TIMER_NOMINAL: b"900"}
+    callback: Row = (7, "out", b"k", b"v", [], Origin("id-1", 905, 0))
+    data = written(*[(occurrence_row(callback, own), Origin("id-1", 905, 0, "by-id/0/7"))] * 3)
+    times_s, cluster = iter([900, 989, 991]), cast(Any, SimpleNamespace(partitions={"by-id": 4}))
+    made = pending._records(Reader(io.BytesIO(data)), 0, Settings(id_topic="by-id"), cluster, lambda: next(times_s))
+    repeats = [any(name == h.TIMER_REPEAT for name, _ in record.headers) for record in made]
+    assert repeats == [True, True, False]
+
+
+class Verdicts:
+    """The topic of verdicts: (source, verdict) of its records; then it is silent."""
+
+    def __init__(self, *records: tuple[bytes | None, VerdictName | None]) -> None:
+        self._records = records
+        self.closed = False
+
+    def assign_partitions(self) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        for source, outcome in self._records:
+            value = None if outcome is None else as_json(VerdictMessage("id", outcome, None)).encode()
+            headers = [("timer-source", source)]
+            yield SimpleNamespace(headers=lambda headers=headers: headers, value=lambda value=value: value)
+        while True:
+            yield None
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+def test_the_verdicts_on_an_import_are_counted_also_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of partition 1 are behind a cut, whose number their producer does not know."""
+    of_others: list[tuple[bytes | None, VerdictName | None]] = [
+        (b"by-id/0/6", "set"), (b"by-id/2/5", "set"), (b"other/0/5", "set"), (b"\xff", "set"), (None, "set"),
+    ]  # fmt: skip
+    log = Verdicts((b"by-id/0/5", "set"), *of_others, (b"by-id/1/5~1", "exists"), (b"by-id/1/7~1", None))
+    monkeypatch.setattr(pending, "TopicReader", lambda *_: log)
+    monkeypatch.setattr(pending, "SILENT_S", 0.1)
+    with pending.Answers(Settings()) as answers:
+        answers.begin()
+        answers.expect(["by-id/0/5", "by-id/1/5", "by-id/1/7", "by-id/0/7"])
+        assert answers.wait() == ({"set": 1, "exists": 1}, 2)
+    assert log.closed
+
+
+def test_what_has_no_verdict_is_not_said_to_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be a dead letter."""
+    cli._say_outcome(10, 2, 3)
+    said = capsys.readouterr().err
+    assert (
+        "5 timers set\n" in said and "2 timers not set: this app has" in said and "3 timers without a verdict" in said
     )
 
 

@@ -99,8 +99,7 @@ def import_pending(file: Path, yes: bool, skip_known: bool, output: Output) -> N
         from timers.offline import pending
 
         cluster = topics.existing(settings, reports)
-        now_s = int(time.time())
-        found = pending.look(file, settings, now_s)
+        found = pending.look(file, settings, int(time.time()))
         head = found.head
         if not head.moved and (head.cluster, head.app) == (cluster.cluster_id, settings.app_id):
             raise TimersError(f"{file} is a copy of what is pending of this app, which fires it: each would fire twice")
@@ -123,19 +122,26 @@ def import_pending(file: Path, yes: bool, skip_known: bool, output: Output) -> N
                 shown_at = time.monotonic()
                 say(f"{set_so_far:,} of {counted(found.timers, 'timer')} are set")
 
-        answers = pending.Answers(settings)
-        count = pending.send(file, settings, cluster, now_s, answers, report)
-        try:
-            verdicts, unanswered = answers.wait()
-        except TimersError as error:
-            say(f"{counted(count, 'request')} sent; how many of those with an id are not set is not known: {error}")
-            return
-    refused = verdicts[EXISTS]
-    say(f"{counted(count - refused, 'timer')} set")
+        with pending.Answers(settings) as answers:
+            count = pending.send(file, settings, cluster, time.time, answers, report)
+            try:
+                verdicts, unanswered = answers.wait()
+            except TimersError as error:
+                say(f"{counted(count, 'request')} sent; how many of those with an id are not set is not known: {error}")
+                return
+    _say_outcome(count, verdicts[EXISTS], unanswered)
+
+
+def _say_outcome(count: int, refused: int, unanswered: int) -> None:
+    """Say what became of the requests of an import."""
+    say(f"{counted(count - refused - unanswered, 'timer')} set")
     if refused:
         say(f"{counted(refused, 'timer')} not set: this app has or had one of the same id")
     if unanswered:
-        say(f"{counted(unanswered, 'timer')} without a verdict yet: a worker sets or refuses them when it reads them")
+        say(
+            f"{counted(unanswered, 'timer')} without a verdict: a worker sets or refuses them when it reads them; a "
+            "request that is a dead letter has none (`timers dead-letters list`)"
+        )
 
 
 def _fields_of_file(found: Any, done: int) -> dict[str, Any]:

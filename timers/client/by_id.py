@@ -13,6 +13,11 @@ Workers see added partitions within 5 s. If the new number is no multiple of the
 these 5 s may take the answer to a probe for that to the update: it is told that there was no timer, although there was.
 
 Every request with a condition, and each for a timer that repeats, gets a verdict, so it needs no such probe.
+
+A producer learns topic, partition and offset of its request. After a log was cut, workers name the request with the
+number of the cut behind these (:func:`timers.wire.topics.source`), so the number is not compared. An offset has two
+records with one id only if the first was lost: its call gets the verdict on the second one, if it waits that long. To
+accept the loss, a worker must be started anew meanwhile.
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.headers import Header
 from timers.wire.key_partition import partition_of
+from timers.wire.topics import without_cut
 from timers.wire.verdict import VerdictMessage
 
 logger = logging.getLogger(__name__)
@@ -76,7 +82,11 @@ class Call:
         self._sets_version = sets_version
         self._lock = threading.Lock()
         self._source: bytes | None = None
-        self._verdicts: dict[bytes, VerdictMessage] = {}
+        """As the producer knows it: without the number of a cut."""
+        self._verdicts: dict[bytes, tuple[bytes, VerdictMessage]] = {}
+        """Source without the number of a cut -> source, verdict."""
+        self.cut = b""
+        """What follows the offset in the source, as the verdict names it."""
         self.future: Future[VerdictMessage] = Future()
         self.acknowledged: Future[None] = Future()
         """Done when the brokers have the request, or have not taken it; a verdict that came before it is the result."""
@@ -88,19 +98,24 @@ class Call:
     def add_verdict(self, source: bytes, outcome: VerdictMessage) -> None:
         """Store a verdict on a request of the same id; it is the result if the source is that of this call."""
         with self._lock:
-            self._verdicts[source] = outcome
-            mine = source == self._source
+            place = without_cut(source)
+            self._verdicts[place] = source, outcome
+            mine = place == self._source
         if mine:
-            self.set_result(outcome)
+            self._answer(source, outcome)
 
     def set_source(self, source: bytes) -> None:
-        """Store the source of the request, which the brokers have acknowledged."""
+        """Store the source of the request, which the brokers have acknowledged. It has no number of a cut."""
         with self._lock:
             self._source = source
-            outcome = self._verdicts.get(source)
-        if outcome is not None:
-            self.set_result(outcome)
+            found = self._verdicts.get(source)
+        if found is not None:
+            self._answer(*found)
         set_result(self.acknowledged, None)
+
+    def _answer(self, source: bytes, outcome: VerdictMessage) -> None:
+        self.cut = source[len(without_cut(source)) :]
+        self.set_result(outcome)
 
     def set_error(self, error: TimersError) -> None:
         """Set why the brokers have not taken the request."""
@@ -111,7 +126,8 @@ class Call:
         """Set the result, unless there is one or the future was cancelled. An update says which version it is, unless
         the verdict does: with ``unchanged`` it is the one before."""
         if isinstance(result, VerdictMessage) and self._sets_version and self._source is not None:
-            version = result.version if result.verdict == UNCHANGED else self._source.decode()
+            own = (self._source + self.cut).decode(errors="replace")
+            version = result.version if result.verdict == UNCHANGED else own
             result = result._replace(version=version)
         set_result(self.future, result)
 
@@ -312,14 +328,15 @@ class ById(Publisher):
         """A function that publishes the probe of ``call`` to a partition."""
         began_with = self._verdicts
 
-        def on_probe_verdict(future: Future[VerdictMessage]) -> None:
+        def on_probe_verdict(probe_call: Call, future: Future[VerdictMessage]) -> None:
             if not future.cancelled() and future.exception() is None:
+                call.cut = probe_call.cut  # the request has no verdict, and is the record before the probe
                 self._unproved.append(_ProbedCall(call, key.decode(), began_with))
 
         def send(partition: int) -> None:
             probe = probe_of(key, began_with.partitions)
             probe_call = self._add_call(probe, is_probe=True)
-            probe_call.future.add_done_callback(on_probe_verdict)
+            probe_call.future.add_done_callback(partial(on_probe_verdict, probe_call))
             call.future.add_done_callback(lambda _: probe_call.future.cancel())
             try:
                 self.submit_record(self._topic, probe, None, [], partial(self._sent, probe_call), partition)

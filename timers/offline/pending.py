@@ -32,7 +32,9 @@ import json
 import os
 import secrets
 import shutil
-from collections import Counter
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -42,7 +44,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message
 
 from timers.client.timer_lines import data_of, parse_object
 from timers.core.grouping import groups
@@ -481,7 +483,7 @@ MAX_BYTES = 8 * 1024 * 1024
 """Limits of one transaction: workers wait for its end."""
 
 ENDS_S = 10
-"""The request for a timer that repeats is appended so many seconds after the beginning of its transaction at most."""
+"""The request for a timer that repeats is appended so many seconds after it is made at most."""
 
 SILENT_S = 10.0
 """Seconds without a verdict after which no more are waited for."""
@@ -558,12 +560,20 @@ def _imported(log: ProgressLog, head: Head, *, after_fence: bool) -> int:
 
 
 class Answers:
-    """Counts the verdicts on the requests of an import."""
+    """Counts the verdicts on the requests of an import, also after their log was cut: as :mod:`timers.client.by_id`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._sources: set[bytes] = set()
+        self._offsets: defaultdict[tuple[str, int], array[int]] = defaultdict(lambda: array("q"))
+        """Of the requests that were sent, by partition, ascending: 8 bytes for each."""
+        self._unanswered = 0
         self._reader = TopicReader(settings, settings.verdict_topic)
         self._failed: TimersError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.__exit__()
 
     def begin(self) -> None:
         """Read each verdict from now on."""
@@ -574,7 +584,9 @@ class Answers:
 
     def expect(self, sources: Iterable[str]) -> None:
         """Note requests that are sent."""
-        self._sources.update(source.encode() for source in sources)
+        for topic, partition, offset in filter(None, map(topics.parse_source, sources)):
+            self._offsets[topic, partition].append(offset)
+            self._unanswered += 1
 
     def wait(self) -> tuple[Counter[str], int]:
         """Returns how often each verdict came, and how many requests have none, after some seconds without one.
@@ -586,27 +598,41 @@ class Answers:
             raise self._failed
         verdicts: Counter[str] = Counter()
         deadline = monotonic() + SILENT_S
-        with self._reader:
-            for message in self._reader if self._sources else ():
-                source = None if message is None else h.last(headers_of(message), h.TIMER_SOURCE)
-                if message is not None and source in self._sources:
-                    with suppress(ValueError):
-                        verdicts[verdict.decode(message.value() or b"").verdict] += 1
-                        self._sources.remove(source)
-                        deadline = monotonic() + SILENT_S
-                if not self._sources or monotonic() > deadline:
-                    break
-        return verdicts, len(self._sources)
+        for message in self._reader if self._unanswered else ():
+            decoded = None if message is None else self._verdict(message)
+            if decoded is not None:
+                verdicts[decoded] += 1
+                self._unanswered -= 1
+                deadline = monotonic() + SILENT_S
+            if not self._unanswered or monotonic() > deadline:
+                break
+        return verdicts, self._unanswered
+
+    def _verdict(self, message: Message) -> str | None:
+        """The verdict on a request of the import; None: the record is no such verdict. Each has one at most."""
+        source = h.last(headers_of(message), h.TIMER_SOURCE) or b""
+        topic, partition, offset = topics.parse_source(source.decode("ascii", "replace")) or ("", 0, -1)
+        offsets = self._offsets.get((topic, partition), ())
+        found = bisect_left(offsets, offset)
+        if found < len(offsets) and offsets[found] == offset:
+            with suppress(ValueError):
+                return verdict.decode(message.value() or b"").verdict
+        return None
 
 
 def send(
-    path: Path, settings: Settings, cluster: Cluster, now_s: int, answers: Answers, report: Callable[[int], None]
+    path: Path,
+    settings: Settings,
+    cluster: Cluster,
+    clock_s: Callable[[], float],
+    answers: Answers,
+    report: Callable[[int], None],
 ) -> int:
     """Set the timers of a file that are not set yet. Blocks. Returns how many requests it has sent.
 
     Args:
         path: of a file that :func:`look` has checked.
-        now_s: as of :func:`look`.
+        clock_s: returns the epoch second: a large file takes minutes, and rules come to their end meanwhile.
         answers: waits for the verdicts on what is sent.
         report: called after each transaction with the number of timers of the file that are set.
 
@@ -620,7 +646,7 @@ def send(
         first = done = _imported(log, reader.head, after_fence=True)
         key = progress.import_key(reader.head.export)
         answers.begin()
-        for records in groups(_records(reader, first, settings, cluster, now_s), _size, MAX_TIMERS, MAX_BYTES):
+        for records in groups(_records(reader, first, settings, cluster, clock_s), _size, MAX_TIMERS, MAX_BYTES):
             done += len(records)
             cursor = Record(
                 settings.progress_topic, APP_PARTITION, key, progress.encode_number(progress.IMPORTED, done), []
@@ -632,12 +658,14 @@ def send(
     return done - first
 
 
-def _records(reader: Reader, first: int, settings: Settings, cluster: Cluster, now_s: int) -> Iterator[Record]:
+def _records(
+    reader: Reader, first: int, settings: Settings, cluster: Cluster, clock_s: Callable[[], float]
+) -> Iterator[Record]:
     """The requests of the timers from number ``first`` on."""
     for number, timer in enumerate(reader):
         if number >= first:
             topic = settings.id_topic if timer.origin.has_id else settings.request_topic
-            yield _record(timer, number, cluster.partitions[topic], settings, now_s)
+            yield _record(timer, number, cluster.partitions[topic], settings, int(clock_s()))
 
 
 def _record(timer: PendingTimer, number: int, partitions: int, settings: Settings, now_s: int) -> Record:

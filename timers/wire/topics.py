@@ -121,6 +121,11 @@ def source(topic: str, partition: int, offset: int, cuts: Cuts = ()) -> str:
     return f"{topic}/{partition}/{offset}{cut_suffix(cuts, offset) if cuts else ''}"
 
 
+def without_cut(source: bytes) -> bytes:
+    """Return a name that :func:`source` made as the producer of the record knows it: without the number of a cut."""
+    return source.partition(b"~")[0]
+
+
 def parse_source(source: str) -> tuple[str, int, int] | None:
     """Return topic, partition and offset of a name that :func:`source` made; None for any other text.
 

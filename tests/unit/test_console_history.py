@@ -156,6 +156,17 @@ def test_reading_ends_at_the_callback_and_an_hour_after_the_due_second(kafka: Si
     assert kafka.read_from[ORDERS] == [likely, other]
 
 
+def test_after_a_cut_the_requests_and_callbacks_of_a_timer_are_found(kafka: SimTopics) -> None:
+    """A worker names them with the number of the cut, which a reader of their log does not know."""
+    kafka.add(IDS, 3, request("a", ORDERS, 1), request("a", ORDERS, 2))
+    kafka.add(VERDICTS, 0)
+    kafka.add(ORDERS, 0, callback(f"{IDS}/3/0~1"), callback(f"{IDS}/3/1~1"))
+    found = history_of("a", {"id": "a", "source": f"{IDS}/3/1~1", "due": DUE_S})
+    assert [(event["what"], event["source"]) for event in found.events] == [
+        ("set", f"{IDS}/3/0"), ("set", f"{IDS}/3/1~1"), ("fired", f"{IDS}/3/0~1"), ("fired", f"{IDS}/3/1~1")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("is_likely", [True, False])
 def test_the_topic_knows_an_id_that_no_worker_knows(kafka: SimTopics, is_likely: bool) -> None:
     likely, other, *_ = history._likely_first(list(range(PARTITIONS)), b"a")

@@ -329,15 +329,17 @@ class _Reading:
 
     def _read_versions(self, topic: str, partitions: Sequence[int], request_format: RequestFormat) -> None:
         """Read partitions until one has had versions: all of an id are on one."""
-        latest = self._source
+        latest = self._source or ""
         scanned = self._scan(topic, dict.fromkeys(partitions), enough=lambda: self.has_requests, says_begin=True)
         for message in scanned:
-            if message.key() == self._id or topics.source(topic, *_place(message)) == latest:
+            if message.key() == self._id or topics.is_named(latest, {topics.source(topic, *_place(message))}):
                 self._add_request(topic, message, request_format)
 
     def _add_request(self, topic: str, message: Message, request_format: RequestFormat) -> None:
         (partition, offset), timestamp_ms = _place(message), message.timestamp()[1]
         source = topics.source(topic, partition, offset)
+        if self._source is not None and topics.is_named(self._source, {source}):
+            source = self._source  # a worker knows its cut, a reader does not
         decoded = request_format.read(records.request_of(message))
         is_set = decoded.rows or decoded.definitions
         what = "rejected" if decoded.rejected else "set" if is_set else "cancel"
@@ -421,7 +423,8 @@ class _Reading:
         for message in self._scan(topic, firsts, until_ms=due_s * 1000 + _MAX_LAG_MS):
             headers, timestamp_ms = headers_of(message), message.timestamp()[1]
             named = h.last(headers, h.TIMER_SOURCE) or h.last(headers, h.TIMER_ID) or b""
-            if (source := named.decode(errors="replace")) in self._sources:
+            source = named.decode(errors="replace")
+            if topics.is_named(source, self._sources):
                 self.add(timestamp_ms, "fired", source=source, callback=topics.source(topic, *_place(message)))
                 if source == self._source and not self._repeats:
                     return

@@ -1,7 +1,7 @@
 """Names of topics, records and transactional ids, and which topic names are legal."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from timers.core.printable import PartitionName
@@ -124,6 +124,11 @@ def source(topic: str, partition: int, offset: int, cuts: Cuts = ()) -> str:
 def without_cut(source: bytes) -> bytes:
     """Return a name that :func:`source` made as the producer of the record knows it: without the number of a cut."""
     return source.partition(b"~")[0]
+
+
+def is_named(source: str, names: Collection[str]) -> bool:
+    """Whether a name that :func:`source` made is one of ``names``, or one of them without the number of its cut."""
+    return source in names or source.partition("~")[0] in names
 
 
 def parse_source(source: str) -> tuple[str, int, int] | None:

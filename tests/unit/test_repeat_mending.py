@@ -29,6 +29,12 @@ def own(record: SimRecord) -> dict[str, bytes | None]:
     return h.timer_headers(record.headers)
 
 
+def noted_ends(sim: Losing) -> dict[tuple[bytes, int], int]:
+    still = sim._loops[TOPIC, 0].machine._still
+    assert still is not None
+    return still._ends
+
+
 def test_an_occurrence_that_the_log_has_lost_is_appended_again() -> None:
     sim = Losing()
     sim.define("a", "every=1000")
@@ -134,8 +140,10 @@ def test_a_timer_whose_next_occurrence_is_not_readable_yet_does_not_end(monkeypa
     assert not sim.dead_letters
     assert len(sim.log) == 1
     sim._append(TOPIC, hidden.key, hidden.value, hidden.headers)
+    assert noted_ends(sim), "up to where the log must be read"
     assert sim.wait(1000) == [1000], "it was readable at last"
     assert not sim.dead_letters
+    assert not noted_ends(sim)
 
 
 def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +160,7 @@ def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.Monk
         sim._append(TOPIC, b"c", b"x", [(h.TIMER_TOPIC, b"out"), (h.TIMER_DUE, b"%d" % (NOW_S + 10**6))])
         sim.wait(10)
     assert len(sim.dead_letters) == 1
+    assert not noted_ends(sim)
 
 
 def test_the_end_of_a_timer_does_not_count_behind_its_next_occurrence() -> None:

@@ -75,6 +75,8 @@ def test_the_entry_of_a_timer_that_repeats_goes_back_to_the_index_at_once() -> N
     assert journal.find(batch) == (batch, []), "the next look-up reads it from memory"
     journal.note_known({b"repeats": repeating(2)})
     assert journal.find([b"repeats"]) == ({b"repeats": repeating(2)}, [])
+    journal.note_known({b"absent": None, b"another": (0, 0, 0)})
+    assert dict(journal.known_chains()) == {b"repeats": repeating(2)}
 
 
 def test_an_entry_goes_to_the_journal_if_it_is_new_or_an_older_one_is_there() -> None:

@@ -17,6 +17,7 @@ from rocksdict import Rdict
 
 from tests.harness.constants import Constants
 from timers.core.keys import NEVER
+from timers.core.operation import defined, repeated, repeating
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
@@ -154,6 +155,24 @@ def test_a_page_of_the_index_ends_though_all_its_ids_are_in_the_journal(
     monkeypatch.setattr(IndexJournal, "__contains__", lambda journal, id: True)
     page = store.entries_after(b"", 10)
     assert (page.entries, page.through) == ([], b"009")
+    store.close()
+
+
+def test_timers_that_repeat_are_among_the_newest_entries_though_they_go_past_the_journal(
+    tmp_path: Path, constants: Constants
+) -> None:
+    """Those that a loss of the end of a log has stopped are found there within a minute [I37]."""
+    constants(memory_limit, JOURNAL_BYTES=6_000, MIN_JOURNAL_BYTES=6_000)
+    store = RocksStore.open(tmp_path / "s", "cluster=c", MEMORY, indexed=True)
+    store.write({}, 1, {b"repeats": defined(0, 0, b"8 bytes.")})
+    for number in range(1, 200):
+        store.write({}, number + 1, {b"%03d" % number: (number, number, 0)})
+    assert b"repeats" not in dict(store.newest_entries()), "it is in the index"
+    chain = repeating(store.entries([b"repeats"])[b"repeats"])
+    assert chain is not None
+    occurrence = repeated(10, 200, 0, chain, is_last=False)
+    store.write({}, 201, {b"repeats": occurrence})
+    assert [entry for id, entry in store.newest_entries() if id == b"repeats"] == [occurrence]
     store.close()
 
 

@@ -210,7 +210,7 @@ class Store(Protocol):
         """Returns those of the next ``limit`` entries of the index above ``id`` that are not among the newest."""
 
     def newest_entries(self) -> Sequence[tuple[bytes, Entry]]:
-        """Returns the entries that :meth:`entries_after` leaves out."""
+        """Returns the entries that :meth:`entries_after` leaves out, and some of timers that repeat."""
 
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""

@@ -70,6 +70,10 @@ class IndexJournal:
         yield from ((id, entry) for id, entry in self._older.items() if id not in self._newer)
         yield from self._newer.items()
 
+    def known_chains(self) -> Iterator[tuple[bytes, Entry]]:
+        """The newest timers that repeat of those that :meth:`items` leaves out."""
+        return ((id, entry) for id, entry in self._known.items() if entry is not None and repeating(entry) is not None)
+
     def restore(self, number: int, entries: Mapping[bytes, Entry | None]) -> None:
         """Add batch ``number`` of the journal to the memory. Call on opening, for each batch in ascending order."""
         if not self._newer:

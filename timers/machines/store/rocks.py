@@ -324,8 +324,10 @@ class RocksStore:
         return IndexPage(entries, read[-1][0] if len(read) == limit else None)
 
     def newest_entries(self) -> list[tuple[bytes, Entry]]:
-        items = () if self._journal is None else self._journal.items()
-        return [(id, entry) for id, entry in items if entry is not None]
+        if self._journal is None:
+            return []
+        entries = [(id, entry) for id, entry in self._journal.items() if entry is not None]
+        return [*entries, *self._journal.known_chains()]
 
     def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
         """See :class:`timers.core.ports.Store`. Reads the whole index."""

@@ -52,9 +52,10 @@ def base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str = _KEY_ID) -> str:
-    """A token with these claims, signed if there is a key."""
-    head = {"alg": "none"} if key is None else {"alg": "RS256", "kid": kid, "typ": "JWT"}
+def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str = _KEY_ID, **more: Any) -> str:
+    """A token with these claims, signed if there is a key. ``more`` of its head; None takes a part out."""
+    parts = {"alg": "none"} if key is None else {"alg": "RS256", "kid": kid, "typ": "JWT"} | more
+    head = {name: value for name, value in parts.items() if value is not None}
     text = ".".join(base64url(json.dumps(part).encode()) for part in (head, claims))
     signature = b"" if key is None else key.sign(text.encode(), padding.PKCS1v15(), SHA256())
     return f"{text}.{base64url(signature)}"

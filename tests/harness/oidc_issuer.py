@@ -35,6 +35,7 @@ class OidcIssuer:
         claims: of its user.
         change: makes the claims of an ID token wrong.
         signed: makes the token of its claims.
+        head: more of the heads of its tokens; None takes a part out.
         status: of each answer, if it is not 200.
         metadata: changes of the discovery document.
         redirect_uri: the only one that it takes.
@@ -50,6 +51,7 @@ class OidcIssuer:
     signed: Callable[[dict[str, Any]], str] | None = None
     status: int = 200
     metadata: dict[str, Any] = field(default_factory=dict)
+    head: dict[str, Any] = field(default_factory=dict)
     kid: str = "k1"
     key: rsa.RSAPrivateKey = field(default_factory=new_key)
     asked: list[str] = field(default_factory=list)
@@ -67,7 +69,7 @@ class OidcIssuer:
         return self.sign({"iss": self.url, "aud": audience, **times, **self.claims, **claims})
 
     def sign(self, claims: dict[str, Any]) -> str:
-        return jwt(claims, self.key, self.kid)
+        return jwt(claims, self.key, self.kid, **self.head)
 
     def authorize(self, asked: dict[str, str]) -> str:
         """Where the browser goes when its user agrees."""

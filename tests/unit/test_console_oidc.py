@@ -446,6 +446,34 @@ async def test_programs_log_in_with_tokens_for_their_audience(issuer: OidcIssuer
         assert await status_of(client, Authorization=f"Bearer {issuer.token('')}") == 401
 
 
+@pytest.mark.parametrize(
+    ("typ", "claims", "said"),
+    [
+        ("JWT", {"nonce": "n"}, "a claim nonce"),
+        ("JWT", {"at_hash": "h"}, "a claim at_hash"),
+        (None, {"c_hash": "h"}, "a claim c_hash"),
+        ("JWT", {"typ": "ID"}, "the type 'ID'"),
+        ("logout+jwt", {}, "logout+jwt"),
+        ("logout+jwt", {"typ": "Bearer"}, "logout+jwt"),
+        ("JWT", {}, ""),
+        ("jwt", {"typ": "Bearer", "nonce": "n"}, ""),
+        (None, {}, ""),
+        ("at+jwt", {"nonce": "n"}, ""),
+        ("application/at+jwt", {}, ""),
+    ],
+)
+async def test_an_id_token_lets_no_program_in(
+    issuer: OidcIssuer, settings: dict[str, str], typ: str | None, claims: dict[str, Any], said: str
+) -> None:
+    issuer.claims["name"] = "billing"
+    issuer.head["typ"] = typ
+    async with opened(settings) as client:
+        headers = {"Authorization": f"Bearer {issuer.token(**claims)}"}
+        status, answer = await answer_of(client, "GET", "/ops/v1/timers", headers=headers)
+    assert status == (401 if said else 200)
+    assert said in str(answer) and ("access token" in str(answer)) is bool(said)
+
+
 async def test_a_rotated_key_is_read_and_the_former_one_counts_no_more(
     issuer: OidcIssuer, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

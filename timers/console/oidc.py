@@ -140,10 +140,13 @@ class Issuer:
         """
         return (await self._look()).metadata
 
-    async def claims(self, text: str, audience: str, **more: ClaimsOption) -> dict[str, Any]:
+    async def claims(
+        self, text: str, audience: str, *, of_program: bool = False, **more: ClaimsOption
+    ) -> dict[str, Any]:
         """The claims of a token for this audience.
 
         Args:
+            of_program: it must not be an ID token, which browsers get and logs may hold.
             more: what is asked of further claims.
 
         Raises:
@@ -159,17 +162,19 @@ class Issuer:
             **more,
         )
         try:
-            claims = await self._verified(text)
-            registry.validate(claims)
+            token = await self._verified(text)
+            registry.validate(token.claims)
+            if of_program:
+                _check_access_token(token)
         except ExpiredTokenError:
             raise _refused("it has ended, or the clocks of issuer and console differ by more than a minute") from None
         except JoseError as error:
             raise _refused(error.description or type(error).__name__) from None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _refused(f"it cannot be read ({type(error).__name__})") from None
-        return claims
+        return token.claims
 
-    async def _verified(self, text: str) -> dict[str, Any]:
+    async def _verified(self, text: str) -> jwt.Token:
         known = await self._look()
         try:
             return _decode(text, known.keys)
@@ -314,10 +319,23 @@ def _key_set(answer: Mapping[str, Any]) -> KeySet:
     return KeySet(keys)
 
 
-def _decode(text: str, keys: KeySet) -> dict[str, Any]:
+def _decode(text: str, keys: KeySet) -> jwt.Token:
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
     registry.max_header_length = _MAX_HEAD_BYTES  # that of Microsoft's and of others with certificates is longer
-    return jwt.decode(text, keys, registry=registry).claims
+    return jwt.decode(text, keys, registry=registry)
+
+
+def _check_access_token(token: jwt.Token) -> None:
+    """Refuse a token that may tell a client about its user (ID token), or that was made for another purpose."""
+    kind = token.header.get("typ", "JWT").lower().removeprefix("application/")
+    said = token.claims.get("typ")
+    if kind == "at+jwt" or (kind == "jwt" and said == "Bearer"):  # RFC 9068; Keycloak
+        return
+    signs = [f"a claim {name}" for name in ("nonce", "at_hash", "c_hash") if name in token.claims]
+    if kind != "jwt" or said == "ID":
+        signs.append(f"the type {quoted(kind[:40] if kind != 'jwt' else said)}")
+    if signs:
+        raise _refused(f"programs log in with an access token, and this one has {signs[0]}: is it an ID token")
 
 
 def _refused(why: str, what: str = "token") -> Problem:
@@ -362,7 +380,7 @@ class Logins:
         audience = self._settings.console_oidc_audience
         if not audience or token.count(".") != 2:
             return None
-        return self._identity(await self.issuer.claims(token, audience), "")
+        return self._identity(await self.issuer.claims(token, audience, of_program=True), "")
 
     def session(self, cookies: Mapping[str, str]) -> Identity | None:
         """Who is logged in; None: no user is, or the login has ended."""

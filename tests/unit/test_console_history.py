@@ -13,7 +13,7 @@ from timers.console.history import FoundLetters, History
 from timers.core.operation import Verdict
 from timers.errors import TimersError
 from timers.kafka import records
-from timers.offline.dead_letters.letters import LetterPage
+from timers.offline.dead_letters.letters import LetterFilter, LetterPage
 from timers.process.config.settings import Settings
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
@@ -105,15 +105,20 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> SimTopics:
 
 
 class NoLetters:
-    """A topic without dead letters."""
+    """A topic without dead letters.
 
-    def read_page(self, *_: object) -> FoundLetters:
+    Attributes:
+        names: of the letters that were asked for.
+    """
+
+    def read_page(self, asked: LetterFilter, *_: object) -> FoundLetters:
+        self.names = asked.names
         return FoundLetters(LetterPage([], {}), {}, frozenset(), {})
 
 
-def history_of(id: str, timer: dict[str, Any] | None) -> History:
+def history_of(id: str, timer: dict[str, Any] | None, no_letters: NoLetters | None = None) -> History:
     names = {"TIMERS_ID_TOPIC": IDS, "TIMERS_VERDICT_TOPIC": VERDICTS, "TIMERS_BROKERS": "nowhere:1"}
-    letters: Any = NoLetters()
+    letters: Any = no_letters or NoLetters()
     return history.read(Settings.load(names), letters, id, timer)
 
 
@@ -161,7 +166,9 @@ def test_after_a_cut_the_requests_and_callbacks_of_a_timer_are_found(kafka: SimT
     kafka.add(IDS, 3, request("a", ORDERS, 1), request("a", ORDERS, 2))
     kafka.add(VERDICTS, 0)
     kafka.add(ORDERS, 0, callback(f"{IDS}/3/0~1"), callback(f"{IDS}/3/1~1"))
-    found = history_of("a", {"id": "a", "source": f"{IDS}/3/1~1", "due": DUE_S})
+    letters = NoLetters()
+    found = history_of("a", {"id": "a", "source": f"{IDS}/3/1~1", "due": DUE_S}, letters)
+    assert set(letters.names) >= {f"{IDS}/3/0~1", f"{IDS}/3/1~1"}
     assert [(event["what"], event["source"]) for event in found.events] == [
         ("set", f"{IDS}/3/0"), ("set", f"{IDS}/3/1~1"), ("fired", f"{IDS}/3/0~1"), ("fired", f"{IDS}/3/1~1")
     ]  # fmt: skip

@@ -375,6 +375,8 @@ class _Reading:
                 except ValueError:
                     self._miss(self._settings.verdict_topic, "a record with this id as key is no verdict")
                     continue
+                if topics.is_named(source, self._sources):
+                    self._sources.add(source)
                 self.add(
                     message.timestamp()[1],
                     outcome.verdict,
@@ -387,7 +389,7 @@ class _Reading:
     def read_letters(self) -> None:
         """The dead letters of these requests, and whether they were retried."""
         try:
-            found = self._letters.read_page(LetterFilter(names=frozenset(self._sources)), 100, None)
+            found = self._letters.read_page(LetterFilter(names=self._names()), 100, None)
         except TimersError as error:
             self._miss(self._settings.dead_letter_topic, str(error))
             return
@@ -402,6 +404,13 @@ class _Reading:
             self._miss(self._settings.dead_letter_topic, "it has more dead letters than could be read in time")
         if found.unsure:
             self._miss(self._settings.retried_topic, "it has more marks of retries than could be read in time")
+
+    def _names(self) -> frozenset[str]:
+        """The sources of the requests, each with the number of each cut that is known of one of them."""
+        parts = [source.partition("~") for source in self._sources]
+        return frozenset(self._sources) | frozenset(
+            place + mark + number for place, *_ in parts for _, mark, number in parts
+        )
 
     def read_firing(self) -> None:
         """The callback of the latest version, in the hour after its due second; those of the last hour of a timer that

@@ -52,7 +52,7 @@ def base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str = _KEY_ID, **more: Any) -> str:
+def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str | None = _KEY_ID, **more: Any) -> str:
     """A token with these claims, signed if there is a key. ``more`` of its head; None takes a part out."""
     parts = {"alg": "none"} if key is None else {"alg": "RS256", "kid": kid, "typ": "JWT"} | more
     head = {name: value for name, value in parts.items() if value is not None}
@@ -61,12 +61,12 @@ def jwt(claims: dict[str, Any], key: rsa.RSAPrivateKey | None = None, kid: str =
     return f"{text}.{base64url(signature)}"
 
 
-def jwk(key: rsa.RSAPrivateKey, kid: str = _KEY_ID) -> dict[str, str]:
-    """The public part of a key, as JWKS has it."""
+def jwk(key: rsa.RSAPrivateKey, kid: str | None = _KEY_ID) -> dict[str, str]:
+    """The public part of a key, as JWKS has it; None: without an id."""
     numbers = key.public_key().public_numbers()
     parts = {"n": numbers.n, "e": numbers.e}
     encoded = {name: base64url(value.to_bytes((value.bit_length() + 7) // 8)) for name, value in parts.items()}
-    return {"kty": "RSA", "kid": kid, "use": "sig", "alg": "RS256", **encoded}
+    return {"kty": "RSA", "use": "sig", "alg": "RS256", **encoded} | ({"kid": kid} if kid else {})
 
 
 def claims_of(subject: str, life_s: float) -> dict[str, Any]:

@@ -35,8 +35,10 @@ class OidcIssuer:
         claims: of its user.
         change: makes the claims of an ID token wrong.
         signed: makes the token of its claims.
+        keys: that it publishes beside its own.
         head: more of the heads of its tokens; None takes a part out.
         status: of each answer, if it is not 200.
+        before: is called before each answer.
         metadata: changes of the discovery document.
         redirect_uri: the only one that it takes.
         asked: paths of all requests.
@@ -50,9 +52,11 @@ class OidcIssuer:
     change: Callable[[dict[str, Any]], object] = lambda claims: None
     signed: Callable[[dict[str, Any]], str] | None = None
     status: int = 200
+    before: Callable[[], object] = lambda: None
     metadata: dict[str, Any] = field(default_factory=dict)
+    keys: list[dict[str, Any]] = field(default_factory=lambda: [{"kty": "EC", "crv": "?"}])
     head: dict[str, Any] = field(default_factory=dict)
-    kid: str = "k1"
+    kid: str | None = "k1"
     key: rsa.RSAPrivateKey = field(default_factory=new_key)
     asked: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
@@ -69,7 +73,7 @@ class OidcIssuer:
         return self.sign({"iss": self.url, "aud": audience, **times, **self.claims, **claims})
 
     def sign(self, claims: dict[str, Any]) -> str:
-        return jwt(claims, self.key, self.kid, **self.head)
+        return jwt(claims, self.key, **{"kid": self.kid, **self.head})
 
     def authorize(self, asked: dict[str, str]) -> str:
         """Where the browser goes when its user agrees."""
@@ -100,6 +104,7 @@ class OidcIssuer:
         """Status and content: a page, or JSON."""
         found = urlsplit(path)
         self.asked.append(found.path)
+        self.before()
         query = dict(parse_qsl(found.query))
         if self.status != 200:
             return self.status, "not today"
@@ -109,7 +114,7 @@ class OidcIssuer:
             endpoints = {name: f"{self.url}/{path}" for name, path in names.items()}
             return 200, {"issuer": self.url, **endpoints, **self.metadata}
         if found.path == "/keys":
-            return 200, {"keys": [{"kty": "EC", "crv": "?"}, jwk(self.key, self.kid)]}
+            return 200, {"keys": [*self.keys, jwk(self.key, self.kid)]}
         if found.path == "/token":
             return self._give(form, login)
         if found.path == "/authorize":

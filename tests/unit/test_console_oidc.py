@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import re
@@ -18,10 +19,11 @@ pytest.importorskip("joserfc", reason="needs the extra 'oidc'")
 
 from aiohttp.test_utils import TestClient
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from joserfc.jwk import ECKey
 
 from tests.harness.console_pages import HTML
 from tests.harness.console_users import USERS, bearer
-from tests.harness.oauth import base64url, jwt
+from tests.harness.oauth import base64url, jwk, jwt
 from tests.harness.oidc_issuer import CLIENT, PROGRAMS, SECRET, OidcIssuer, new_key, oidc_issuer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.cli.doctor import FAILED, OK, Doctor
@@ -494,6 +496,40 @@ async def test_a_rotated_key_is_read_and_the_former_one_counts_no_more(
         assert issuer.asked.count("/keys") == 2
 
 
+OTHERS = (
+    {**ECKey.generate_key("P-256").as_dict(private=False), "use": "sig", "alg": "ES256"},
+    {**ECKey.generate_key("P-384").as_dict(private=False), "kid": "e2"},
+    {**jwk(new_key(), "k0"), "alg": "RS512"},
+)
+"""Public keys of other algorithms than the token's."""
+
+
+@pytest.mark.parametrize("others", [[], [jwk(new_key(), None)], [jwk(new_key(), "k0")], OTHERS])
+@pytest.mark.parametrize("kid", ["k1", None])
+@pytest.mark.parametrize("head", [{}, {"kid": None}, {"kid": "k1"}])
+async def test_a_key_without_an_id_and_a_token_without_one_are_taken(
+    issuer: OidcIssuer, settings: dict[str, str], others: Any, kid: str | None, head: dict[str, Any]
+) -> None:
+    issuer.claims["name"] = "billing"
+    issuer.keys, issuer.kid, issuer.head = [*others], kid, head
+    async with opened(settings) as client:
+        assert await status_of(client, Authorization=f"Bearer {issuer.token()}") == 200
+        assert issuer.asked.count("/keys") == 1
+        stranger = jwt(
+            {"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}, new_key(), **{"kid": kid, **head}
+        )
+        assert await status_of(client, Authorization=f"Bearer {stranger}") == 401
+
+
+async def test_a_token_with_an_unknown_key_id_is_told_so(issuer: OidcIssuer, settings: dict[str, str]) -> None:
+    issuer.claims["name"] = "billing"
+    issuer.head = {"kid": "k9"}
+    async with opened(settings) as client:
+        headers = {"Authorization": f"Bearer {issuer.token()}"}
+        status, answer = await answer_of(client, "GET", "/ops/v1/timers", headers=headers)
+    assert status == 401 and "no key for its algorithm and key id ('k9')" in answer["detail"]
+
+
 async def test_an_issuer_that_is_down_is_named_and_other_logins_go_on(
     issuer: OidcIssuer, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -522,6 +558,22 @@ async def test_an_issuer_that_is_down_is_named_and_other_logins_go_on(
             assert response.status == 204
         clock[0] += 2
         assert await status_of(client, Authorization=token) == 503
+
+
+async def test_a_slow_issuer_is_asked_once_for_all_who_wait(
+    issuer: OidcIssuer, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(oidc, "monotonic", lambda: clock[0])
+    issuer.status = 500
+    issuer.before = lambda: clock.append(clock.pop() + 1.5 * oidc.AGAIN_S)
+    async with opened(settings) as client:
+        answers = await asyncio.gather(*(get(client, "/ops/login/begin") for _ in range(5)))
+        assert [status for status, _, page in answers if "answers 500" in page] == [503] * 5
+        assert len(issuer.asked) == 1
+        clock[0] += oidc.AGAIN_S
+        await get(client, "/ops/login/begin")
+        assert len(issuer.asked) == 2
 
 
 async def test_a_redirection_of_the_issuer_is_not_followed(issuer: OidcIssuer, settings: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ import logging
 import secrets
 import ssl
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -25,9 +25,16 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from joserfc import jwt
-from joserfc.errors import BadSignatureError, ExpiredTokenError, InvalidKeyIdError, JoseError
-from joserfc.jwk import Key, KeySet, import_key
-from joserfc.jws import JWSRegistry
+from joserfc.errors import (
+    BadSignatureError,
+    ExpiredTokenError,
+    InvalidKeyCurveError,
+    InvalidKeyIdError,
+    JoseError,
+    KeyParameterError,
+)
+from joserfc.jwk import Key, import_key
+from joserfc.jws import JWSRegistry, extract_compact
 from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 
 from timers.console.problems import Problem
@@ -56,7 +63,7 @@ STALE_S = 3600.0
 """If the issuer does not answer, they count until this age: a key that was taken back counts no longer than this."""
 
 AGAIN_S = 10.0
-"""Least time between two attempts to read them. A token that names an unknown key leads to one."""
+"""Least time from the end of an attempt to read them to the next one. An unknown key of a token leads to one."""
 
 _ANSWER_S = 8.0
 _MAX_ANSWER_BYTES = 512 * 1024
@@ -94,7 +101,7 @@ class _Known:
     """What was read of the issuer, and when by the monotonic clock."""
 
     metadata: Metadata
-    keys: KeySet
+    keys: list[Key]
     read_at: float
 
 
@@ -226,7 +233,6 @@ class Issuer:
             return known
         async with self._reading:
             if self._known is known and monotonic() >= self._tried_at + AGAIN_S:
-                self._tried_at = monotonic()
                 try:
                     self._known = await self._read()
                     self._silence = ""
@@ -234,6 +240,8 @@ class Issuer:
                     if not self._silence:
                         logger.error("the issuer of logins %s cannot be used: %s", self.name, error)
                     self._silence = str(error)
+                finally:
+                    self._tried_at = monotonic()  # its end: it may take longer than the pause, while others wait
         if self._known and monotonic() < self._known.read_at + STALE_S:
             return self._known
         raise self._unreachable(self._silence)
@@ -256,7 +264,7 @@ class Issuer:
             found.get("authorization_response_iss_parameter_supported") is True,
         )
         _, answer = await self._ask(metadata.keys)
-        return _Known(metadata, _key_set(answer), monotonic())
+        return _Known(metadata, _keys_of(answer), monotonic())
 
     async def _ask(
         self, url: str, form: Mapping[str, str] | None = None, login: str = ""
@@ -304,7 +312,7 @@ def _endpoint(found: Mapping[str, Any], name: str) -> str:
         raise _Silent(str(error)) from None
 
 
-def _key_set(answer: Mapping[str, Any]) -> KeySet:
+def _keys_of(answer: Mapping[str, Any]) -> list[Key]:
     """The public keys of the issuer. What is no key for signatures is left out."""
     listed = answer.get("keys")
     keys: list[Key] = []
@@ -316,13 +324,29 @@ def _key_set(answer: Mapping[str, Any]) -> KeySet:
                 logger.debug("a key of the issuer is left out: %s", type(error).__name__)
     if not keys:
         raise _Silent("it publishes no key for signatures")
-    return KeySet(keys)
+    return keys
 
 
-def _decode(text: str, keys: KeySet) -> jwt.Token:
+def _decode(text: str, keys: Sequence[Key]) -> jwt.Token:
+    """A token that one of the keys has signed.
+
+    Ids of keys are optional (RFC 7515, 4.1.4): a key is tried if it has the token's, or if one of the two has none.
+    KeySet of joserfc gives an id to each key without one, and takes a token without one only if there is one key.
+    """
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
     registry.max_header_length = _MAX_HEAD_BYTES  # that of Microsoft's and of others with certificates is longer
-    return jwt.decode(text, keys, registry=registry)
+    kid = extract_compact(text.encode(), registry=registry).headers().get("kid")
+    named = quoted(kid[:100]) if isinstance(kid, str) else "none"
+    failure: JoseError = InvalidKeyIdError(f"the issuer publishes no key for its algorithm and key id ({named})")
+    for key in keys:
+        if key.kid == kid or key.kid is None or kid is None:
+            try:
+                return jwt.decode(text, key, registry=registry)
+            except BadSignatureError as error:
+                failure = error
+            except (KeyParameterError, InvalidKeyCurveError):
+                continue  # of another algorithm
+    raise failure
 
 
 def _check_access_token(token: jwt.Token) -> None:

@@ -15,7 +15,7 @@ from tests.harness.waiting import due_in, wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
 WIDTHS = (1440, 768, 390)
-BESIDE = (1201, 1001, 901)
+BESIDE = (1261, 1001, 901)
 """The least widths at which the overview has its two lists beside each other, three tiles, and the menu beside all."""
 
 ZONE = "Asia/Kolkata"

@@ -228,6 +228,29 @@ def test_an_upgrade_never_changes_the_partitions_of_the_topic_of_ids(server: Api
     server.ask(topics, method="DELETE")
 
 
+def test_an_upgrade_keeps_the_number_of_workers_that_others_chose(server: ApiServer) -> None:
+    path, chosen = f"{SETS}/scaled-timers", {**LEAST, "worker": {"replicas": None}}
+
+    def workers() -> int:
+        return int(server.ask(path)["spec"]["replicas"])
+
+    def upgraded(values: dict[str, Any]) -> int:
+        server.helm("upgrade", "scaled", str(CHART), values=values)
+        return workers()
+
+    server.helm("install", "scaled", str(CHART), "--create-namespace", values=LEAST)
+    assert workers() == 3
+    for count in (6, 4, 0):
+        scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": count}}
+        server.ask(f"{path}/scale", {**scale, "metadata": {"name": "scaled-timers", "namespace": "shop"}}, "PUT")
+        assert upgraded(chosen) == count
+    assert upgraded(LEAST) == 3
+    server.helm("uninstall", "scaled")
+    server.helm("install", "scaled", str(CHART), values=chosen)
+    assert workers() == 1, "docs/kubernetes.md#a-number-of-workers-that-others-choose"
+    server.helm("uninstall", "scaled")
+
+
 def test_a_larger_disk_needs_the_step_of_the_page(server: ApiServer) -> None:
     server.helm("install", "shop", str(CHART), "--create-namespace", values=LEAST)
     larger = {**LEAST, "worker": {"disk": {"size": "40Gi"}}}

@@ -20,6 +20,10 @@ from tests.harness.waiting import due_in
 from tests.harness.worker import Worker
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, TimerId, TimersClient
+from timers.core.progress import LOG_CUT
+from timers.kafka import topics
+from timers.kafka.connection import ErrorReports
+from timers.kafka.progress_log import commit_change
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
 from timers.wire.key_partition import partition_of
@@ -32,8 +36,8 @@ CALLERS = 16
 @pytest.fixture
 def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     run = uuid.uuid4().hex[:8]
-    topics = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
-    system = System(broker_address, tmp_path, **topics)
+    names = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
+    system = System(broker_address, tmp_path, **names)
     for name, value in system.environment.items():
         monkeypatch.setenv(name, value)
     yield system
@@ -127,6 +131,31 @@ def _use_the_command_line(target: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert said in capfd.readouterr().out
     assert main(["cancel", "cli", "--if-source", second["version"]]) == 0
     assert main(["schedule", "--if-absent", *asked]) == 2
+
+
+def test_after_a_cut_of_the_log_calls_get_their_verdicts_and_name_versions_as_the_worker_does(
+    system: System, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The worker names records behind the cut with its number, which their producer does not learn."""
+    worker, target, far = system.worker().start().ready(), system.target(), due_in(10_000)
+    cluster = topics.existing(system.settings, ErrorReports(system.settings))
+    with TimersClient() as client:
+        before = client.schedule(target, "k", "v", at=far, id="order-1", if_absent=True)
+        worker.stop()
+        for partition in range(PARTITIONS):
+            place = system.settings.id_topic, partition
+            commit_change(system.settings, cluster, place, lambda progress: progress.with_setting(LOG_CUT, 1))
+        worker.start().ready()
+        assert client.update("order-1", target, "k", "v", at=far, if_source=f"{before.version}~1").verdict == "changed"
+        moved = client.update("order-1", target, "k", "v", at=far, if_source=before.version)
+        again = client.update("order-1", target, "k", "v", at=far)
+        new = client.update("order-2", target, "k", "v", at=far)
+        assert [each.verdict for each in (moved, again, new)] == ["replaced", "replaced", "unknown"]
+        assert all(str(each.version).endswith("~1") for each in (moved, again, new))
+        assert client.cancel("order-1", if_source=again.version).verdict == "cancelled"
+        assert main(["cancel", "order-2", "--if-source", str(new.version)]) == 0
+        assert "order-2: cancelled" in capfd.readouterr().out
+    _use_the_command_line(target, capfd)
 
 
 def test_a_plain_producer_gets_the_same_verdicts(system: System) -> None:

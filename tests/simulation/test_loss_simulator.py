@@ -32,6 +32,10 @@ def test_a_second_loss_before_the_dead_letters_of_the_first_are_written() -> Non
     LossSimulator(574).run()
 
 
+def test_a_worker_that_crashes_while_it_compares_its_logs_has_no_more_of_them() -> None:
+    LossSimulator(2119).run()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, 4000, 360))
 def test_no_later_run_with_losses_breaks_a_promise(first: int) -> None:

@@ -471,6 +471,8 @@ class SimWorker:
     def compare_logs(self) -> None:
         """Compare the logs of the open machines, as a worker does every 10 s."""
         for machine, runner in list(self.runners.items()):
+            if self.runners.get(machine) is not runner:  # the end of another one has crashed the worker
+                continue
             if any(isinstance(each, Parted) for each in self.compare(machine, runner.machine.lineages)):
                 self.ended(machine, Lost("the log is not the one that was read"))
             elif (leader := runner.loop.untrusted_leader) is not None:

@@ -51,9 +51,11 @@ class ChainLog(ABC):
         """A rule that ends."""
         return self.every + b"; until=%d" % second
 
-    def define(self, id: str, rule: bytes, at_s: int | None = None, verdict: str | None = "set") -> Chain:
+    def define(
+        self, id: str, rule: bytes, at_s: int | None = None, verdict: str | None = "set", *more: h.Header
+    ) -> Chain:
         at_s = self.begin_s if at_s is None else at_s
-        offset = self.add(id, b"value", [(h.TIMER_TOPIC, self.target.encode()), (h.TIMER_REPEAT, rule)], at_s)
+        offset = self.add(id, b"value", [(h.TIMER_TOPIC, self.target.encode()), (h.TIMER_REPEAT, rule), *more], at_s)
         if verdict:
             self._answer(offset, id, verdict)
         return Chain(self, id, rule, offset)
@@ -137,6 +139,11 @@ def whole_chains(log: ChainLog) -> dict[str, list[Became]]:
     log.define("set-again", log.far_rule).follow(far)
     log.define("set-again", log.far_rule, first, "unchanged")
     expected["set-again"] = [FOLLOWED, PENDING, ("unchanged", [])]
+    # It comes from another app, which has sent what was due until then.
+    begun = (h.TIMER_WAYPOINT, b"%d" % log.begin_s)
+    moved = log.define("moved", log.until(fourth), second, "set", begun).follow(first, second).fire(first, second + 1)
+    moved.follow(second, second + 1).fire(second, second + 1).follow(third).fire(third).end(fourth)
+    expected["moved"] = [FOLLOWED, FIRED, FIRED, FIRED, FIRED]
     # The verdict on the same request is not visible any more.
     silent = log.define("no-verdict", log.until(second)).follow(first)
     log.define("no-verdict", log.until(second), log.begin_s + 1, None)

@@ -9,11 +9,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.audit_rows import LETTERS, MOMENT, MOVED, firings_of, said
-from tests.spark.repeat_chains import FIRED, Became, ChainLog, broken_chains, whole_chains
+from tests.spark.repeat_chains import FIRED, FOLLOWED, Became, ChainLog, broken_chains, whole_chains
 from timers.core.levels import REPEATS
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Headers
 from timers.kafka.request_formats import enabled_formats
+from timers.machines.firing.followers import NO_RULE
 from timers.process.config.settings import Settings
 from timers.spark import columns, requests
 from timers.spark.audit import chains, outcomes
@@ -70,12 +71,17 @@ def test_each_chain_has_one_outcome_for_each_record(spark: SparkSession) -> None
     lost = log.define("lost", log.every).follow(log.first).fire(log.first)
     log.cancel("lost", log.first)  # by the engine, with a dead letter
     expected["lost"] = [("dead-lettered", []), FIRED]
+    gone = log.define("gone", log.every).follow(log.first).fire(log.first)
+    second = log.first + 1
+    gone.follow(None, second, decided_s=second, due_s=second, is_last=True, rule=NO_RULE)  # as the engine ends it
+    expected["gone"] = [("dead-lettered", []), FIRED, FOLLOWED]
     records = spark.createDataFrame(log.records, columns.RECORD).coalesce(1)
     at_level = {PLACE: Progress(0).with_setting(FEATURE_LEVEL, REPEATS)}
     asked = requests.decode(records, enabled_formats(SETTINGS), 10**6, SETTINGS.request_topic, at_level)
     asked = asked.withColumn("content", F.lit(None).cast("bigint")).localCheckpoint()
     told = spark.createDataFrame(log.told, columns.RECORD)
-    letters = spark.createDataFrame([(log.source(lost.version), 1, REPEAT_LOST)], LETTERS)
+    ended = [(log.source(each.version), 1, REPEAT_LOST) for each in (lost, gone)]
+    letters = spark.createDataFrame(ended, LETTERS)
     versions = outcomes.with_ids(asked, outcomes.verdicts(told), letters, chains.missed(told)).localCheckpoint()
     moved, firings = spark.createDataFrame([], MOVED), firings_of(spark, log.firings)
     moment = outcomes.Moment(END, MOMENT.grace_s)

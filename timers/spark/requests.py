@@ -199,7 +199,7 @@ def _decoded(
         id = h.id_shown(id_bytes(row[5].timer_id))
         callback = key_bytes(row[2]), row[3], row[4]
         said = DEFINITION, id, append_s, append_s, row[1], 0, name(offset), None, *callback
-        rows_by_offset[offset] = *said, definition.rule, *_NO_CHAIN[1:]
+        rows_by_offset[offset] = *said, definition.rule, None, definition.decided_s, *_NO_CHAIN[3:]
     ended: dict[int, str] = {}
     for named, offset, new_due_s, _ in decoded.operations:
         if new_due_s is None:

@@ -63,7 +63,7 @@ def linked(judged: DataFrame, missed: DataFrame) -> DataFrame:
     """Records of ids, with what follows them.
 
     Args:
-        judged: cancels and requests that can be read, with ``own_verdict`` and ``is_refused``.
+        judged: cancels and requests that can be read, with ``own_verdict``, ``is_refused`` and ``is_lost``.
         missed: result of this function.
 
     Returns:
@@ -76,7 +76,7 @@ def linked(judged: DataFrame, missed: DataFrame) -> DataFrame:
     known = judged.join(following.agg(*nexts, F.lit(True).alias("is_followed")), [*PLACE, "offset"], "left")
     known = known.join(missed, ["version", "timer_id", "nominal_s"], "left")
     known = known.fillna(False, ["is_followed"]).fillna(0, ["missed"])
-    after_s = F.when(F.col("kind") == DEFINITION, F.col("due_s")).otherwise(F.col("decided_s"))
+    after_s = F.coalesce("decided_s", "due_s")  # an earlier version has noted a definition without the first
     links = known.where(F.col("is_followed") & F.col("rule").isNotNull()).withColumn("after_s", after_s)
     judgements = links.select(_LINK.names).mapInArrow(batchwise(_judged), _JUDGED)
     known = known.join(judgements, "request", "left")
@@ -88,7 +88,9 @@ def linked(judged: DataFrame, missed: DataFrame) -> DataFrame:
     is_doubled = is_follower & (F.row_number().over(Window.partitionBy(*id, "follows").orderBy("offset")) > 1)
     known = known.withColumn("is_doubled", is_doubled).withColumn("latest", latest)
     is_replaced = is_follower & F.coalesce(F.col("latest") > F.col("follows"), F.lit(False))
-    fault = F.when(F.col("is_doubled"), CHAIN).otherwise(F.col("fault"))
+    # The engine has ended it, with a dead letter: nothing is known of what came after it.
+    is_ended = F.col("is_lost") & F.col("next_is_last") & F.col("next_nominal_s").isNull()
+    fault = F.when(F.col("is_doubled"), CHAIN).when(is_ended, None).otherwise(F.col("fault"))
     return known.withColumns({"is_stale": F.col("is_doubled") | is_replaced, "fault": fault})
 
 

@@ -57,8 +57,7 @@ async def test_other_topics_go_on_while_a_topic_that_it_may_not_create_is_missin
     monkeypatch.setattr(topics, "ensure", ensure)
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, whole, renew)
-    await watch.start()
-    try:
+    async with watch:
         watch._requested.set()
         async with asyncio.timeout(30):
             await refused.wait()
@@ -68,8 +67,6 @@ async def test_other_topics_go_on_while_a_topic_that_it_may_not_create_is_missin
             seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))
             await renewed.wait()
             assert not watch.refusal
-    finally:
-        await watch.stop()
     assert waited_s[:3] == [3.0, 6.0, 12.0] and {*waited_s[3:]} == {3.0}, "a slow cluster gets more time"
     assert caplog.text.count("no broker answers") == caplog.text.count("lacks Create") == 1, "each reason is said once"
     assert len({id(client) for client in clients}) == 1, "one that was refused lives for long"
@@ -95,13 +92,10 @@ async def test_a_worker_that_has_no_answer_about_its_topics_is_not_ready(
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, whole, renew)
     assert not watch.failed
-    await watch.start()
-    try:
+    async with watch:
         await until(lambda: "no broker answers at 127.0.0.1:1" in watch.failed)
         is_silent = False
         await until(lambda: not watch.failed)
-    finally:
-        await watch.stop()
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -132,8 +126,7 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
     monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: after)
     monkeypatch.setattr(topics, "config_problems", config_problems)
     watch = LogWatch(settings, before, renew)
-    await watch.start()
-    try:
+    async with watch:
         watch._requested.set()
         async with asyncio.timeout(30):
             assert await renewed.get() == after.without([topic])
@@ -145,8 +138,6 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
         constants(module, SHOWN_S=0.0)
         assert not watch.made_anew, "after a while it is not shown any more"
         assert watch.problems == {} and set(map(frozenset, checked)) == {frozenset({topic})}
-    finally:
-        await watch.stop()
 
 
 async def test_a_topic_without_timers_that_is_made_anew_is_said_and_not_red(
@@ -165,13 +156,10 @@ async def test_a_topic_without_timers_that_is_made_anew_is_said_and_not_red(
     monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: after)
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, before, renew)
-    await watch.start()
-    try:
+    async with watch:
         watch._requested.set()
         async with asyncio.timeout(30):
             assert await renewed.get() == after
-    finally:
-        await watch.stop()
     assert watch.made_anew == {}
     assert caplog.text.count(f"topic {settings.verdict_topic} was deleted and made anew") == 1
 
@@ -203,12 +191,9 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     monkeypatch.setattr(topics, "existing_topics", look)
     watch = LogWatch(settings, cluster, renew)
     assert not watch.cluster.wrong_configs
-    await watch.start()
-    try:
+    async with watch:
         async with asyncio.timeout(30):
             assert [await looks.get() for _ in range(5)] == [True] * 5
-    finally:
-        await watch.stop()
     assert watch.cluster.wrong_configs == (wrong,)
     assert [each.compacted for each in renewed] == [{settings.request_topic: "it is compacted"}] * 2, "two changes"
     assert caplog.text.count("it is compacted") == 1
@@ -239,12 +224,7 @@ async def test_a_topic_of_users_that_is_missing_keeps_no_refusal_that_is_over(
     monkeypatch.setattr(topics, "ensure", ensure)
     monkeypatch.setattr(topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, whole, renew)
-    await watch.start()
-    try:
+    async with watch:
         watch._requested.set()
-        async with asyncio.timeout(30):
-            while watch.missing != ["plans"] or watch.refusal:
-                await asyncio.sleep(0.01)
-    finally:
-        await watch.stop()
+        await until(lambda: watch.missing == ["plans"] and not watch.refusal)
     assert refusals == ["lacks Create", "lacks Create"]

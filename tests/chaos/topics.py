@@ -33,7 +33,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.harness import class_archive
+from tests.harness import class_archive, kafka_version
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.records import Record
 from tests.harness.scrape import health, scrape
@@ -526,6 +526,7 @@ def main() -> int:
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="a file to which the rows are added, as JSON")
+    kafka_version.add_option(parser)
     options = parser.parse_args()
     if options.cell:
         kind, _, change = options.cell.partition("/")
@@ -549,7 +550,7 @@ def main() -> int:
         print(line(row), flush=True)
         if options.out:
             with options.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps({"kafka": kafka_version.chosen(), **row}) + "\n")
         return row
 
     with (

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError
 
 from tests.harness.constants import Constants
 from timers.kafka.aiokafka_internals import open_transactions, sessions
@@ -17,6 +17,7 @@ from timers.kafka.aiokafka_internals.open_transactions import (
     Looked,
     OpenTransaction,
 )
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
 
 LEADERS = {1: [("t", 0), ("t", 1)], 2: [("u", 0)]}
 
@@ -151,15 +152,19 @@ async def test_what_does_not_answer_is_named_and_the_rest_is_known(monkeypatch: 
     ]
 
 
-async def test_a_broker_that_is_silent_or_old_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", UNKNOWN_REQUEST)
+async def test_a_broker_that_does_not_know_the_request_is_asked_once(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     leaders = {1: [("t", 0)], 2: [("u", each) for each in range(5 * open_transactions.AT_ONCE)]}
     answers: dict[tuple[int, type], list[Any]] = {
         (1, DescribeProducers): [of_leader(partition(0, (7, 1, 3)))],
-        (2, DescribeProducers): [IncompatibleBrokerVersion("old")],
+        (2, DescribeProducers): [error("old")],
     }
     found, client = await looked(monkeypatch, answers, leaders)
     assert [kind for broker, kind in client.asked if broker == 2] == [DescribeProducers]
     assert any(why.startswith("u/0, u/1, u/10, u/100, u/101 and 995 others: broker 2") for why in found.unknown)
+    assert any(why.startswith("broker 2 does not know such questions") for why in found.unknown)
 
 
 async def test_looking_ends_in_time(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:

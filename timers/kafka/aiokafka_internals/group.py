@@ -19,11 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
-    IncompatibleBrokerVersion,
     KafkaError,
     KafkaTimeoutError,
     NodeNotReadyError,
-    UnsupportedVersionError,
     for_code,
 )
 from aiokafka.protocol.admin import DescribeGroupsRequest
@@ -34,6 +32,7 @@ from timers.core.printable import decode_json
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND, SHARE
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
 
 _T = TypeVar("_T")
 
@@ -189,7 +188,7 @@ async def describe(send: Send, group: str) -> DescribedGroup:
             if answer["error_code"]:
                 raise for_code(answer["error_code"])(answer["error_message"])
         # The broker does not know the request, or has switched this kind of groups off.
-        except (IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError):
+        except UNKNOWN_REQUEST:
             continue
         return DescribedGroup(answer["state"], [_other_member(kind, each) for each in answer["members"]], kind)
     return found

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from aiokafka.errors import (
-    IncompatibleBrokerVersion,
-    KafkaError,
-    UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
-    for_code,
-)
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.admin import ListGroupsRequest
 
 from timers.kafka.aiokafka_internals import sessions
@@ -29,6 +23,7 @@ from timers.kafka.aiokafka_internals.other_groups import (
     FetchOffsetsOfGroups,
     ListAllGroups,
 )
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
 
 AT_ONCE = 100
 """So many groups are asked in one request. Its answer takes about 13 ms to decode, with 12 partitions."""
@@ -38,8 +33,6 @@ COMMITTING = frozenset({CLASSIC, CONSUMER, STREAMS})
 
 UNSTABLE_OFFSET_COMMIT = 88
 """Kafka's error code: an open transaction commits an offset of this partition. aiokafka has no name for it."""
-
-_UNKNOWN_REQUEST = IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError
 
 
 class LogReader(NamedTuple):
@@ -91,7 +84,7 @@ async def _listed(client: Any, broker: int) -> list[tuple[str, str]]:
     """Id and kind of each group that a broker coordinates."""
     try:
         answer = await client.send(broker, ListAllGroups([], [], {}))
-    except _UNKNOWN_REQUEST:  # it knows no other kinds
+    except UNKNOWN_REQUEST:  # it knows no other kinds
         answer = await client.send(broker, ListGroupsRequest())
     if answer.error_code:  # a group of this broker may read the topic, too
         raise for_code(answer.error_code)(f"broker {broker} does not list its groups")
@@ -113,7 +106,7 @@ async def _readers(
             answer = await client.send(broker, FetchOffsetsOfGroups(named, True, {}))
         else:
             return [LogReader(group, kind, "groups of this kind are not known") for group in groups]
-    except _UNKNOWN_REQUEST as error:
+    except UNKNOWN_REQUEST as error:
         return [LogReader(group, kind, type(error).__name__) for group in groups]
     found = []
     for said in answer.to_object()["groups"]:

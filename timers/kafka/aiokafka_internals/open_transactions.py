@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from aiokafka.errors import (
-    IncompatibleBrokerVersion,
     KafkaError,
     NotLeaderForPartitionError,
     TopicAuthorizationFailedError,
@@ -32,7 +31,7 @@ from aiokafka.protocol.types import (
 
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
-from timers.kafka.aiokafka_internals.requests import NO_TAGS, OneVersion, by_topic
+from timers.kafka.aiokafka_internals.requests import NO_TAGS, UNKNOWN_REQUEST, OneVersion, by_topic
 from timers.wire.topics import partition_name
 
 AT_ONCE = 200
@@ -235,7 +234,7 @@ class _Looking:
             return None
         try:
             return (await self._client.send(broker, request)).to_object()
-        except (IncompatibleBrokerVersion, NotImplementedError):
+        except UNKNOWN_REQUEST:
             self._failed[broker] = "does not know such questions, which Kafka 3.0 and later answer"
         except KafkaError as error:
             self._failed[broker] = f"did not answer ({type(error).__name__})"

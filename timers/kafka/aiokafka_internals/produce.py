@@ -54,7 +54,7 @@ from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers, wait_a
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
-from timers.kafka.aiokafka_internals.requests import by_topic
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST, by_topic
 from timers.kafka.aiokafka_internals.transaction_errors import Does, VersionAbsent, effect_of, error_of, is_of_replicas
 
 Place: TypeAlias = tuple[str, int]
@@ -456,7 +456,7 @@ async def ask(producer: AIOKafkaProducer, node: int, request: Any, group: int = 
     """
     try:
         return await producer.client.send(node, request, group=group)
-    except (NotImplementedError, errors.IncompatibleBrokerVersion) as error:
+    except UNKNOWN_REQUEST as error:
         raise VersionAbsent(f"broker {node}: {error}") from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
+from aiokafka.errors import IncompatibleBrokerVersion, UnsupportedVersionError
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, LeaveGroupRequest
 from aiokafka.protocol.types import (
@@ -27,6 +28,10 @@ _TEXT = String("utf-8")
 UNKNOWN_EPOCH = -1
 
 ANY_REPLICA = -1
+
+UNKNOWN_REQUEST = IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError
+"""Errors of a request that a broker does not know: aiokafka raises the first two. A broker may answer with the third
+to a request that it knows, if what is asked needs a feature that is switched off."""
 
 
 def by_topic(places: Mapping[tuple[str, int], tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:

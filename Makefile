@@ -65,7 +65,7 @@ JOBS ?= 2
 WAITING_JOBS ?= 4
 # Whether what failed runs once more.
 AGAIN ?= $(CI)
-CHECK_JOBS ?= 10
+CHECK_JOBS ?= 11
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 # Runs of pytest that go on at the same time note what failed in files of their own. After the crash of a process of pytest,
@@ -143,7 +143,7 @@ check: $(VENV)/.dev ## What needs no broker and is quick: lint, types, import ru
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
 
-PARTS = unit-b unit-a client-waits simulation queues cli clients property others
+PARTS = unit-a unit-b unit-c client-waits simulation queues cli clients property others
 # Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
 PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 NOT_WAITING = not broker and not spark
@@ -157,11 +157,11 @@ PART_client-waits = tests/unit/test_client_waits.py
 PART_clients = $(filter-out $(PART_cli) $(PART_client-waits), $(MOCKED))
 # These mostly wait for threads.
 PART_queues = $(filter-out $(MOCKED), $(wildcard tests/unit/test_queue_*.py))
-# Two halves of about the same length, of which one imports Spark. pytest looks at the whole folder for each file that it is
-# given, so it gets the folder.
+# Thirds of about the same length. pytest looks at the whole folder for each file that it is given, so it gets the folder.
 PART_unit = tests/unit $(addprefix --ignore=, $(MOCKED) $(PART_queues))
-PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[l-rt-z]*.py' --ignore-glob='tests/unit/test_s[!p]*.py'
-PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[a-k]*.py' --ignore-glob='tests/unit/test_sp*.py'
+PART_unit-a = $(PART_unit) --ignore-glob='tests/unit/test_[!a-e]*.py'
+PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[!f-r]*.py'
+PART_unit-c = $(PART_unit) --ignore-glob='tests/unit/test_[!s-z]*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
 	@$(call twice,-m "$(NOT_WAITING) and not slow and not long",$(PART_$*))

@@ -148,15 +148,14 @@ class NameTakenError(TimersError):
 
 
 class AccessError(TimersError):
-    """The brokers refuse the login or an operation, or their certificate is not trusted. Trying again does not help."""
+    """The brokers refuse the login or an operation, or their certificate is not trusted. Trying again does not help.
+
+    A request was not sent: after that it is an UnacknowledgedError, whose cause is this one.
+    """
 
 
 class QueryError(TimersError):
     """No worker answers a query, or the answer is incomplete. The message names what is missing."""
-
-
-OUTCOME_UNKNOWN = UnacknowledgedError, AccessError
-"""After these errors the brokers may have taken a request that was sent."""
 
 
 class BrokerError(TimersError):

@@ -232,6 +232,36 @@ def test_properties_that_would_break_a_promise_are_refused(name: str) -> None:
         TimersClient("127.0.0.1:1", producer_config={name: "0"})
 
 
+def test_a_callback_of_the_application_that_raises_ends_no_thread(brokers: str) -> None:
+    raised = threading.Event()
+
+    def export(statistics: str) -> None:
+        raised.set()
+        raise KeyError("a broker that is new")
+
+    extra = {"statistics.interval.ms": 1, "stats_cb": export}
+    with TimersClient(brokers, producer_config=extra) as client:
+        client.schedule("t", "k", b"", delay=60)
+        assert raised.wait(60)
+        client.schedule("t", "k", b"", delay=60)
+        client.schedule_many([TimerRequest("t", "k", b"", delay=60)])
+
+
+def test_an_error_in_this_program_does_not_end_the_thread_that_polls(
+    brokers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each call waits for it."""
+    with TimersClient(brokers) as client:
+        client.schedule("t", "k", b"", delay=60)
+
+        def fail(result: object) -> None:
+            raise ZeroDivisionError
+
+        client._publisher.submit_record("timer-request", None, b"", None, fail)
+        client.schedule("t", "k", b"", delay=60)
+    assert "an error in this program: the client goes on" in caplog.messages
+
+
 def test_an_unknown_property_is_named() -> None:
     with (
         TimersClient("127.0.0.1:1", producer_config={"no.such": 1}) as client,

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.harness.sim_consumer import SimConsumer
 from timers.client import TimersClient, clients
 from timers.client.by_id import ById, Call, _ProbedCall, _Topic
 from timers.client.config import Connection
+from timers.errors import NoVerdictError, UnreachableError
+from timers.wire.topics import ID_REQUEST, VERDICT
 from timers.wire.verdict import VerdictMessage
 
 OLD = _Topic(b"old", 2)
@@ -98,6 +100,31 @@ def test_a_call_without_a_verdict_says_that_the_topic_was_made_anew(looking: Loo
     assert "does a worker run" in str(looking.ids.no_verdict_error(call, 5))
     looking.look(_Topic(b"new", 2))
     assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call, 5))
+
+
+def test_verdicts_are_read_as_soon_as_the_machine_lets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without threads or files for an admin client now is not one whose verdicts nobody reads."""
+    cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    address = next(iter(cluster.list_topics(ID_REQUEST, timeout=10).brokers.values()))
+    cluster.list_topics(VERDICT, timeout=10)
+    made: list[Any] = []
+
+    def admin(self: Connection) -> Any:
+        made.append(None)
+        if len(made) < 3:
+            self._made(lambda: (_ for _ in ()).throw(KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE, "no"))))
+        return real(self)
+
+    real = Connection.admin
+    monkeypatch.setattr(Connection, "admin", admin)
+    with TimersClient(f"{address.host}:{address.port}", timeout_s=60) as client:
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="no Kafka client can be made now"):
+                client.cancel("one")
+        with pytest.raises(NoVerdictError):
+            client.cancel("one", timeout_s=0.1)
+        ids = client._ids
+        assert ids is not None and ids.listening and ids._reader is not None and ids._reader.is_alive()
 
 
 def test_a_verdict_that_was_read_before_its_request_was_acknowledged_counts(monkeypatch: pytest.MonkeyPatch) -> None:

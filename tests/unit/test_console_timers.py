@@ -282,7 +282,7 @@ async def test_a_body_that_is_no_object_is_refused(text: str) -> None:
     ("failure", "status", "code"),
     [
         (UnacknowledgedError("no answer"), 504, "unknown"),
-        (AccessError("refused since"), 504, "unknown"),
+        (AccessError("refused before it was sent"), 502, "publish-refused"),
         (UnreachableError("no broker"), 503, "brokers-unreachable"),
         (PublishError("no ACL"), 502, "publish-refused"),
         (SettingsError("TIMERS_ID_TOPIC is empty"), 501, "ids-off"),

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.constants import Constants
 from tests.harness.oauth import CLIENT, SECRET, OAuthServer, claims_of, jwt, oauth_server
 from tests.harness.secure import Certificates
-from timers.errors import AccessError
+from timers.client.config import Connection
+from timers.errors import AccessError, UnreachableError
 from timers.kafka import login_tokens
 from timers.kafka.login_tokens import RENEW_AT, Token, TokenSource, for_librdkafka, source_of
 from timers.process.config.settings import Settings
@@ -30,6 +32,8 @@ OAUTH = {
     "TIMERS_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
     "TIMERS_SASL_MECHANISM": "OAUTHBEARER",
 }
+LIBRDKAFKA_WAITS_S = 10.0
+"""For the first token of a client."""
 LONG = "a-very-long-secret-of-forty-characters-xx"
 
 
@@ -401,3 +405,41 @@ def test_no_garbage_is_collected_in_a_thread_of_librdkafka(monkeypatch: pytest.M
     assert gc.isenabled()
     assert for_librdkafka(Settings.load(OAUTH | module(monkeypatch, token)), "")[0] == "opaque"
     assert (seen, gc.isenabled()) == ([False], True)
+
+
+def test_an_application_s_callback_that_fails_keeps_no_caller(caplog: pytest.LogCaptureFixture) -> None:
+    """confluent-kafka would keep the caller of each constructor for 10 s, and raise an error of its own."""
+    fails = True
+
+    def oauth_cb(config: str) -> tuple[str, float]:
+        if fails:
+            raise ValueError("the token server restarts")
+        return "token", time.time() + 60
+
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER", "oauth_cb": oauth_cb}
+    kafka = Connection.resolve("127.0.0.1:1", None, login, 1.0, None)
+    began = time.monotonic()
+    kafka.producer(linger_ms=1)
+    kafka.consumer().close()
+    kafka.admin()
+    assert time.monotonic() - began < LIBRDKAFKA_WAITS_S
+    assert "oauth_cb of the application failed" in caplog.messages
+    kafka.reports(KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://a:1/1: no (after 1ms)"))
+    refusal = str(kafka.reports.refusal)
+    assert refusal == "oauth_cb of producer_config gives no token (ValueError, see the log): try again later"
+    fails = False
+    assert kafka.reports.token_of_application(oauth_cb, "")[0] == "token"
+    assert kafka.reports.refusal is None
+    kafka.producer(linger_ms=1)
+
+
+def test_a_callback_whose_answer_is_no_token_is_no_wrong_setting() -> None:
+    """It may be one that waits for too long: the next call may have one."""
+    kafka = Connection.resolve("127.0.0.1:1", None, None, 1.0, None)
+    error = KafkaException(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED, "OAuth token not set within 10 seconds"))
+
+    def make() -> None:
+        raise error
+
+    with pytest.raises(UnreachableError, match="no Kafka client can be made now: OAuth token not set"):
+        kafka._made(make)

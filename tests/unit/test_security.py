@@ -9,6 +9,7 @@ import ssl
 import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.harness.secure import Certificates
 from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
-from timers.errors import AccessError, SettingsError
+from timers.errors import AccessError, SettingsError, UnacknowledgedError, UnreachableError
 from timers.kafka import aiokafka_clients, connection
 from timers.process.config.settings import Settings
 from timers.process.config.variables import Secret
@@ -312,6 +313,42 @@ def test_a_callback_of_the_application_is_also_called(name: str, monkeypatch: py
     assert theirs == [event]
 
 
+@pytest.mark.parametrize("name", ["stats_cb", "error_cb", "throttle_cb"])
+def test_a_callback_of_the_application_that_raises_is_logged(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def export(event: Any) -> None:
+        raise KeyError("brokers")
+
+    event: Any = "{}" if name == "stats_cb" else ThrottleEvent("c:3", 1, 40.0)
+    if name == "error_cb":
+        event = KafkaError(KafkaError._TRANSPORT)
+    given_to_librdkafka(monkeypatch, brokers="c:3", producer_config={name: export})[name](event)
+    assert caplog.messages == [f"{name} of the application failed"]
+
+
+def test_what_reads_verdicts_reaches_the_brokers_as_the_producer_does(caplog: pytest.LogCaptureFixture) -> None:
+    reach = {
+        "security.protocol": "SSL",
+        "enable.ssl.certificate.verification": False,
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "https.ca.location": "probe",
+        "broker.address.family": "v4",
+        "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+        "client.id": "shop",
+        "socket.connection.setup.timeout.ms": 2000,
+        "reconnect.backoff.max.ms": 2000,
+    }
+    own = {"linger.ms": 9, "compression.type": "lz4", "stats_cb": print, "statistics.interval.ms": 1}
+    kafka = Connection.resolve("127.0.0.1:1", None, reach | own, 1.0, None)
+    asking = kafka._asking()
+    assert reach.items() <= asking.items() and not own.keys() & asking.keys()
+    with caplog.at_level(logging.DEBUG, "timers.client"):
+        kafka.consumer().close()
+        kafka.admin()
+    assert not [text for text in caplog.messages if "CONFWARN" in text], "librdkafka knows each of them for both"
+
+
 # ---- refused credentials --------------------------------------------------------------------------------------------
 
 
@@ -351,6 +388,22 @@ def test_refused_credentials_end_the_wait_with_the_reason(code: int, broker_erro
     assert client.looks == 2
     assert broker_error in str(error.value)
     assert "bootstrap" not in str(error.value) and "after 3ms" not in str(error.value)
+
+
+def test_a_refusal_of_a_former_time_says_nothing_about_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that restarts may break a TLS handshake, and the client goes on."""
+    kafka = Connection.resolve("a:1", None, None, 1.0, None)
+    over = KafkaError(KafkaError._MSG_TIMED_OUT)
+    kafka.reports(KafkaError(KafkaError._SSL, "ssl://b:9093/1: SSL handshake failed: Disconnected (after 3ms)"))
+    assert isinstance(kafka.unreachable_error(UnreachableError), AccessError)
+    found = kafka.user_error(over, sent=True)
+    assert type(found) is UnacknowledgedError and type(found.__cause__) is AccessError
+    assert "TIMERS_SSL_CA_FILE" in str(found) and "may still be taken" in str(found)
+    later = monotonic() + connection._REFUSED_S + 1
+    monkeypatch.setattr(connection, "monotonic", lambda: later)
+    found = kafka.user_error(over, sent=True)
+    assert type(found) is UnacknowledgedError and "TIMERS_SSL_CA_FILE" not in str(found)
+    assert type(kafka.unreachable_error(UnreachableError)) is UnreachableError
 
 
 def test_unreachable_brokers_do_not_count_as_refused_credentials() -> None:

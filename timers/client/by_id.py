@@ -32,13 +32,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.publish import POLL_S, Publisher, left_s, set_result
+from timers.client.publish import POLL_S, Publisher, begin, left_s, set_result
 from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
 from timers.core.operation import UNCHANGED, UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
@@ -50,6 +50,9 @@ from timers.wire.headers import Header
 from timers.wire.key_partition import partition_of
 from timers.wire.topics import without_cut
 from timers.wire.verdict import VerdictMessage
+
+if TYPE_CHECKING:
+    from timers.kafka.admin_client import AdminClient
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +160,17 @@ class _ProbedCall(NamedTuple):
     """The topic of verdicts when the call began."""
 
 
+class _Look(NamedTuple):
+    """A look at the topic of verdicts."""
+
+    at: float
+    """When it begins, if no call waits for it."""
+    asked: Future[Any] | None
+    """What the brokers answer; None: it has not begun."""
+    waiting: int
+    """Calls that wait for it."""
+
+
 class ById(Publisher):
     """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
@@ -165,7 +179,6 @@ class ById(Publisher):
         super().__init__(connection.for_ids(), thread="timers-client-by-id", partitioner=ID_PARTITIONER)
         self._topic = self._kafka.request_topic
         self._verdict_topic = connection.settings.verdict_topic
-        self._consumer: Consumer | None = None
         self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[Call]] = {}
         self._verdicts = _Topic(b"", 1)
@@ -181,7 +194,7 @@ class ById(Publisher):
     @property
     def listening(self) -> bool:
         """Whether verdicts are being read, so that :meth:`listen` would do nothing."""
-        return self._consumer is not None and self.is_open
+        return self._reader is not None and self.is_open
 
     def listen(self, deadline: float | None = None) -> None:
         """Connect, and read every verdict from now on. The first call blocks, as :meth:`open`."""
@@ -193,7 +206,7 @@ class ById(Publisher):
             self._begin_reading(deadline)
 
     def _begin_reading(self, deadline: float) -> None:
-        if self._consumer is None:
+        if self._reader is None:
             consumer = self._kafka.consumer()
             try:
                 self._partitions = self._kafka.partitions_of(consumer, self._topic, left_s(deadline))
@@ -203,15 +216,16 @@ class ById(Publisher):
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
                 consumer.assign(tps)
+                arguments = consumer, self._kafka.admin()
+                reader = threading.Thread(target=self._read_verdicts, args=arguments, name=READER, daemon=True)
+                begin(reader)
             except KafkaException as error:
                 consumer.close()
                 raise self._kafka.user_error(error.args[0]) from error
             except BaseException:
                 consumer.close()
                 raise
-            self._consumer = consumer
-            self._reader = threading.Thread(target=self._read_verdicts, args=[consumer], name=READER, daemon=True)
-            self._reader.start()
+            self._reader = reader
 
     def _end(self, consumer: Consumer, tp: TopicPartition, deadline: float) -> int:
         """The end of a partition of verdicts. Without a leader it gets none: its end when it has a leader is enough."""
@@ -362,26 +376,37 @@ class ById(Publisher):
             else:
                 self._calls.pop(key, None)
 
-    def _read_verdicts(self, consumer: Consumer) -> None:
+    def _read_verdicts(self, consumer: Consumer, admin: AdminClient) -> None:
+        look = _Look(0.0, None, 0)
+        while not self.closed:
+            try:
+                message = consumer.poll(POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S)
+                if message is not None and message.error() is None:
+                    try:
+                        self._pass_on(message)
+                    except Exception:
+                        logger.exception("a record on topic %s could not be read", self._verdict_topic)
+                look = self._look(consumer, admin, look, is_idle=message is None)
+            except Exception:  # every call of this client waits for this thread
+                logger.exception("an error in this program: topic %s is read on", self._verdict_topic)
+                self._closed.wait(POLL_S)
+        consumer.close()
+
+    def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:
+        """Take a step of a look at the topic of verdicts."""
         from timers.kafka.topic_admin import ask_for_identity  # not at the top: most clients need no admin client
 
-        admin, look_at, asked, count = self._kafka.admin(), 0.0, None, 0
-        while not self.closed:
-            message = consumer.poll(POLL_S if not self._unproved else 0 if asked is None else _ANSWER_POLL_S)
-            if message is not None and message.error() is None:
-                try:
-                    self._pass_on(message)
-                except Exception:  # every call of this client waits for this thread
-                    logger.exception("a record on topic %s could not be read", self._verdict_topic)
-            proves = self._unproved and (message is None or len(self._unproved) >= _MAX_UNPROVED)
-            if asked is not None and asked.done():
-                exists = False
-                with contextlib.suppress(KafkaException):  # a consumer that cannot be told now is told at the next look
-                    exists = self._note(consumer, self._found(consumer, asked), count)
-                asked, look_at = None, monotonic() + (LOOK_S if exists else MISSING_LOOK_S)
-            elif asked is None and (proves or monotonic() >= look_at):
-                asked, count = ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S), len(self._unproved)
-        consumer.close()
+        if look.asked is not None:
+            if not look.asked.done():
+                return look
+            exists = False
+            with contextlib.suppress(KafkaException):  # a consumer that cannot be told now is told at the next look
+                exists = self._note(consumer, self._found(consumer, look.asked), look.waiting)
+            return _Look(monotonic() + (LOOK_S if exists else MISSING_LOOK_S), None, 0)
+        proves = self._unproved and (is_idle or len(self._unproved) >= _MAX_UNPROVED)
+        if not proves and monotonic() < look.at:
+            return look
+        return _Look(look.at, ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S), len(self._unproved))
 
     def _found(self, consumer: Consumer, asked: Future[Any]) -> _Topic | None:
         """The topic of verdicts now; None if it does not exist. While no broker says it, it counts as unchanged."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
@@ -31,6 +32,8 @@ from timers.wire import topics
 if TYPE_CHECKING:
     from timers.kafka.admin_client import AdminClient
 
+_T = TypeVar("_T")
+
 DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
 """Space for key and headers in addition to the request's value."""
@@ -44,6 +47,7 @@ _QUEUE_KBYTES = 262_144
 
 _FIXED = {
     "bootstrap.servers": "the argument brokers says where to connect",
+    "metadata.broker.list": "the argument brokers says where to connect",
     "acks": "a timer counts as scheduled when all in-sync replicas have it",
     "request.required.acks": "a timer counts as scheduled when all in-sync replicas have it",
     "enable.idempotence": "without it a retry is a second timer",
@@ -54,7 +58,12 @@ _FIXED = {
     "delivery.timeout.ms": "use the argument timeout_s",
     "delivery.report.only.error": "use schedule_many(..., ids=False)",
 }
-_LOGIN = ("security.", "sasl.", "ssl.", "oauth_cb")
+_REACH = (
+    *("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "oauth_cb"),
+    *("broker.", "client.", "connections.", "reconnect.", "socket.", "metadata.", "debug", "log_level"),
+)
+"""Begins of the names of properties that say how brokers are reached. The others are those of a producer."""
+
 _log = logging.getLogger("timers.client")
 _log.addHandler(logging.NullHandler())  # the application decides where librdkafka's log goes; by default nowhere
 
@@ -141,6 +150,7 @@ class Connection:
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
         """An idempotent producer that spreads requests over all partitions."""
+        reporting = self.reports.callbacks
         config: dict[str, Any] = {
             **self._login(),
             "client.id": "timers-client",
@@ -149,7 +159,7 @@ class Connection:
             "queue.buffering.max.messages": _QUEUE_MESSAGES,
             "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
-            **self.extra,
+            **{name: self._guarded(name, value) for name, value in self.extra.items()},
             # An automatically created request topic would have the broker's default retention and lose timers that wait
             # longer. librdkafka documents this property for consumers, but its producer uses it too.
             "allow.auto.create.topics": False,
@@ -157,29 +167,52 @@ class Connection:
             "enable.idempotence": True,
             "partitioner": "random",
             "message.timeout.ms": int(self.timeout_s * 1000),
-            **{name: _call_both(name, ours, self.extra.get(name)) for name, ours in self.reports.callbacks.items()},
+            **{name: _call_both(ours, self._guarded(name, self.extra.get(name))) for name, ours in reporting.items()},
             **more,
         }
-        try:
-            return Producer(config, logger=_log)
-        except (KafkaException, ValueError, TypeError) as error:
-            # Only names: a value may be a password.
-            raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_reason(error)}") from error
+        return self._made(lambda: Producer(config, logger=_log))
 
     def consumer(self) -> Consumer:
         """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions."""
-        return reader(self._asking(), _log)
+        return self._made(lambda: reader(self._asking(), _log))
 
     def admin(self) -> AdminClient:
         """An admin client. Its requests create no topics."""
         from timers.kafka.admin_client import AdminClient  # not at the top: most clients need no admin client
 
-        return AdminClient({**self._asking(), "allow.auto.create.topics": False}, logger=_log)
+        return self._made(lambda: AdminClient({**self._asking(), "allow.auto.create.topics": False}, logger=_log))
+
+    def _made(self, make: Callable[[], _T]) -> _T:
+        """A client of librdkafka.
+
+        Raises:
+            SettingsError: a property is wrong.
+            UnreachableError: the machine has no thread for it now, or the application's ``oauth_cb`` no token.
+        """
+        try:
+            return make()
+        except (KafkaException, ValueError, TypeError) as error:
+            reason = error.args[0] if error.args else error
+            if isinstance(reason, KafkaError) and reason.code() != KafkaError._INVALID_ARG:
+                raise UnreachableError(f"no Kafka client can be made now: {reason.str()}") from error
+            # Only names: a value may be a password.
+            given = f"producer_config with {', '.join(sorted(self.extra))}"
+            said = reason.str() if isinstance(reason, KafkaError) else reason
+            raise SettingsError(f"{given}: {said}") from error
 
     def _asking(self) -> dict[str, Any]:
-        """Properties of a client that sends no requests for timers."""
-        login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
-        return {**self._login(), **login, "client.id": "timers-client", **self.reports.callbacks}
+        """Properties of a client that sends no requests for timers: it reaches the brokers as the producers do."""
+        reach = {name: self._guarded(name, value) for name, value in self.extra.items() if name.startswith(_REACH)}
+        return {**self._login(), "client.id": "timers-client", **reach, **self.reports.callbacks}
+
+    def _guarded(self, name: str, value: Any) -> Any:
+        """A property of the application. What a callback raises is logged: else it would end the thread that polls, or
+        come out of a call that has nothing to do with it."""
+        if not callable(value):
+            return value
+        if name == "oauth_cb":
+            return partial(self.reports.token_of_application, value)
+        return _logged(name, value)
 
     def _login(self) -> dict[str, Any]:
         if "security.protocol" in self.extra:  # then the application's properties contain the whole login
@@ -254,7 +287,12 @@ class Connection:
     ) -> TimersError:
         """The error when no broker answered within ``timeout_s``, by default that of this connection."""
         waited_s = self.timeout_s if timeout_s is None else timeout_s
-        return self.reports.refusal or kind(
+        refusal = self.reports.refusal
+        if refusal is not None and issubclass(kind, UnacknowledgedError):
+            error = kind(f"{refusal}. What was already sent may still be taken")
+            error.__cause__ = refusal
+            return error
+        return refusal or kind(
             f"no broker at {self.settings.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has "
             "each partition a leader? What was already sent may still be taken"
         )
@@ -279,18 +317,23 @@ def id_topic_of(settings: Settings) -> str:
     return settings.id_topic
 
 
-def _call_both(name: str, first: Callable[[Any], None], second: Callable[[Any], Any] | None) -> Callable[[Any], None]:
+def _call_both(first: Callable[[Any], None], second: Callable[[Any], Any] | None) -> Callable[[Any], None]:
     def report(event: Any) -> None:
         first(event)
         if second is not None:
-            try:
-                second(event)
-            except Exception:  # else it would end the thread that polls
-                _log.exception("%s of the application failed", name)
+            second(event)
 
     return report
 
 
-def _reason(error: Exception) -> str:
-    first = error.args[0] if error.args else error
-    return first.str() if isinstance(first, KafkaError) else str(first)
+def _logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback that logs what the application's one raises, and returns None then."""
+
+    def call(*event: Any) -> Any:
+        try:
+            return callback(*event)
+        except Exception:
+            _log.exception("%s of the application failed", name)
+            return None
+
+    return call

@@ -17,6 +17,7 @@ partitioner is a property of a producer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -32,17 +33,19 @@ from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection, is_fatal
 from timers.client.request import BytesLike, Encoder, TimerRequest, condition_headers, wrong_request
 from timers.errors import (
-    OUTCOME_UNKNOWN,
     InvalidTimerError,
     PartlyPublishedError,
     PublishError,
     TimersError,
+    UnacknowledgedError,
     UnreachableError,
 )
 from timers.kafka.clients import flush
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
+
+logger = logging.getLogger(__name__)
 
 _COUNT_S = 5.0
 """Seconds between two questions for the number of partitions of the request topic, with ``keep_order``."""
@@ -68,6 +71,18 @@ _T = TypeVar("_T")
 def left_s(deadline: float) -> float:
     """Seconds until a time of the monotonic clock; 0 if it is over."""
     return max(0.0, deadline - monotonic())
+
+
+def begin(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        UnreachableError: the machine has no more threads for this process now.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise UnreachableError(f"no Kafka client can be made now: {error}") from error
 
 
 def forked(what: str) -> str:
@@ -147,9 +162,10 @@ class Publisher:
         with self._held(self._lock, deadline):
             self.refuse_if_closed()
             if self._single is None:
-                self._single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
+                single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
                 if self._thread.ident is None:
-                    self._thread.start()
+                    begin(self._thread)
+                self._single = single
 
     @property
     def is_open(self) -> bool:
@@ -281,18 +297,25 @@ class Publisher:
 
     def _poll_until_closed(self) -> None:
         while not self._closed.is_set():
-            producer = self._single
-            if producer is None:
+            try:
+                self._poll_once()
+            except Exception:  # each call of this client waits for this thread
+                logger.exception("an error in this program: the client goes on")
                 self._closed.wait(POLL_S)
-            else:
-                try:
-                    producer.poll(POLL_S)
-                except KafkaException as error:  # raised once; each later call of it says it, too
-                    self._give_up_if_fatal(producer, error)
-                except SystemError:  # a fatal error while a report was made: the next request finds it
-                    pass
-                self._count_again(producer)
-            self._poll_lost()
+
+    def _poll_once(self) -> None:
+        producer = self._single
+        if producer is None:
+            self._closed.wait(POLL_S)
+        else:
+            try:
+                producer.poll(POLL_S)
+            except KafkaException as error:  # raised once; each later call of it says it, too
+                self._give_up_if_fatal(producer, error)
+            except SystemError:  # a fatal error while a report was made: the next request finds it
+                pass
+            self._count_again(producer)
+        self._poll_lost()
 
     def _poll_lost(self) -> None:
         """Pass on the answers of former producers, and forget those that have no more to come."""
@@ -502,7 +525,7 @@ class _Bulk:
     def _fail(self, index: int, error: TimersError, *, is_sent: bool = True) -> None:
         self.failed += 1
         self.first = self.first or error
-        if not (is_sent and isinstance(error, OUTCOME_UNKNOWN)):
+        if not (is_sent and isinstance(error, UnacknowledgedError)):
             self._refused.add(index)
 
     def result(self, unanswered: int, stopped: TimersError | None) -> list[str] | int:

@@ -42,13 +42,13 @@ from timers.core.operation import (
 )
 from timers.core.printable import quoted, utc_text
 from timers.errors import (
-    OUTCOME_UNKNOWN,
     InvalidTimerError,
     NoVerdictError,
     QueryError,
     SettingsError,
     TimersError,
     TimerTooLargeError,
+    UnacknowledgedError,
     UnreachableError,
 )
 from timers.wire import checks, topics
@@ -439,7 +439,7 @@ def publish_problem(error: TimersError, id: str | None) -> Problem:
         return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))
     if isinstance(error, SettingsError):
         return Problem("ids-off", str(error))
-    if isinstance(error, OUTCOME_UNKNOWN):
+    if isinstance(error, UnacknowledgedError):
         again = (
             "a POST or PUT that is sent again sets it again if it has fired meanwhile, unless it has an "
             "Idempotency-Key or If-None-Match: *"

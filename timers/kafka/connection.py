@@ -7,6 +7,8 @@ the one that Faust makes), and Kafka's Java clients in Spark. Only this module, 
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 import ssl
 from collections.abc import Callable, Iterator
@@ -28,6 +30,8 @@ from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses
 from timers.process.renewed_tls import RenewedContext
 from timers.process.threads import check_threads
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
 
@@ -41,6 +45,10 @@ GRACE_S = 5.0
 
 _RECENT_S = 15.0
 """librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
+
+_REFUSED_S = 60.0
+"""librdkafka repeats a refusal that lasts every 10 s or earlier, so an older one says nothing about now: one broker may
+have refused a login, or broken a TLS handshake, while it restarted."""
 
 _HELD_BACK = (
     "a quota of the brokers holds this client back (producer_byte_rate, consumer_byte_rate, request_percentage, or "
@@ -224,13 +232,16 @@ class ErrorReports:
     The client must be polled for the callbacks to run.
 
     Attributes:
-        refusal: why the brokers refuse the connection; None if they do not.
+        refusal: why the brokers refuse the connection; None if they have not, for :data:`_REFUSED_S`.
         are_down: no broker takes a connection. A broker that is slow to answer does not count.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._refusal: AccessError | None = None
+        self._refused_at = -math.inf
+        self._no_token: AccessError | None = None
+        """Why the application gave no token the last time."""
         self._is_by_token = False
         """Whether there was no token: the refusal ends as soon as there is one."""
         self.are_down = False
@@ -242,13 +253,14 @@ class ErrorReports:
 
     @property
     def refusal(self) -> AccessError | None:
-        if self._is_by_token and not login_tokens.troubles(self._settings):
+        is_over = monotonic() - self._refused_at > _REFUSED_S
+        if is_over or (self._is_by_token and not login_tokens.troubles(self._settings)):
             self.refusal = None
         return self._refusal
 
     @refusal.setter
     def refusal(self, refusal: AccessError | None) -> None:
-        self._refusal = refusal
+        self._refusal, self._refused_at = refusal, monotonic()
         self._is_by_token = refusal is not None and bool(login_tokens.troubles(self._settings))
 
     @property
@@ -263,7 +275,7 @@ class ErrorReports:
         reason = _short_reason(error.str())
         settings = self._settings
         if error.code() == KafkaError._AUTHENTICATION:
-            self.refusal = _refused_login(settings, reason)
+            self.refusal = self._no_token or _refused_login(settings, reason)
         elif error.code() == KafkaError._SSL:
             self.refusal = AccessError(
                 f"the brokers at {settings.brokers} cannot be trusted ({reason}): does TIMERS_SSL_CA_FILE contain the "
@@ -280,6 +292,21 @@ class ErrorReports:
             self._throttled_until_s = 0.0  # a client that is held back keeps its connections
             if found[1] not in settings.brokers.split(","):
                 self._unreached[found[1]] = found[2].removeprefix("Connect to "), monotonic()
+
+    def token_of_application(self, callback: Callable[[str], login_tokens.Answer], config: str) -> login_tokens.Answer:
+        """The ``oauth_cb`` of a client of an application that has one of its own, by :func:`functools.partial`. As
+        :func:`timers.kafka.login_tokens.for_librdkafka` it never fails."""
+        try:
+            answer = login_tokens.uncollected(callback, config)
+        except Exception as error:
+            logger.exception("oauth_cb of the application failed")
+            self._no_token = self.refusal = AccessError(
+                f"oauth_cb of producer_config gives no token ({type(error).__name__}, see the log): try again later"
+            )
+            return login_tokens.no_token()
+        if self._no_token is not None:
+            self._no_token = self.refusal = None
+        return answer
 
     def _note_throttle(self, event: Any) -> None:
         """A quota of the brokers delays what they answer the client; 0 s: no longer."""

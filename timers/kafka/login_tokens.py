@@ -35,7 +35,7 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from timers.core.backoff import Pauses
@@ -57,6 +57,10 @@ from timers.process.config.variables import (
 from timers.process.threads import call_in_thread, tell_of_forks
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Answer: TypeAlias = tuple[Any, ...]
+"""Of an ``oauth_cb``: token, its end in epoch seconds, and perhaps whom it names and extensions."""
 
 RENEW_AT = 0.75
 """Share of a token's life after which it is renewed."""
@@ -267,24 +271,32 @@ def extensions(settings: Settings) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def for_librdkafka(settings: Settings, _config: str = "") -> tuple[str, float, str, dict[str, str]]:
+def for_librdkafka(settings: Settings, _config: str = "") -> Answer:
     """The ``oauth_cb`` of a client, by :func:`functools.partial`. A background thread of librdkafka calls it.
 
     It never fails: confluent-kafka would keep the caller of a constructor for 10 s, and raise an error that no code of
     a running process expects. Without a token the brokers refuse the login, which is handled, and
     :class:`timers.kafka.connection.ErrorReports` says why.
 
-    Meanwhile there is no garbage collection. It may free a client that is part of a cycle, such as that of an exception
-    and its traceback, and librdkafka ends the process if a thread of its own frees a client.
-
     Returns:
         Token, its end in epoch seconds, whom it names, and extensions.
     """
+    return uncollected(_for_librdkafka, settings)
+
+
+def uncollected(callback: Callable[[_T], Answer], argument: _T) -> Answer:
+    """Call an ``oauth_cb``, without garbage collection meanwhile. It may free a client that is part of a cycle, such as
+    that of an exception and its traceback, and librdkafka ends the process if a thread of its own frees a client."""
     _uncollected.begin()
     try:
-        return _for_librdkafka(settings)
+        return callback(argument)
     finally:
         _uncollected.end()
+
+
+def no_token() -> Answer:
+    """What an ``oauth_cb`` returns without a token: it is asked again in :data:`ASK_AGAIN_S`."""
+    return NO_TOKEN, Clock().now_s() + ASK_AGAIN_S, "", {}
 
 
 class _Uncollected:
@@ -317,13 +329,13 @@ class _Uncollected:
 _uncollected = _Uncollected()
 
 
-def _for_librdkafka(settings: Settings) -> tuple[str, float, str, dict[str, str]]:
+def _for_librdkafka(settings: Settings) -> Answer:
     source = source_of(settings)
     try:
         token = source.get()
     except AccessError as error:
         source.withhold(error)
-        return NO_TOKEN, Clock().now_s() + ASK_AGAIN_S, "", {}
+        return no_token()
     return token.text, Clock().now_s() + token.left_s, token.subject, extensions(settings)
 
 

@@ -18,7 +18,7 @@ from timers.client.config import Connection
 from timers.client.publish import OnResult, Publisher, left_s
 from timers.client.request import BytesLike, HeadersLike, sent_headers, wrong_request
 from timers.core.operation import CANCELLED
-from timers.errors import OUTCOME_UNKNOWN, InvalidTimerError, PartlyPublishedError, TimersError
+from timers.errors import InvalidTimerError, PartlyPublishedError, TimersError, UnacknowledgedError
 from timers.kafka.brokers_time import BrokersTime
 from timers.queue.records import Record, as_bytes
 from timers.wire.headers import Header, with_context
@@ -154,7 +154,7 @@ class _Answers:
             self._answered += 1
             if isinstance(result, TimersError):
                 self._failure = self._failure or result
-                if not isinstance(result, OUTCOME_UNKNOWN):
+                if not isinstance(result, UnacknowledgedError):
                     self._refused.add(index)
             else:
                 self._sources[index] = result

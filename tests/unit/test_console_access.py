@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import ssl
 import time
@@ -21,6 +22,7 @@ from timers.console.web import server as server_module
 from timers.console.web.server import Server, tls_context
 from timers.errors import SettingsError
 from timers.offline.fired import CallbackRecord, PastFirings
+from timers.process import renewed_tls
 from timers.process.config.settings import Settings
 
 
@@ -307,6 +309,28 @@ async def test_the_users_are_read_again_and_a_wrong_file_changes_nothing(users_f
         assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 200
         path.write_text(USERS.replace('name = "rob"', 'name = "robert"').replace("token-of-rob", "x"))
         path.write_text(re.sub(r'name = "rob"\ntoken_sha256 = "\w+"', 'name = "rob"', USERS))
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 401
+
+
+async def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
+    users_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without a free file can still see that it has changed. Nobody changes it again."""
+    now_s, fails, read_bytes = 100.0, True, Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if fails and path == Path(users_file):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read_bytes(path)
+
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file) as client:
+        monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
+        monkeypatch.setattr(Path, "read_bytes", read)
+        Path(users_file).write_text(re.sub(r'name = "rob"\ntoken_sha256 = "\w+"', 'name = "rob"', USERS))
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 200
+        fails = False
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 200
+        now_s += renewed_tls.AGAIN_S
         assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 401
 
 

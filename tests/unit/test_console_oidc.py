@@ -49,6 +49,10 @@ topics = ["tenant-*"]
 name = "all"
 """
 TIMER = {"topic": "tenant-a", "value": "v", "delay": 60}
+WRONG_HEADS: tuple[Any, ...] = (
+    *(None, 7, "alg", ["alg"], {"alg": {}}),
+    *({"alg": "RS256", name: [7]} for name in ("kid", "crit", "typ")),
+)
 
 
 @pytest.fixture
@@ -438,6 +442,7 @@ async def test_programs_log_in_with_tokens_for_their_audience(issuer: OidcIssuer
             (jwt({"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}, new_key(), issuer.kid), 401),
             ("a.b.c", 401),
             (f"{'x' * 30_000}.{'y' * 10_000}.z", 401),
+            *((f"{base64url(json.dumps(head).encode())}.e30.eA", 401) for head in WRONG_HEADS),
         ):
             assert await status_of(client, Authorization=f"Bearer {token}") == status, token[:80]
         headers = {"Authorization": f"Bearer {issuer.token()}"}

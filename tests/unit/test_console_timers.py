@@ -16,6 +16,7 @@ from timers.client import Repeat
 from timers.console import kafka_cluster
 from timers.console.kafka_cluster import KafkaCluster, WorkerAnswer
 from timers.console.problems import Problem
+from timers.console.routes import ROUTES
 from timers.console.schemas import SCHEMAS
 from timers.console.web import server as server_module
 from timers.errors import (
@@ -306,6 +307,23 @@ async def test_a_time_out_is_unknown_and_never_failed(failure: TimersError, stat
         for method, more in (("PUT", {"json": TIMER}), ("DELETE", {})):
             found, answer = await answer_of(client, method, "/v1/timer?id=x&wait=0", **more)
             assert (found, answer["verdict"]) == (202, "undecided")
+
+
+@pytest.mark.parametrize("name", ["setTimer", "setTimers", "putTimer", "moveTimer", "cancelTimer"])
+async def test_only_what_asks_a_worker_says_that_none_answers(name: str) -> None:
+    """What is written without a worker takes effect when one starts. OpenAPI names no answer that cannot come."""
+    cluster = SimCluster()
+    cluster.worker_fails = True
+    route = next(each for each in ROUTES if each.name == name)
+    body = {"id": "x", **TIMER} if name == "setTimer" else {"timers": [TIMER]} if name == "setTimers" else TIMER
+    body = {"delay": "9m"} if name == "moveTimer" else {} if name == "cancelTimer" else body
+    path = route.path + ("?id=x" if route.path == "/v1/timer" else "")
+    codes = set()
+    async with console(cluster) as client:
+        for headers in ({}, {"Idempotency-Key": "k"}, {"If-None-Match": "*"}, {"If-Match": '"a/0/1"'}):
+            _, answer = await answer_of(client, route.method, path, json=body, headers=headers)
+            codes.add(answer.get("code"))
+    assert ("worker-unreachable" in codes) == ("worker-unreachable" in route.problems)
 
 
 async def test_a_change_that_cannot_be_recorded_is_not_made() -> None:

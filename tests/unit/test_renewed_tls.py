@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import weakref
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from timers.kafka import admin_client
 from timers.kafka.admin_client import AdminClient, RenewedAdmin
 from timers.kafka.clients import asking_admin
 from timers.kafka.connection import ssl_context
+from timers.process import renewed_tls
 from timers.process.config.settings import Settings
 
 
@@ -81,6 +83,35 @@ async def test_a_running_server_takes_a_new_certificate_and_keeps_the_former_one
         assert caplog.text.count("the certificates stay as they were") == 2
         third = write(tmp_path, authority)
         assert await certificate(port, client) == third
+
+
+def test_certificates_that_cannot_be_read_for_a_moment_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process without a free file can still see that they have changed. The next renewal may be months away."""
+    (tmp_path / "ca.pem").write_text("1")
+    fails, read, now_s = False, list[str](), 100.0
+
+    def load(context: ssl.SSLContext) -> None:
+        if fails:
+            raise OSError(errno.EMFILE, "Too many open files")
+        read.append((tmp_path / "ca.pem").read_text())
+
+    def connect() -> None:
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+
+    monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
+    context = renewed_tls.RenewedContext.reading(ssl.PROTOCOL_TLS_SERVER, [tmp_path / "ca.pem"], load)
+    fails = True
+    (tmp_path / "ca.pem").write_text("22")
+    connect()
+    fails = False
+    connect()
+    assert read == ["1"] and caplog.text.count("the certificates stay as they were") == 1
+    now_s += renewed_tls.AGAIN_S
+    connect()
+    connect()
+    assert read == ["1", "22", "22"], "once to try them, once to take them"
 
 
 async def test_a_running_client_trusts_a_new_authority_and_sends_a_new_certificate(tmp_path: Path) -> None:
@@ -158,11 +189,11 @@ def test_an_admin_client_that_could_not_be_made_for_a_moment_is_made_later(
         return made[-1]
 
     now_s = 100.0
-    monkeypatch.setattr(admin_client, "monotonic", lambda: now_s)
+    monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
     admin: Any = RenewedAdmin([file], make)
     file.write_text("new")
     assert [admin.number, admin.number] == [0, 0] and caplog.text.count("can't start new thread") == 1
-    now_s += 61
+    now_s += renewed_tls.AGAIN_S
     assert [admin.number, admin.number] == [2, 2] and len(made) == 3
 
 

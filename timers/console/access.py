@@ -34,7 +34,7 @@ from timers.process.config import variables
 from timers.process.config.settings import Settings
 from timers.process.hosts import Hosts
 from timers.process.http.slots import Slots
-from timers.process.renewed_tls import version_of
+from timers.process.renewed_tls import ChangedFiles
 
 if TYPE_CHECKING:
     from timers.console.oidc import Logins
@@ -385,7 +385,8 @@ class Access:
             from timers.console.oidc import Logins  # its packages are an extra
 
             self.logins = Logins(settings, signer)
-        self._version = (0, 0, 0)
+        path = settings.console_users_file
+        self._users_file = None if path is None else ChangedFiles([path], is_read=False)
         self._users: Users | None = None
         self._read_users()
 
@@ -531,17 +532,16 @@ class Access:
     def _read_users(self) -> None:
         """Read the file of users if it has changed. A wrong file does not replace the users that were read."""
         path = self._settings.console_users_file
-        if path is None:
+        if path is None or self._users_file is None:
             return
         try:
-            version = version_of(path)
-            if version == self._version:
+            if (versions := self._users_file.found()) is None:
                 return
-            self._version = version
             users = Users.read(path)
             if not users.by_name and self.logins is None:
                 raise _wrong(path, f"it has no [[user]], and groups need {_ISSUER}")
             self._users = users
+            self._users_file.read(versions)
         except (OSError, SettingsError) as error:
             if self._users is None:
                 raise SettingsError(str(error)) from None

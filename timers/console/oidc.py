@@ -177,7 +177,7 @@ class Issuer:
             raise _refused("it has ended, or the clocks of issuer and console differ by more than a minute") from None
         except JoseError as error:
             raise _refused(error.description or type(error).__name__) from None
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _refused(f"it cannot be read ({type(error).__name__})") from None
         return token.claims
 
@@ -335,7 +335,8 @@ def _decode(text: str, keys: Sequence[Key]) -> jwt.Token:
     """
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
     registry.max_header_length = _MAX_HEAD_BYTES  # that of Microsoft's and of others with certificates is longer
-    kid = extract_compact(text.encode(), registry=registry).headers().get("kid")
+    head = extract_compact(text.encode(), registry=registry).headers()
+    kid = head.get("kid") if isinstance(head, dict) else None  # any JSON may stand there
     named = quoted(kid[:100]) if isinstance(kid, str) else "none"
     failure: JoseError = InvalidKeyIdError(f"the issuer publishes no key for its algorithm and key id ({named})")
     for key in keys:

@@ -144,7 +144,7 @@ _INVALID = (
     *("due-invalid", "topic-missing", "topic-invalid", "value-missing", "value-too-large", "field-invalid"),
     *("id-missing", "id-too-long", "id-not-text"),
 )
-_CONDITION = ("exists", "changed", "worker-unreachable")
+_CONDITION = ("exists", "changed")
 _ASK = ("worker-unreachable", "brokers-unreachable", "queries-off", "busy")
 _TARGET = (
     *("unknown", "brokers-unreachable", "publish-refused", "busy"),
@@ -286,10 +286,7 @@ ROUTES: tuple[Route, ...] = (
         (_OWN_ID, _WAIT),
         method="DELETE",
         role=OPERATOR,
-        problems=(
-            *(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
-            *("changed", "worker-unreachable"),
-        ),
+        problems=(*_PUBLISH, "not-found", "already-fired", "changed", "id-missing", "id-too-long", "id-not-text"),
         headers=(_IF_MATCH,),
     ),
     Route(

@@ -13,15 +13,12 @@ from typing import Any
 
 import confluent_kafka.admin
 
-from timers.process.renewed_tls import FileVersion, version_of
+from timers.process.renewed_tls import ChangedFiles
 
 logger = logging.getLogger(__name__)
 
 FORMER_S = 60.0
 """Seconds for which a client that was replaced is kept: its last requests are answered meanwhile."""
-
-AGAIN_S = 60.0
-"""Pause before the same files are tried again: a process may lack threads for a moment."""
 
 
 class AdminClient(confluent_kafka.admin.AdminClient):  # noqa: TID251
@@ -50,26 +47,21 @@ class RenewedAdmin:
     """
 
     def __init__(self, files: Sequence[Path], make: Callable[[], AdminClient]) -> None:
-        self._files, self._make, self._lock = files, make, threading.Lock()
-        self._versions = self._tried = self._versions_now()
+        self._files, self._make, self._lock = ChangedFiles(files), make, threading.Lock()
         self._client = make()
         self._former: AdminClient | None = None
-        self._renewed_at = self._try_at = 0.0
+        self._renewed_at = 0.0
 
     def __getattr__(self, method: str) -> Any:
         with self._lock:
             if self._former is not None and monotonic() - self._renewed_at > FORMER_S:
                 self._former = None
             try:
-                versions = self._versions_now()
-                if versions != self._versions and (versions != self._tried or monotonic() >= self._try_at):
-                    self._tried, self._try_at = versions, monotonic() + AGAIN_S
+                if (versions := self._files.found()) is not None:
                     former, self._client = self._client, self._make()
-                    self._versions, self._former, self._renewed_at = versions, former, monotonic()
-                    logger.info("an admin client has read certificates again: %s", ", ".join(map(str, self._files)))
+                    self._former, self._renewed_at = former, monotonic()
+                    self._files.read(versions)
+                    logger.info("an admin client has read certificates again: %s", self._files)
             except Exception as error:
                 logger.error("an admin client keeps its certificates as they were: %s", error)
             return getattr(self._client, method)
-
-    def _versions_now(self) -> list[FileVersion]:
-        return [version_of(file) for file in self._files]

@@ -6,7 +6,11 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self, TypeAlias
+
+AGAIN_S = 10.0
+"""Pause before the same files are tried again."""
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +27,43 @@ def version_of(path: Path) -> FileVersion:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+class ChangedFiles:
+    """Files that are read again when they have changed. What could not be read is tried again after :data:`AGAIN_S`,
+    also if it stays the same: a process may lack files or threads for a moment, and the next change may be months away.
+
+    Args:
+        is_read: whether they are read now; otherwise the first :meth:`found` names them.
+    """
+
+    def __init__(self, files: Sequence[Path], *, is_read: bool = True) -> None:
+        self._files = files
+        self._read: Sequence[FileVersion] = self._versions() if is_read else ()
+        self._tried = self._read
+        self._try_at = 0.0
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._files))
+
+    def _versions(self) -> Sequence[FileVersion]:
+        return [version_of(file) for file in self._files]
+
+    def found(self) -> Sequence[FileVersion] | None:
+        """The versions that the caller should read now, and give to :meth:`read` then; None if there is nothing to do.
+
+        Raises:
+            OSError: one of the files is not there.
+        """
+        versions = self._versions()
+        if versions == self._read or (versions == self._tried and monotonic() < self._try_at):
+            return None
+        self._tried, self._try_at = versions, monotonic() + AGAIN_S
+        return versions
+
+    def read(self, versions: Sequence[FileVersion]) -> None:
+        """Note that these versions were read."""
+        self._read = versions
+
+
 class RenewedContext(ssl.SSLContext):
     """It looks at its files before each connection: certificates are renewed while a process runs.
 
@@ -30,8 +71,7 @@ class RenewedContext(ssl.SSLContext):
     is no longer in its file is trusted until the process ends, because OpenSSL only adds authorities.
     """
 
-    _files: Sequence[Path] = ()
-    _versions: Sequence[FileVersion] = ()
+    _files: ChangedFiles
     _load: Callable[[ssl.SSLContext], None]
 
     @classmethod
@@ -45,8 +85,7 @@ class RenewedContext(ssl.SSLContext):
             Exception: what ``load`` raises.
         """
         context = cls(protocol)
-        context._files, context._load = [file for file in files if file is not None], load
-        context._versions = [version_of(file) for file in context._files]
+        context._files, context._load = ChangedFiles([file for file in files if file is not None]), load
         load(context)
         return context
 
@@ -56,13 +95,12 @@ class RenewedContext(ssl.SSLContext):
 
     def _renew(self) -> None:
         try:
-            versions = [version_of(file) for file in self._files]
-            if versions == self._versions:
+            if (versions := self._files.found()) is None:
                 return
-            self._versions = versions
             self._load(ssl.SSLContext(self.protocol))  # OpenSSL would keep the first part of a file that is wrong
             self._load(self)
+            self._files.read(versions)
         except Exception as error:
             logger.error("the certificates stay as they were: %s", error)
         else:
-            logger.info("certificates were read again: %s", ", ".join(map(str, self._files)))
+            logger.info("certificates were read again: %s", self._files)

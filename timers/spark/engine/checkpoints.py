@@ -50,10 +50,7 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
     """
     check_shared(spark, "--checkpoint", directory)
     if _children(spark, directory).keys() & {_PLANNED, _ENDED}:
-        raise SettingsError(
-            f"--checkpoint {directory!r} has a checkpoint of another query, or of an engine that did not commit its "
-            "progress to Kafka: use another directory (UPGRADING.md)"
-        )
+        raise SettingsError(f"--checkpoint {directory!r} has a checkpoint of another query: use another directory")
     own = f"{_OWNER}{app_id}@{cluster_id}"
 
     def others() -> list[str]:

@@ -19,15 +19,6 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.types import (
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
 
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
@@ -64,32 +55,25 @@ _NO_SUCH_ID = 105
 OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States of a coordinator in which a transaction is open on partitions."""
 
-_TAGS = ("tags", TaggedFields)
-_TEXT = CompactString("utf-8")
-
-
-def _several(*fields: tuple[str, Any]) -> CompactArray:
-    return CompactArray(*fields, _TAGS)
-
-
-_PRODUCERS = _several(
-    ("producer_id", Int64),
-    ("producer_epoch", Int32),
-    ("last_sequence", Int32),
-    ("last_ms", Int64),
-    ("coordinator_epoch", Int32),
-    ("start_offset", Int64),
-)
-_PARTITIONS = _several(("partition", Int32), ("error_code", Int16), ("error_message", _TEXT), ("producers", _PRODUCERS))
-
 
 class DescribeProducers(
     OneVersion,
     key=61,
     version=0,
-    fields=Schema(("topics", _several(("topic", _TEXT), ("partitions", CompactArray(Int32)))), _TAGS),
-    answer=Schema(("throttle_ms", Int32), ("topics", _several(("topic", _TEXT), ("partitions", _PARTITIONS))), _TAGS),
-    is_flexible=True,
+    fields="topics [topic string, partitions [int32]]",
+    answer="""
+        throttle_ms int32,
+        topics [
+            topic string,
+            partitions [
+                partition int32, error_code int16, error_message string,
+                producers [
+                    producer_id int64, producer_epoch int32, last_sequence int32, last_ms int64,
+                    coordinator_epoch int32, start_offset int64
+                ]
+            ]
+        ]
+    """,
 ):
     """Of a leader: the producers of partitions, and where the transaction of each begins; -1: none is open."""
 
@@ -98,15 +82,11 @@ class ListTransactions(
     OneVersion,
     key=66,
     version=0,
-    fields=Schema(("states", CompactArray(_TEXT)), ("producer_ids", CompactArray(Int64)), _TAGS),
-    answer=Schema(
-        ("throttle_ms", Int32),
-        ("error_code", Int16),
-        ("unknown_states", CompactArray(_TEXT)),
-        ("transactions", _several(("id", _TEXT), ("producer_id", Int64), ("state", _TEXT))),
-        _TAGS,
-    ),
-    is_flexible=True,
+    fields="states [string], producer_ids [int64]",
+    answer="""
+        throttle_ms int32, error_code int16, unknown_states [string],
+        transactions [id string, producer_id int64, state string]
+    """,
 ):
     """Of a broker: the transactions that it coordinates, as far as this login may describe them."""
 
@@ -115,25 +95,14 @@ class DescribeTransactions(
     OneVersion,
     key=65,
     version=0,
-    fields=Schema(("ids", CompactArray(_TEXT)), _TAGS),
-    answer=Schema(
-        ("throttle_ms", Int32),
-        (
-            "transactions",
-            _several(
-                ("error_code", Int16),
-                ("id", _TEXT),
-                ("state", _TEXT),
-                ("timeout_ms", Int32),
-                ("start_ms", Int64),
-                ("producer_id", Int64),
-                ("producer_epoch", Int16),
-                ("topics", _several(("topic", _TEXT), ("partitions", CompactArray(Int32)))),
-            ),
-        ),
-        _TAGS,
-    ),
-    is_flexible=True,
+    fields="ids [string]",
+    answer="""
+        throttle_ms int32,
+        transactions [
+            error_code int16, id string, state string, timeout_ms int32, start_ms int64,
+            producer_id int64, producer_epoch int16, topics [topic string, partitions [int32]]
+        ]
+    """,
 ):
     """Of a coordinator: since when transactions are open, and which partitions they have."""
 

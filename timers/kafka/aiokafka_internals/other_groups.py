@@ -6,21 +6,6 @@ has no members; the brokers tell each kind by a request of its own. All are flex
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import Any
-
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
-
 from timers.kafka.aiokafka_internals.requests import OneVersion
 
 CONSUMER, STREAMS, SHARE = "consumer", "streams", "share"
@@ -30,87 +15,30 @@ GROUP_ID_NOT_FOUND = 69
 """Kafka's error code: there is no group of this kind with this id. aiokafka has no name for it."""
 
 
-class _Nullable:
-    """A structure that may be missing: a byte says so."""
-
-    def __init__(self, *fields: tuple[str, Any]) -> None:
-        self._fields = _structure(*fields)
-
-    def decode(self, data: BytesIO) -> Any:
-        return self._fields.decode(data) if Int8.decode(data) >= 0 else None
+_ASKED = "groups [string], include_authorized_operations bool"
 
 
-def _structure(*fields: tuple[str, Any]) -> Schema:
-    return Schema(*fields, ("tags", TaggedFields))
-
-
-def _several(*fields: tuple[str, Any]) -> CompactArray:
-    return CompactArray(*fields, ("tags", TaggedFields))
-
-
-_TEXT = CompactString("utf-8")
-_TEXTS, _NUMBERS = CompactArray(_TEXT), CompactArray(Int32)
-
-_ASKED = _structure(("groups", _TEXTS), ("include_authorized_operations", Boolean))
-
-
-def _answer(own: tuple[tuple[str, Any], ...], *member: tuple[str, Any]) -> Schema:
-    """The layout of an answer.
-
-    Args:
-        own: fields of a group of this kind.
+def _answer(own: str, member: str) -> str:
+    """The layout of an answer, with the fields that only a group of this kind has, and those of its members."""
+    return f"""
+        throttle_time_ms int32,
+        groups [
+            error_code int16, error_message string, group string, state string, group_epoch int32,
+            assignment_epoch int32, {own}, members [{member}], authorized_operations int32
+        ]
     """
-    group = (
-        ("error_code", Int16),
-        ("error_message", _TEXT),
-        ("group", _TEXT),
-        ("state", _TEXT),
-        ("group_epoch", Int32),
-        ("assignment_epoch", Int32),
-        *own,
-        ("members", _several(*member)),
-        ("authorized_operations", Int32),
-    )
-    return _structure(("throttle_time_ms", Int32), ("groups", _several(*group)))
 
 
-_TOPICS = _structure(
-    ("topics", _several(("id_begin", Int64), ("id_end", Int64), ("topic", _TEXT), ("partitions", _NUMBERS)))
-)
-_ASSIGNOR = (("assignor", _TEXT),)
-_OF_CONSUMER = (
-    ("member_id", _TEXT),
-    ("instance_id", _TEXT),
-    ("rack_id", _TEXT),
-    ("member_epoch", Int32),
-    ("client_id", _TEXT),
-    ("client_host", _TEXT),
-    ("subscribed_topics", _TEXTS),
-    ("subscribed_regex", _TEXT),
-    ("assignment", _TOPICS),
-    ("target_assignment", _TOPICS),
-)
+_PARTITIONS = "{topics [id_begin int64, id_end int64, topic string, partitions [int32]]}"
+_OF_CONSUMER = f"""
+    member_id string, instance_id string, rack_id string, member_epoch int32, client_id string, client_host string,
+    subscribed_topics [string], subscribed_regex string, assignment {_PARTITIONS}, target_assignment {_PARTITIONS}
+"""
 
-_SETTINGS = _several(("key", _TEXT), ("value", _TEXT))
-_INTERNAL_TOPICS = _several(
-    ("topic", _TEXT), ("partitions", Int32), ("replication_factor", Int16), ("configs", _SETTINGS)
-)
-_TASKS = _several(("subtopology", _TEXT), ("partitions", _NUMBERS))
-_TASK_OFFSETS = _several(("subtopology", _TEXT), ("partition", Int32), ("offset", Int64))
-_ALL_TASKS = _structure(("active", _TASKS), ("standby", _TASKS), ("warmup", _TASKS))
-_TOPOLOGY = _Nullable(
-    ("epoch", Int32),
-    (
-        "subtopologies",
-        _several(
-            ("id", _TEXT),
-            ("source_topics", _TEXTS),
-            ("sink_topics", _TEXTS),
-            ("changelog_topics", _INTERNAL_TOPICS),
-            ("repartition_topics", _INTERNAL_TOPICS),
-        ),
-    ),
-)
+_INTERNAL = "[topic string, partitions int32, replication_factor int16, configs [key string, value string]]"
+_TASKS = "[subtopology string, partitions [int32]]"
+_TASK_OFFSETS = "[subtopology string, partition int32, offset int64]"
+_ALL_TASKS = f"{{active {_TASKS}, standby {_TASKS}, warmup {_TASKS}}}"
 
 
 class DescribeConsumerGroup(
@@ -118,14 +46,13 @@ class DescribeConsumerGroup(
     key=69,
     version=1,
     fields=_ASKED,
-    answer=_answer(_ASSIGNOR, *_OF_CONSUMER, ("member_type", Int8)),
-    is_flexible=True,
+    answer=_answer("assignor string", f"{_OF_CONSUMER}, member_type int8"),
 ):
     """Kafka's ``ConsumerGroupDescribe``, of brokers from 4.0 on: its members may also use the classic protocol."""
 
 
 class DescribeConsumerGroupOfKafka3(
-    OneVersion, key=69, version=0, fields=_ASKED, answer=_answer(_ASSIGNOR, *_OF_CONSUMER), is_flexible=True
+    OneVersion, key=69, version=0, fields=_ASKED, answer=_answer("assignor string", _OF_CONSUMER)
 ):
     """The same of brokers from 3.7 on, which do not say which protocol a member uses."""
 
@@ -136,24 +63,22 @@ class DescribeStreamsGroup(
     version=0,
     fields=_ASKED,
     answer=_answer(
-        (("topology", _TOPOLOGY),),
-        ("member_id", _TEXT),
-        ("member_epoch", Int32),
-        ("instance_id", _TEXT),
-        ("rack_id", _TEXT),
-        ("client_id", _TEXT),
-        ("client_host", _TEXT),
-        ("topology_epoch", Int32),
-        ("process_id", _TEXT),
-        ("user_endpoint", _Nullable(("host", _TEXT), ("port", Int16))),
-        ("client_tags", _SETTINGS),
-        ("task_offsets", _TASK_OFFSETS),
-        ("task_end_offsets", _TASK_OFFSETS),
-        ("assignment", _ALL_TASKS),
-        ("target_assignment", _ALL_TASKS),
-        ("is_classic", Boolean),
+        f"""
+            topology ?{{
+                epoch int32,
+                subtopologies [
+                    id string, source_topics [string], sink_topics [string],
+                    changelog_topics {_INTERNAL}, repartition_topics {_INTERNAL}
+                ]
+            }}
+        """,
+        f"""
+            member_id string, member_epoch int32, instance_id string, rack_id string, client_id string,
+            client_host string, topology_epoch int32, process_id string, user_endpoint ?{{host string, port int16}},
+            client_tags [key string, value string], task_offsets {_TASK_OFFSETS}, task_end_offsets {_TASK_OFFSETS},
+            assignment {_ALL_TASKS}, target_assignment {_ALL_TASKS}, is_classic bool
+        """,
     ),
-    is_flexible=True,
 ):
     """Kafka's ``StreamsGroupDescribe``."""
 
@@ -164,16 +89,12 @@ class DescribeShareGroup(
     version=1,
     fields=_ASKED,
     answer=_answer(
-        _ASSIGNOR,
-        ("member_id", _TEXT),
-        ("rack_id", _TEXT),
-        ("member_epoch", Int32),
-        ("client_id", _TEXT),
-        ("client_host", _TEXT),
-        ("subscribed_topics", _TEXTS),
-        ("assignment", _TOPICS),
+        "assignor string",
+        f"""
+            member_id string, rack_id string, member_epoch int32, client_id string, client_host string,
+            subscribed_topics [string], assignment {_PARTITIONS}
+        """,
     ),
-    is_flexible=True,
 ):
     """Kafka's ``ShareGroupDescribe``."""
 
@@ -191,13 +112,11 @@ class ListAllGroups(
     OneVersion,
     key=16,
     version=5,
-    fields=_structure(("states", _TEXTS), ("types", _TEXTS)),
-    answer=_structure(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("groups", _several(("group", _TEXT), ("protocol", _TEXT), ("state", _TEXT), ("kind", _TEXT))),
-    ),
-    is_flexible=True,
+    fields="states [string], types [string]",
+    answer="""
+        throttle_time_ms int32, error_code int16,
+        groups [group string, protocol string, state string, kind string]
+    """,
 ):
     """Kafka's ``ListGroups``, of brokers from 3.7 on: the groups of all kinds that a broker coordinates.
 
@@ -205,41 +124,22 @@ class ListAllGroups(
     """
 
 
-_PARTITIONS_OF_TOPIC = _several(("topic", _TEXT), ("partitions", _NUMBERS))
-
-
 class FetchOffsetsOfGroups(
     OneVersion,
     key=9,
     version=8,
-    fields=_structure(("groups", _several(("group", _TEXT), ("topics", _PARTITIONS_OF_TOPIC))), ("stable", Boolean)),
-    answer=_structure(
-        ("throttle_time_ms", Int32),
-        (
-            "groups",
-            _several(
-                ("group", _TEXT),
-                (
-                    "topics",
-                    _several(
-                        ("topic", _TEXT),
-                        (
-                            "partitions",
-                            _several(
-                                ("partition", Int32),
-                                ("offset", Int64),
-                                ("epoch", Int32),
-                                ("metadata", _TEXT),
-                                ("error_code", Int16),
-                            ),
-                        ),
-                    ),
-                ),
-                ("error_code", Int16),
-            ),
-        ),
-    ),
-    is_flexible=True,
+    fields="groups [group string, topics [topic string, partitions [int32]]], stable bool",
+    answer="""
+        throttle_time_ms int32,
+        groups [
+            group string,
+            topics [
+                topic string,
+                partitions [partition int32, offset int64, epoch int32, metadata string, error_code int16]
+            ],
+            error_code int16
+        ]
+    """,
 ):
     """Kafka's ``OffsetFetch``, of brokers from 3.0 on, which takes several groups of one coordinator."""
 
@@ -248,36 +148,17 @@ class DescribeShareGroupOffsets(
     OneVersion,
     key=90,
     version=0,
-    fields=_structure(("groups", _several(("group", _TEXT), ("topics", _PARTITIONS_OF_TOPIC)))),
-    answer=_structure(
-        ("throttle_time_ms", Int32),
-        (
-            "groups",
-            _several(
-                ("group", _TEXT),
-                (
-                    "topics",
-                    _several(
-                        ("topic", _TEXT),
-                        ("id_begin", Int64),
-                        ("id_end", Int64),
-                        (
-                            "partitions",
-                            _several(
-                                ("partition", Int32),
-                                ("offset", Int64),
-                                ("epoch", Int32),
-                                ("error_code", Int16),
-                                ("error_message", _TEXT),
-                            ),
-                        ),
-                    ),
-                ),
-                ("error_code", Int16),
-                ("error_message", _TEXT),
-            ),
-        ),
-    ),
-    is_flexible=True,
+    fields="groups [group string, topics [topic string, partitions [int32]]]",
+    answer="""
+        throttle_time_ms int32,
+        groups [
+            group string,
+            topics [
+                topic string, id_begin int64, id_end int64,
+                partitions [partition int32, offset int64, epoch int32, error_code int16, error_message string]
+            ],
+            error_code int16, error_message string
+        ]
+    """,
 ):
     """Kafka's ``DescribeShareGroupOffsets``: from where on a share group still has to read."""

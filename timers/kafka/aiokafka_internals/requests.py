@@ -1,20 +1,25 @@
-"""Requests that aiokafka lacks, each in one version of Kafka's protocol, which all supported brokers know."""
+"""Requests that aiokafka lacks, each in one version of Kafka's protocol, which all supported brokers know.
+
+Their fields are in the order of Kafka's own files (``clients/src/main/resources/common/message``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
 from aiokafka.errors import IncompatibleBrokerVersion, UnsupportedVersionError
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
-from aiokafka.protocol.group import HeartbeatRequest, HeartbeatResponse_v1, LeaveGroupRequest
+from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 from aiokafka.protocol.types import (
     Array,
     Boolean,
     CompactArray,
     CompactBytes,
     CompactString,
+    Int8,
     Int16,
     Int32,
     Int64,
@@ -23,7 +28,11 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-_TEXT = String("utf-8")
+_NUMBERS = {"bool": Boolean, "int8": Int8, "int16": Int16, "int32": Int32, "int64": Int64}
+_PLAIN = {**_NUMBERS, "string": String("utf-8")}
+_FLEXIBLE = {**_NUMBERS, "string": CompactString("utf-8"), "bytes": CompactBytes}
+
+_WORD = re.compile(r"\w+|\[\w+\]|\?\{|[\[\]{}]")
 
 UNKNOWN_EPOCH = -1
 
@@ -42,20 +51,54 @@ def by_topic(places: Mapping[tuple[str, int], tuple[Any, ...]]) -> list[tuple[st
     return [*found.items()]
 
 
-class OneVersion(Request[RequestStruct]):
-    """A request with these fields; a subclass names the layout of request and answer.
+class _Nullable:
+    """A structure that may be missing: a byte says so."""
 
-    A flexible one has tagged fields at the end of both headers, and of each structure of its layout (KIP-482).
+    def __init__(self, fields: Schema) -> None:
+        self._fields = fields
+
+    def decode(self, data: BytesIO) -> Any:
+        return self._fields.decode(data) if Int8.decode(data) >= 0 else None
+
+
+def layout(text: str, *, is_flexible: bool = True) -> Schema:
+    """The layout that a text says: names and types of fields, as ``code int16, topics [topic string, places [int32]]``.
+
+    ``[...]`` is an array, of structures or of a type; ``{...}`` is a structure, and ``?{...}`` one that may be missing.
+    In a flexible version (KIP-482), strings and arrays are compact, and each structure ends with ``tags``.
+    """
+    return _structure(iter(_WORD.findall(text)), is_flexible=is_flexible)
+
+
+def _structure(words: Iterator[str], *, is_flexible: bool) -> Schema:
+    types, array = (_FLEXIBLE, CompactArray) if is_flexible else (_PLAIN, Array)
+    fields: list[tuple[str, Any]] = []
+    for name in words:
+        if name in "]}":
+            break
+        kind = next(words)
+        if kind.endswith(("[", "{")):
+            inner = _structure(words, is_flexible=is_flexible)
+            fields.append((name, array(inner) if kind == "[" else _Nullable(inner) if kind == "?{" else inner))
+        else:
+            fields.append((name, array(types[kind[1:-1]]) if kind.startswith("[") else types[kind]))
+    return Schema(*fields, *[("tags", TaggedFields)] * is_flexible)
+
+
+class OneVersion(Request[RequestStruct]):
+    """A request in one version; a subclass says the :func:`layout` of its fields and of the answer.
+
+    A flexible one has tagged fields at the end of both headers, too.
     """
 
     API_KEY = -1
 
-    def __init_subclass__(
-        cls, key: int, version: int, fields: Schema, answer: Schema, *, is_flexible: bool = False
-    ) -> None:
+    def __init_subclass__(cls, key: int, version: int, fields: str, answer: str, *, is_flexible: bool = True) -> None:
         named = {"API_KEY": key, "API_VERSION": version}
-        response = type(f"{cls.__name__}Answer", (Response,), {**named, "SCHEMA": answer})
-        own = {"FLEXIBLE_VERSION": is_flexible, "SCHEMA": fields, "RESPONSE_TYPE": response}
+        read = layout(answer, is_flexible=is_flexible)
+        response = type(f"{cls.__name__}Answer", (Response,), {**named, "SCHEMA": read})
+        sent = layout(fields, is_flexible=is_flexible)
+        own = {"FLEXIBLE_VERSION": is_flexible, "SCHEMA": sent, "RESPONSE_TYPE": response}
         struct = type(f"{cls.__name__}Fields", (RequestStruct,), {**named, **own})
         cls.API_KEY = key
         cls._CLASSES = (struct,)
@@ -71,8 +114,9 @@ class NamedHeartbeat(
     OneVersion,
     key=HeartbeatRequest.API_KEY,
     version=3,
-    fields=Schema(("group", _TEXT), ("generation_id", Int32), ("member_id", _TEXT), ("group_instance_id", _TEXT)),
-    answer=HeartbeatResponse_v1.SCHEMA,
+    fields="group string, generation_id int32, member_id string, group_instance_id string",
+    answer="throttle_time_ms int32, error_code int16",
+    is_flexible=False,
 ):
     """A heartbeat with the name of the member, its group instance id, which aiokafka's heartbeats lack."""
 
@@ -81,42 +125,37 @@ class NamedLeave(
     OneVersion,
     key=LeaveGroupRequest.API_KEY,
     version=3,
-    fields=Schema(("group", _TEXT), ("members", Array(("member_id", _TEXT), ("group_instance_id", _TEXT)))),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("members", Array(("member_id", _TEXT), ("group_instance_id", _TEXT), ("error_code", Int16))),
-    ),
+    fields="group string, members [member_id string, group_instance_id string]",
+    answer="""
+        throttle_time_ms int32, error_code int16,
+        members [member_id string, group_instance_id string, error_code int16]
+    """,
+    is_flexible=False,
 ):
     """The request of a static member to leave its group: aiokafka's has no name, so its static members never leave."""
-
-
-_ASKED_EPOCHS = Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))
-_EPOCH_ENDS = Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64))
 
 
 class EpochRequest(
     OneVersion,
     key=23,
     version=3,
-    fields=Schema(("replica_id", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _ASKED_EPOCHS)))),
-    answer=Schema(("throttle_time_ms", Int32), ("topics", Array(("topic", _TEXT), ("partitions", _EPOCH_ENDS)))),
+    fields="""
+        replica_id int32,
+        topics [topic string, partitions [partition int32, current_leader_epoch int32, leader_epoch int32]]
+    """,
+    answer="""
+        throttle_time_ms int32,
+        topics [
+            topic string,
+            partitions [error_code int16, partition int32, leader_epoch int32, end_offset int64]
+        ]
+    """,
+    is_flexible=False,
 ):
     """Kafka's ``OffsetForLeaderEpoch``."""
 
 
-_COMPACT = CompactString("utf-8")
-_TAGS = ("tags", TaggedFields)
-"""The last field of each structure of a flexible version (KIP-482)."""
-
 NO_TAGS: dict[int, bytes] = {}
-
-
-def _topics(*fields: tuple[str, Any]) -> tuple[str, CompactArray]:
-    """The field of a flexible version that has partitions by topic, each with these fields."""
-    partitions = CompactArray(("partition", Int32), *fields, _TAGS)
-    return "topics", CompactArray(("topic", _COMPACT), ("partitions", partitions), _TAGS)
-
 
 PRODUCE_KEY, END_KEY, OFFSETS_KEY = 0, 26, 28
 
@@ -125,26 +164,20 @@ class ProduceInTransaction(
     OneVersion,
     key=PRODUCE_KEY,
     version=12,
-    is_flexible=True,
-    fields=Schema(
-        ("transactional_id", _COMPACT),
-        ("acks", Int16),
-        ("timeout_ms", Int32),
-        _topics(("records", CompactBytes)),
-        _TAGS,
-    ),
-    answer=Schema(
-        _topics(
-            ("error_code", Int16),
-            ("offset", Int64),
-            ("append_time_ms", Int64),
-            ("log_start", Int64),
-            ("record_errors", CompactArray(("index", Int32), ("why", _COMPACT), _TAGS)),
-            ("why", _COMPACT),
-        ),
-        ("throttle_time_ms", Int32),
-        _TAGS,
-    ),
+    fields="""
+        transactional_id string, acks int16, timeout_ms int32,
+        topics [topic string, partitions [partition int32, records bytes]]
+    """,
+    answer="""
+        topics [
+            topic string,
+            partitions [
+                partition int32, error_code int16, offset int64, append_time_ms int64, log_start int64,
+                record_errors [index int32, why string], why string
+            ]
+        ],
+        throttle_time_ms int32
+    """,
 ):
     """Appends batches, and adds their partitions to the transaction (version 2 of transactions, KIP-890)."""
 
@@ -153,21 +186,8 @@ class EndTransaction(
     OneVersion,
     key=END_KEY,
     version=5,
-    is_flexible=True,
-    fields=Schema(
-        ("transactional_id", _COMPACT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("committed", Boolean),
-        _TAGS,
-    ),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        _TAGS,
-    ),
+    fields="transactional_id string, producer_id int64, producer_epoch int16, committed bool",
+    answer="throttle_time_ms int32, error_code int16, producer_id int64, producer_epoch int16",
 ):
     """Ends a transaction of version 2. The answer has the id and the epoch of the next one."""
 
@@ -176,23 +196,12 @@ class OffsetsInTransaction(
     OneVersion,
     key=OFFSETS_KEY,
     version=5,
-    is_flexible=True,
-    fields=Schema(
-        ("transactional_id", _COMPACT),
-        ("group", _COMPACT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("generation_id", Int32),
-        ("member_id", _COMPACT),
-        ("group_instance_id", _COMPACT),
-        _topics(("offset", Int64), ("leader_epoch", Int32), ("metadata", _COMPACT)),
-        _TAGS,
-    ),
-    answer=Schema(
-        ("throttle_time_ms", Int32),
-        _topics(("error_code", Int16)),
-        _TAGS,
-    ),
+    fields="""
+        transactional_id string, group string, producer_id int64, producer_epoch int16,
+        generation_id int32, member_id string, group_instance_id string,
+        topics [topic string, partitions [partition int32, offset int64, leader_epoch int32, metadata string]]
+    """,
+    answer="throttle_time_ms int32, topics [topic string, partitions [partition int32, error_code int16]]",
 ):
     """Commits offsets of a group, and adds the group to the transaction (version 2 of transactions)."""
 
@@ -201,14 +210,8 @@ class FeaturesRequest(
     OneVersion,
     key=18,
     version=3,
-    is_flexible=True,
-    fields=Schema(("software", _COMPACT), ("software_version", _COMPACT), _TAGS),
-    answer=Schema(
-        ("error_code", Int16),
-        ("keys", CompactArray(("key", Int16), ("lowest", Int16), ("highest", Int16), _TAGS)),
-        ("throttle_time_ms", Int32),
-        _TAGS,
-    ),
+    fields="software string, software_version string",
+    answer="error_code int16, keys [key int16, lowest int16, highest int16], throttle_time_ms int32",
 ):
     """Kafka's ``ApiVersions``: the tagged fields of the answer have the features of the cluster (KIP-584)."""
 
@@ -216,7 +219,7 @@ class FeaturesRequest(
 FeaturesRequest._CLASSES[0].parse_response_header = lambda _, data: ResponseHeader_v0.decode(data)
 """Its answer has the old header, so that a broker can answer any version of it."""
 
-FINALIZED = CompactArray(("name", _COMPACT), ("highest", Int16), ("lowest", Int16), _TAGS)
+FINALIZED = CompactArray(layout("name string, highest int16, lowest int16"))
 EPOCH_TAG, FINALIZED_TAG = 1, 2
 
 

@@ -60,7 +60,6 @@ def traced(command: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def names_brokers(settings: Settings) -> bool:
-    """Whether the environment names the brokers."""
     return any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
 
 

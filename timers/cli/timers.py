@@ -214,7 +214,6 @@ _FAR_S = 100 * 365 * 86_400
 
 
 def show_due(output: Output, timer_id: str, due_s: int, if_past: str, **more: object) -> None:
-    """Show the id of a timer and when it is due."""
     left_s, due_at = due_s - time.time(), utc_text(due_s)
     when = from_now(left_s) if left_s > 0 else f"in the past: {if_past}"
     if left_s > _FAR_S:

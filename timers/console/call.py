@@ -155,7 +155,6 @@ def condition_of(request: web.Request) -> str | None:
 
 
 def idempotency_key(request: web.Request) -> str | None:
-    """The key of a request; None: it has none."""
     if IDEMPOTENCY_KEY not in request.headers:
         return None
     key = _only(request, IDEMPOTENCY_KEY)

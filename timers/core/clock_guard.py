@@ -50,7 +50,6 @@ class Seen(NamedTuple):
     boot_s: float
 
     def at(self, boot_s: float) -> float:
-        """Returns the time at ``boot_s``."""
         return self.time_s + boot_s - self.boot_s
 
 

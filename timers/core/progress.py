@@ -329,7 +329,6 @@ class Progress:
         return ends or self.holds.with_time(second) is not self.holds or bool(self.holds.released_in(second))
 
     def with_holds(self, holds: Holds) -> Progress:
-        """Returns the progress with these holds."""
         return self if holds is self.holds else replace(self, holds=holds)
 
     def without_time(self) -> Progress:

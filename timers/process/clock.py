@@ -33,5 +33,4 @@ class Clock:
         return time.clock_gettime(_BOOT_CLOCK)
 
     def read(self) -> Clocks:
-        """Read both clocks."""
         return Clocks(self.boot_s(), self.now_s())

@@ -68,7 +68,6 @@ class Places:
         self._said: AbstractSet[str] = frozenset()
 
     def topic_of(self, record: Record) -> str:
-        """Return the topic of a record."""
         return record.topic or self._own[record.kind]
 
     def ask_leaders(self, jobs: Iterable[Job]) -> None:

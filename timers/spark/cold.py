@@ -230,7 +230,6 @@ def _value(name: str) -> Column:
 
 
 def day_of(due_s: Column) -> Column:
-    """The due day of a due second."""
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(due_s / DAY_S).cast("int"))
 
 

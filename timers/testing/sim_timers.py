@@ -170,7 +170,6 @@ class SimKafka:
         return len(self._logs[topic])
 
     def progress(self, topic: str, machine: TopicPartition) -> Progress:
-        """Return the newest progress of a machine."""
         key = progress_record.encode_key(*machine)
         value = next((each.value for each in reversed(self._logs[topic]) if each.key == key), None)
         return progress_record.decode(value)[0] if value else Progress()

@@ -70,7 +70,6 @@ def due_after(timestamp_ms: int, wait_ms: int, part: str, code: str, unit: str, 
 
 
 def check_id(id: bytes | None, max_bytes: int) -> None:
-    """Check the id of a timer."""
     if not id:
         raise InvalidRequestError("id-missing", "key is missing or empty: it holds the timer's id")
     if len(id) > max_bytes:
@@ -88,7 +87,6 @@ def check_topic(topic: str, part: str) -> None:
 
 
 def check_size(value: bytes, max_request_bytes: int) -> None:
-    """Check the size of a request's value."""
     if len(value) > max_request_bytes:
         raise InvalidRequestError(
             "value-too-large",

@@ -119,7 +119,6 @@ class DueCount:
         self._lacks = False
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Add the answer to the question."""
         self._timers = (self._timers or 0) + sum(each["timers"] for each in answer["timers"])
         self.goes_on = answer["next"] is not None
         self._lacks |= bool(answer["missing"])
@@ -293,7 +292,6 @@ def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def parameters_of(query: Query) -> dict[str, str]:
-    """Return the parameters of a query."""
     given = {
         "from": str(query.from_s),
         "topic": query.topic,

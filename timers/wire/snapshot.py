@@ -39,7 +39,6 @@ _LENGTHS = Struct(">II")
 
 
 def record_key(number: int, index: int) -> bytes:
-    """Returns the key of a record."""
     return _KEY.pack(number, index)
 
 

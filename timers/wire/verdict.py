@@ -108,7 +108,6 @@ def missed_of(value: bytes, headers: Sequence[h.Header]) -> dict[str, Any] | Non
 
 
 def as_json(message: VerdictMessage) -> str:
-    """Return a verdict as JSON."""
     due = "null" if message.due_s is None else message.due_s
     # Not by a JSON encoder, which takes 3 µs for these three fields; this takes 0.6 µs.
     return f'{{"id": {_quoted(message.id)}, "verdict": "{message.verdict}", "due": {due}}}'

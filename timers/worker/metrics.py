@@ -109,7 +109,6 @@ def present(status: WorkerStatus) -> dict[str, float]:
 
 
 def merged(histogram: Callable[[PartitionMetrics], Histogram], status: WorkerStatus) -> Samples:
-    """A histogram."""
     found = _merged(map(histogram, measured(status)))
     return [((), found)] if found else []
 
@@ -205,7 +204,6 @@ def _labels(tp: TopicPartition) -> Labels:
 
 
 def of_machine(value: Callable[[Machine], float], status: WorkerStatus) -> Samples:
-    """A value of each open machine."""
     return owned(lambda _, tp, runner: value(runner.machine), status)
 
 

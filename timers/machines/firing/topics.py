@@ -203,7 +203,6 @@ class Targets:
     # ---- what transactions say ------------------------------------------------------------------------------------
 
     def open_circuit(self, topic: str, error: BaseException) -> None:
-        """Open the circuit of ``topic``, because of ``error``."""
         code, first_s = "target-failing", ELECTION_S
         if isinstance(error, LeaderNotAvailableError):
             reason = f"a partition of {topic!r} has no leader"

@@ -107,7 +107,6 @@ def pack_entry(entry: Entry) -> bytes:
 
 
 def unpack_entry(value: bytes) -> Entry:
-    """The entry of the index in a value."""
     size = len(value)
     if size >= _CHAIN.size:  # a timer that repeats is looked up each time it fires
         due_s, offset, append_s, number, digest, begun_s = _CHAIN.unpack_from(value)

@@ -38,7 +38,6 @@ class Setting:
 
 
 def invalid(env: str, value: str, expected: str) -> SettingsError:
-    """Return the error for a value that is not as expected."""
     return SettingsError(f"{env}={quoted(value)} is not {expected}")
 
 

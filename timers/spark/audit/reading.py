@@ -40,7 +40,6 @@ from timers.wire.topics import SOURCE_PATTERN, parse_source, source
 
 
 def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
-    """Check that the tables exist."""
     for path in (tables.held, tables.promoted):
         if not DeltaTable.isDeltaTable(spark, path):
             raise SettingsError(

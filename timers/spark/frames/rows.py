@@ -156,7 +156,6 @@ class RowFiles:
         yield record_batch(found, ENTRY)
 
     def rows(self, file: BinaryIO, places: Mapping[str, str], now_ns: int) -> Iterator[Line]:
-        """Yield the rows of a file."""
         if self.format == PARQUET:
             yield from self._rows_of_parquet(file, places, now_ns)
             return

@@ -56,7 +56,6 @@ class RequestFormat(NamedTuple):
         return self.has_ids and not self.copy_needs_timer_again
 
     def decoder(self, level: int, rejects_overdue: bool) -> Decoder:
-        """Return the decoder of a feature level."""
         if rejects_overdue and self.decode_rejecting_overdue is not None:
             return self.decode_rejecting_overdue
         levels = [each for each in self.decode_from_level if each <= level]

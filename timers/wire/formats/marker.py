@@ -85,7 +85,6 @@ def _parse(value: bytes | None, max_request_bytes: int) -> Marker:
 
 
 def encode_start(id: str, key: bytes, value: bytes, redeliver_after_ms: int) -> bytes:
-    """Return the value of a Start marker."""
     return _encode(id, Marker.START, key=key, value=value, redeliver_after_ms=redeliver_after_ms)
 
 

@@ -62,7 +62,6 @@ def encode_headers(due_s: int, topic: str, key: bytes | None) -> list[h.Header]:
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Decode records; see :func:`_decode`."""
     return _decode(records, max_request_bytes, reject_overdue=False)
 
 

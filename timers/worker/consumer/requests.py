@@ -199,7 +199,6 @@ class LogReader:
     # ---- positions -----------------------------------------------------------------------------------------------
 
     def read_from(self, tp: TopicPartition, offset: int) -> None:
-        """Read a partition from this offset on."""
         if tp not in self._delivered_to:
             self._never_fetched.add(tp)
         self._seek(tp, offset)

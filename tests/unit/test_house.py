@@ -50,6 +50,10 @@ FORMER_NAMES_ALLOWED = {"UPGRADING.md"}
 """This page contains former names."""
 
 
+WITH_TABLES = ("timers/core", "timers/kafka/aiokafka_internals", "timers/queue", "timers/spark/engine")
+"""Folders whose ``__init__`` has a table of its files, in the order in which to read them."""
+
+
 DEFINITION = re.compile(r"( *)(def|async def|class) ")
 
 
@@ -262,3 +266,10 @@ def test_only_one_function_waits_for_a_producer() -> None:
     """``Producer.flush`` itself may end the process: see :func:`timers.kafka.clients.flush`."""
     product = (name for name in CODE if name.startswith("timers/"))
     assert {name for name in product if "producer.flush(" in (ROOT / name).read_text()} == {"timers/kafka/clients.py"}
+
+
+@pytest.mark.parametrize("folder", WITH_TABLES)
+def test_the_table_of_a_folder_has_each_of_its_files(folder: str) -> None:
+    named = re.findall(r"^``(\w+)``", (ROOT / folder / "__init__.py").read_text(), re.MULTILINE)
+    files = [Path(name).stem for name in CODE if Path(name).parent == Path(folder)]
+    assert sorted(named) == sorted(set(files) - {"__init__"})

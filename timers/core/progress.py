@@ -148,6 +148,24 @@ class SettingChange:
 class History(tuple[SettingChange, ...]):
     """The settings history, oldest change first. What each transaction asks of it is found once.
 
+    Who writes an entry, and from which offset on it is valid:
+
+    ========================================  ======================================================================
+    settings of acceptance, ``SEAL``          a machine when it is made, if the value is another one: from the next
+                                              request on
+    ``FEATURE_LEVEL``                         :meth:`Progress.first`, :meth:`timers.core.machine.Machine.raise_level`:
+                                              from the next request on
+    ``LOG_TRIMMED``                           :mod:`timers.machines.log_trimmer`, after a comparison. The log of levels
+                                              in ``TRIMMED`` may begin late without it
+    ``HOLE_DUE_S``, ``HOLE_OFFSET``           ``timers clock --repair`` (:meth:`Progress.without_time`) and ``timers
+                                              export --move`` (:meth:`Progress.moved`): about requests below the offset
+    ``LOG_CUT``, ``CUT_FIRED``, ``CUT_HELD``  an opening, after an operator accepted a loss (:meth:`Progress.shortened`,
+                                              :meth:`Progress.without_end_of_store`): from the end of the log on
+    ``PASSED_OVER``                           :mod:`timers.core.passed_over`: from the first record of the range on
+    ========================================  ======================================================================
+
+    :meth:`Progress.at_least` takes the level and the cut of a witness [I8].
+
     Attributes:
         level: the feature level that the machine was raised to, also if the log has lost the records since then.
         cuts: the cuts of the log; mostly there are none.

@@ -39,8 +39,6 @@ BACK_S = 30.0
 IS_NAMED = re.compile(r"client 'stranger[^']*' at 127.0.0.1")
 """Kafka Streams adds the names of its threads."""
 
-UNSEALED = "tests.harness.unsealed_app"
-
 
 def reasons(worker: Worker) -> str:
     status, body = get(worker.port, "/health/ready")
@@ -114,25 +112,6 @@ def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
     wait_equal(partial(reasons, worker), "")
     assert scrape(worker.port).total("timers_group_taken") == 0
     wait_equal(lambda: scrape(worker.port).total("timers_partitions_unowned"), 0)
-
-
-@BEFORE_4
-def test_workers_keep_their_partitions_while_a_stranger_is_in_their_group(system: System) -> None:
-    workers = [system.worker() for _ in range(2)]
-    for worker in workers:
-        worker.app = UNSEALED
-        worker.start().ready()
-    target = system.target()
-    requests = [*system.send(*timers(target, 400, due_in(5), 20))]
-    with with_partitions(system.address, system.app_id, system.request_topic):
-        for worker in workers:
-            wait_until(partial(is_taken, worker), "the stranger is named", RED_S)
-        fired = system.fired(requests)
-        assert max(each.lag_ms for each in fired.values()) < MAX_LAG_MS, "the workers did not go on"
-        requests = [*system.send(*timers(system.target(), 100, due_in(1), 2))]
-    fire_late(system, requests, time.time())
-    for worker in workers:
-        wait_equal(partial(reasons, worker), "")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from timers.core.deals import Joined
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka.aiokafka_internals import group_member
-from timers.kafka.aiokafka_internals.group import is_sealed
 from timers.kafka.aiokafka_internals.group_member import Deal, GroupMember
 from timers.kafka.aiokafka_internals.requests import NamedHeartbeat, NamedLeave
 
@@ -574,38 +573,16 @@ async def test_a_deal_of_the_brokers_to_workers_alone_is_followed() -> None:
     assert one.ended == []
 
 
-async def test_a_deal_of_a_stranger_that_leads_is_not_followed_and_one_of_an_older_worker_is(
-    constants: Constants,
-) -> None:
+async def test_a_deal_of_a_stranger_that_leads_is_not_followed(constants: Constants) -> None:
     constants(group_member, SEAL=b"")
-    for sent, is_taken in (({"url": "http://older"}, False), ({}, True)):
-        group = SimGroup(t=2)
-        leader, one = Worker(group, "leader"), Worker(group, "one")
-        leader.says = sent
-        async with running(leader):
-            await until(partial(len, leader.deals))
-            async with running(one):
-                await until(partial(getattr, one.member, "in_group"))
-                assert (bool(one.member.taken), bool(one.deals)) == (is_taken, not is_taken)
-
-
-async def test_after_an_update_of_the_leader_the_group_is_dealt_again_with_a_seal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     group = SimGroup(t=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(group_member, "SEAL", b"")
-        older = Worker(group, "one")
-        async with running(older):
-            await until(lambda: older.deals)
-    newer = Worker(group, "one")
-    async with running(newer):
-        await until(lambda: is_sealed(group.members["one"].assignment))
-        await until(lambda: newer.member.in_group)
-        generation = group.generation
-        newer.member.rejoin()
-        await until(lambda: group.generation > generation and newer.member.in_group)
-        assert group.generation == generation + 1, "once is enough"
+    leader, one = Worker(group, "leader"), Worker(group, "one")
+    leader.says = {}
+    async with running(leader):
+        await until(partial(len, leader.deals))
+        async with running(one):
+            await until(partial(getattr, one.member, "in_group"))
+            assert one.member.taken and not one.deals
 
 
 async def test_a_member_that_is_kept_out_asks_again(constants: Constants) -> None:

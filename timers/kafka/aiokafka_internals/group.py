@@ -246,7 +246,7 @@ def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 
 def is_sealed(assignment: bytes) -> bool:
-    """Whether a worker has dealt this share, one of a version that seals its deals."""
+    """Whether a worker has dealt this share."""
     try:
         return bool(assignment) and ConsumerProtocolMemberAssignment.decode(assignment).user_data == SEAL
     except (TypeError, ValueError):

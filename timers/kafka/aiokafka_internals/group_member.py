@@ -98,7 +98,8 @@ HEARTBEAT_S = 1.0
 than Kafka's default of 3 s, and does not grow with the session timeout."""
 
 REBALANCE_S = 60.0
-"""How long the group waits for its members to join. Members of the version before close all machines first."""
+"""How long the group waits for its members to join. They join within about :data:`HEARTBEAT_S`; one that is
+silent is removed when its session ends."""
 
 LEAVE_TIMEOUT_S = 3.0
 """How long a member that ends waits for the group's coordinator."""
@@ -388,12 +389,8 @@ class GroupMember:
             return
         given = frozenset(partitions_in(synced.member_assignment))
         partitions = frozenset(tp for tp in given if tp[0] in self._topics)
-        has_no_seal = not deals and not is_sealed(synced.member_assignment)
-        is_of_worker = await self._was_dealt_by_worker(joined.leader_id) if has_no_seal else True
-        if is_of_worker is None:
-            await asyncio.sleep(RETRY_S)
-            return
-        if not is_of_worker:
+        is_of_worker = deals or is_sealed(synced.member_assignment)
+        if not is_of_worker and (joined.leader_id or not await self._is_among_workers()):
             if not self.taken:
                 logger.error(
                     "deal %d of the group %s was not made by a worker: not followed", self._generation, self._group
@@ -417,31 +414,22 @@ class GroupMember:
         logger.info("deal %d of the group %s: %d partitions", self._generation, self._group, len(partitions))
         self._on_dealt(Deal(self._generation, partitions, self._is_new))
         self._is_new = False
-        if self._leads and has_no_seal:
-            logger.info("the shares of the group %s have no seal yet: asking for a rebalance", self._group)
-            self.request_rebalance()
 
-    async def _was_dealt_by_worker(self, leader_id: str) -> bool | None:
-        """Whether a share without a seal was dealt by a worker: one of a version without seals. None: ask again.
+    async def _is_among_workers(self) -> bool:
+        """Whether the brokers deal and the group has only workers, as far as this user may see.
 
-        Also true if the brokers deal and the group has only workers: a stranger has left it, and the brokers do not
-        change it back (``group.consumer.migration.policy``).
+        A stranger has left such a group, and the brokers do not change it back (``group.consumer.migration.policy``).
 
         Raises:
             KafkaError: the coordinator does not answer.
         """
-        if self._is_own(leader_id):
-            return True  # it was the leader before its restart
         try:
             group = await self.describe()
         except KafkaError as error:
             if error.retriable:
                 raise
             return False  # this user may not see what other members read
-        if not leader_id:
-            return group.kind == CONSUMER and all(each.is_ours for each in group.members)
-        leader = next((each for each in group.members if each.id == leader_id), None)
-        return None if leader is None or group.state != STABLE else leader.is_ours
+        return group.kind == CONSUMER and all(each.is_ours for each in group.members)
 
     def _is_own(self, member_id: str) -> bool:
         """Whether an id is or was one of this member: the brokers make them from its name."""

@@ -1,7 +1,6 @@
 """Random histories of a group: each deal is balanced, moves only what must move, and no partition has two owners.
 
-``python -m tests.property.test_deals HISTORIES [OLD]`` runs more of them; with ``OLD``, members of the version before
-the dealing rule, which say nothing about partitions, are among them.
+``python -m tests.property.test_deals HISTORIES`` runs more of them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -24,9 +22,8 @@ QUICK = 400
 class Group:
     """A group and its history."""
 
-    def __init__(self, seed: int, old_members: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._old_members = old_members
         self.topics = {name: self._random.randint(1, 9) for name in "tuv"[: self._random.randint(1, 3)]}
         self.generation = 0
         self.members: dict[str, Joined] = {}
@@ -39,10 +36,9 @@ class Group:
     def _add(self) -> None:
         name = f"w{self.generation}-{len(self.members)}-{self._random.randint(0, 99)}"
         some = [topic for topic in self.topics if self._random.random() < 0.9]
-        is_old = self._old_members and self._random.random() < 0.5
         level = levels.SUPPORTED if self._random.random() < 0.9 else levels.SUPPORTED - 1
-        sent: Any = {SUPPORTS: level, RAISED: self._random.choice([0, 0, 0, level])}
-        self.members[name] = Joined(frozenset(some), sent if is_old else {**sent, **says_of_partitions(0, (), {})})
+        sent = {SUPPORTS: level, RAISED: self._random.choice([0, 0, 0, level]), **says_of_partitions(0, (), {})}
+        self.members[name] = Joined(frozenset(some), sent)
 
     def event(self) -> None:
         """One thing happens to the group."""
@@ -62,15 +58,14 @@ class Group:
         elif kind == "stale":
             self._stores.setdefault(name, {})["t", self._random.randint(0, 9)] = self._random.randint(0, 5)
         for name, member in self.members.items():
-            if "owns" in member.sent:
-                stores = self._stores.get(name, {})
-                owned = [tp for tp, owner in self.had.items() if owner == name]
-                generation = self.generation if owned else member.sent["generation"]
-                if owned:
-                    says = says_of_partitions(generation, owned, stores)
-                else:
-                    says = {**says_of_partitions(generation, (), stores), "owns": member.sent["owns"]}
-                self.members[name] = member._replace(sent={**member.sent, **says})
+            stores = self._stores.get(name, {})
+            owned = [tp for tp, owner in self.had.items() if owner == name]
+            generation = self.generation if owned else member.sent["generation"]
+            if owned:
+                says = says_of_partitions(generation, owned, stores)
+            else:
+                says = {**says_of_partitions(generation, (), stores), "owns": member.sent["owns"]}
+            self.members[name] = member._replace(sent={**member.sent, **says})
 
     def deal(self) -> dict[str, list[TopicPartition]]:
         """Deal, check the deal, and let it be."""
@@ -82,9 +77,8 @@ class Group:
             self._stores.setdefault(name, {})[tp] = self.generation
         for name, share in shares.items():
             member = self.members[name]
-            if "owns" in member.sent:
-                says = says_of_partitions(self.generation, share, self._stores.get(name, {}))
-                self.members[name] = member._replace(sent={**member.sent, **says})
+            says = says_of_partitions(self.generation, share, self._stores.get(name, {}))
+            self.members[name] = member._replace(sent={**member.sent, **says})
         return shares
 
 
@@ -96,9 +90,7 @@ def able(members: Mapping[str, Joined]) -> list[str]:
 
 def claim(group: Group, tp: TopicPartition) -> str:
     """The member that says that the last deal gave it a partition; of several, the one with the newest deal."""
-    sent = [
-        (member.sent.get("generation", 0), name, member.sent.get("owns", {})) for name, member in group.members.items()
-    ]
+    sent = [(member.sent["generation"], name, member.sent["owns"]) for name, member in group.members.items()]
     return max(((number, name) for number, name, owns in sent if tp[1] in owns.get(tp[0], ())), default=(0, ""))[1]
 
 
@@ -129,7 +121,7 @@ def check_stores(
     """No two members could exchange what they got anew, so that more of it is on the disk of its member."""
 
     def has(name: str, tp: TopicPartition) -> bool:
-        return str(tp[1]) in group.members[name].sent.get("stores", {}).get(tp[0], {})
+        return str(tp[1]) in group.members[name].sent["stores"].get(tp[0], {})
 
     new = [(name, tp) for name in given for tp in given[name] - had[name]]
     without = [(name, tp) for name, tp in new if not has(name, tp)]
@@ -139,28 +131,26 @@ def check_stores(
             assert gain <= 0 or other == name, f"{name} and {other} should have exchanged {tp} and {other_tp}"
 
 
-def run(seed: int, old_members: bool) -> None:
+def run(seed: int) -> None:
     """One history."""
-    group = Group(seed, old_members)
+    group = Group(seed)
     group.deal()
     for _ in range(EVENTS):
         group.event()
         shares = group.deal()
-    if not old_members:
-        assert group.deal() == shares, "nothing happened"
+    assert group.deal() == shares, "nothing happened"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old_members", [False, True])
-def test_each_deal_is_balanced_and_moves_only_what_must_move(old_members: bool) -> None:
+def test_each_deal_is_balanced_and_moves_only_what_must_move() -> None:
     for seed in range(QUICK):
-        run(seed, old_members)
+        run(seed)
 
 
 if __name__ == "__main__":
     for number in range(int(sys.argv[1])):
         try:
-            run(number, "OLD" in sys.argv)
+            run(number)
         except Exception:
             print(f"history {number}")
             raise

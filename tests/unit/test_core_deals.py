@@ -19,7 +19,7 @@ def member(
     topic: str = "t",
     **sent: Any,
 ) -> Joined:
-    """A reader of ``t`` that says what it had and has; without ``owned``, of the version before the dealing rule."""
+    """A reader of ``t`` that says what it had and has; without ``owned``, it says nothing of that."""
     said = {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST, **sent}
     if owned is not None:
         own = [(topic, each) for each in owned]
@@ -73,7 +73,7 @@ def test_a_claim_of_an_older_deal_does_not_count() -> None:
     assert len(shares["owner"]) == 1 and sum(map(len, shares.values())) == 2
 
 
-def test_members_of_the_version_before_get_an_equal_share() -> None:
+def test_members_that_say_nothing_get_an_equal_share() -> None:
     shares = dealt(7, old=member(), older=member(), new=member([0, 1, 2, 3, 4, 5, 6]))
     assert sorted(map(len, shares.values())) == [2, 2, 3] and len(shares["new"]) == 3
 

@@ -6,8 +6,6 @@ the last deal gave to it and of which it has a store on its disk. The leader giv
 * each member an equal share of each topic, within one partition;
 * as many partitions as this allows to the members that had them in the last deal: their machines stay open;
 * the others to members that have a store of them, if such members still lack partitions: they read less of the log.
-
-Members of a version that says nothing of this get their share like new members.
 """
 
 from __future__ import annotations

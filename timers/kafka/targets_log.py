@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import closing
 from random import random
@@ -21,8 +20,6 @@ from timers.process.config.settings import Settings
 from timers.wire import targets as wire
 from timers.wire import topics
 from timers.wire.targets import PARTITION, Target, Targets
-
-logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds for which a request of a worker waits for a new command, and between two looks or tries."""

@@ -8,7 +8,6 @@ request there, or there is none.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -51,8 +50,6 @@ from timers.spark.storage import retried
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.formats.countdown import CALLER
 from timers.wire.topics import history_group, partition_name
-
-logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 1_000_000
 """Records of one commit: limits what is repeated after a crash."""

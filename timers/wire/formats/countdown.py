@@ -31,7 +31,6 @@ NO_CALLER = "none"
 MAX_CALLER_CHARACTERS = 100
 
 ACCEPTED, CANCEL, REJECTED = "accepted", "cancel", "rejected"
-OUTCOMES = (ACCEPTED, CANCEL, REJECTED)
 
 MAX_DEPTH = 100
 """Limit of nested arrays and objects. The parser's own limit depends on the depth of Python's stack at that moment, but

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import partial, reduce
+from functools import reduce
 from itertools import pairwise
 from operator import and_, or_
 
@@ -28,6 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from timers.errors import SettingsError
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
@@ -134,10 +135,10 @@ class ColdTables:
         return Steps(spark, self.batches, BATCHES)
 
     def create(self, spark: SparkSession) -> None:
-        """Create the missing tables, and give those of an earlier version the layout of this one.
+        """Create the missing tables.
 
         Raises:
-            SettingsError: a newer version has made them.
+            SettingsError: a newer version has made them, or a table lacks columns.
         """
         for path, columns in ((self.held, HELD), (self.promoted, PROMOTED), (self.batches, BATCHES)):
             if not DeltaTable.isDeltaTable(spark, path):
@@ -148,37 +149,11 @@ class ColdTables:
                 table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
                 continue
             properties_of(spark, path)
-            if CLUSTERED_BY in columns.names:
-                retried(partial(_take_over, spark, path, columns))
-
-
-def _take_over(spark: SparkSession, path: str, columns: StructType) -> None:
-    """Give a table of an earlier version the layout of this one: it was partitioned by due day, and had no ``due``.
-
-    The rows are rewritten in one commit, which fails if another one has added or deleted rows meanwhile. If an earlier
-    version has used a table since, its rows have no ``due``: files with such rows are rewritten.
-    """
-    table = DeltaTable.forPath(spark, path)
-    (about,) = table.detail().select("partitionColumns", "clusteringColumns").collect()
-    is_clustered = bool(about.clusteringColumns)
-    if about.partitionColumns or set(columns.names) - set(table.toDF().columns):
-        rows, said = stored(spark, path, columns), {of.name: of.metadata for of in columns}
-        commented = rows.select(*(F.col(name).alias(name, metadata=said.get(name, {})) for name in rows.columns))
-        commented.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
-        is_clustered = False  # the columns were of the schema before
-    elif "due" in columns.names:
-        table.update("due IS NULL AND due_s IS NOT NULL", {"due": F.timestamp_seconds("due_s")})
-    if not is_clustered:
-        spark.sql(f"ALTER TABLE delta.`{path.replace('`', '``')}` CLUSTER BY ({CLUSTERED_BY})")
-
-
-def stored(spark: SparkSession, path: str, columns: StructType) -> DataFrame:
-    """The rows of a table, also of one that has the layout of an earlier version, in the order of ``columns``. Columns
-    that a user has added come last."""
-    rows = spark.read.format("delta").load(path)
-    if "due" in columns.names:
-        rows = rows.withColumn("due", F.timestamp_seconds("due_s"))
-    return rows.select(*columns.names, *(name for name in rows.columns if name not in columns.names))
+            if lacks := sorted(set(columns.names) - set(spark.read.format("delta").load(path).columns)):
+                raise SettingsError(
+                    f"the table {path!r} has no column {lacks[0]!r}: if an earlier version of kafka-timers has made "
+                    "it, start `timers spark hold` of commit aa3045c5 once, which adds it (UPGRADING.md)"
+                )
 
 
 def hold(records: DataFrame, held_ms: Column) -> DataFrame:

@@ -51,7 +51,7 @@ def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
 def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> DataFrame:
     """Each request that went cold, once (:data:`timers.spark.cold.HELD`), also the last ones that were ``sent`` to the
     cold topic: `hold` may be behind."""
-    held = cold.stored(spark, tables.held, HELD).where(F.col("source").isNotNull()).select(HELD.names)
+    held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull()).select(HELD.names)
     rest = cold.hold(sent, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
     both = held.unionByName(rest.join(held.select("source"), "source", "left_anti"))
     return both.dropDuplicates(["source"]).select(HELD.names)

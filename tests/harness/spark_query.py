@@ -25,7 +25,7 @@ from timers.process.clock import Clock
 from timers.spark.engine import query, start
 from timers.spark.engine.bucket import Said
 from timers.spark.engine.commands import Commands
-from timers.spark.engine.machines import Known, Opened, Openings
+from timers.spark.engine.machines import Known, Openings, RunningMachine
 from timers.spark.engine.oscillator import Oscillator
 from timers.spark.engine.query_port import answering
 from timers.spark.engine.retries import Retries
@@ -71,13 +71,13 @@ class FailingOpenings:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._openings, name)
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         opened = self._openings.open(tp, known)
         self._has_opened = True
         self._fail_after(FENCED)
         return opened._replace(close=partial(self._close, opened))
 
-    def _close(self, opened: Opened) -> None:
+    def _close(self, opened: RunningMachine) -> None:
         """A machine is closed when its transactions are committed."""
         opened.close()
         self._fail_after(COMMITTED)

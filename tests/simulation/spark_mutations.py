@@ -72,7 +72,7 @@ MUTATIONS: dict[str, Broken] = {
     "BelievesTheEndBeforeATakeover": changed(
         (
             MAY_BE_HELD,
-            "known is not None and known.may_be_held(end, Producer(known.producer.id, known.producer.epoch + 1))",
+            "known is not None and known.may_be_held(end, known.producer._replace(epoch=known.producer.epoch + 1))",
         ),
         run=SchedulingSpark,
     ),

@@ -37,7 +37,7 @@ from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.columns import RECORD, record_batch
 from timers.spark.engine.bucket import Arrivals, Bucket, BucketState, pack
-from timers.spark.engine.machines import Failing, Known, MachineRun, Opened, Openings, Producer, Read
+from timers.spark.engine.machines import Failing, Known, MachineRun, Openings, ProducerOpening, Read, RunningMachine
 from timers.spark.engine.query import ReadLogs
 from timers.wire import headers as h
 from timers.wire.topics import transactional_id
@@ -83,7 +83,7 @@ class SimExecutor(SimWorker):
 
     def fence(self, machine: TopicPartition, policy: Policy) -> None:
         super().fence(machine, policy)
-        self.opening = Producer(7, self.log.epoch(transactional_id(self.settings.app_id, *machine)))
+        self.opening = ProducerOpening(7, self.log.epoch(transactional_id(self.settings.app_id, *machine)))
 
     def known_of(self, machine: TopicPartition) -> OfStore | None:
         known = self.known
@@ -112,7 +112,7 @@ class SimPartitions(Openings):
         """Whether a machine may take another step in this micro-batch."""
         return self._engine.random.random() < 0.97
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         executor = self._executor
         executor.known = known
         executor.assign([tp])
@@ -126,9 +126,9 @@ class SimPartitions(Openings):
         transaction, metrics = runner.outbox.policy.transaction, PartitionMetrics()
         metrics.counters = runner.outbox.counters
         close, answer = partial(executor.revoke, tp), partial(self._engine.answer, executor, runner)
-        return Opened(runner.loop, transaction, TOPIC_ID, executor.opening, metrics, close, answer)
+        return RunningMachine(runner.loop, transaction, TOPIC_ID, executor.opening, metrics, close, answer)
 
-    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+    def look(self, tp: TopicPartition, known: Known) -> RunningMachine | None:
         """No queries come."""
         return None
 
@@ -136,7 +136,7 @@ class SimPartitions(Openings):
         self._engine.happened["ends asked again"] += 1
         return self._executor.end_of(tp)
 
-    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+    def reopen(self, tp: TopicPartition, error: Exception) -> RunningMachine:
         self._engine.own_between(tp)
         return self.open(tp, None)
 

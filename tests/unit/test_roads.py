@@ -290,7 +290,7 @@ spark/engine/bucket.py                              TimerProcessor.handleInputRo
                   process/threads.py                LoopThread.submit
                   machines/firing/producer.py       TransactionalProducer._renew
                     kafka/aiokafka_internals/produce.py open_again
-              spark/engine/machines.py              Producer.is_followed_by
+              spark/engine/machines.py              ProducerOpening.is_followed_by
               spark/engine/machines.py              Known.of_store
             machines/opener.py                      open_known
               machines/store/opening.py             Stores.open

@@ -30,7 +30,7 @@ from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
-from timers.spark.engine.machines import Known, MachineRun, Opened, Producer, Read
+from timers.spark.engine.machines import Known, MachineRun, ProducerOpening, Read, RunningMachine
 from timers.spark.engine.questions import Question
 
 NOW_S = 1_800_000_000
@@ -41,7 +41,7 @@ NOTHING: Any = None
 
 
 SECONDS, SWEPT = ((NOW_S, 0), (NOW_S + 1, 9)), Swept(b"id", 1000, 7, 5, 8, ((b"a", 3, 99),), 60)
-KNOWN = Known(7, Progress(7), b"topic id 16 byte", Producer(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS, 6)
+KNOWN = Known(7, Progress(7), b"topic id 16 byte", ProducerOpening(3, 4), SWEPT, NOW_S, 2, NOW_S + 60, SECONDS, 6)
 
 
 TP = "r", 1
@@ -69,13 +69,13 @@ def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
 ) -> None:
     opened: list[Known | None] = []
 
-    class Opened(MachineRun):
+    class Run(MachineRun):
         def go(self) -> None:
             opened.append(self.known)
 
     partitions: Any = SimpleNamespace(run=lambda runs: [run.go() for run in runs], commands=())
     state = BucketState(tick=Tick(NOW_S * 1000), known={TP: KNOWN._replace(progress=before)})
-    bucket = Bucket(state, partitions, {}, {TP: planned}, Opened)
+    bucket = Bucket(state, partitions, {}, {TP: planned}, Run)
     bucket.process([], {TP: Read(9, None, Lineage())}, None)
     assert [known is not None for known in opened] == [is_used]
 
@@ -172,7 +172,7 @@ def test_an_end_that_own_transactions_may_have_held_back_is_asked_again(
     """A cancel that was acknowledged in time may stand behind it [I17]."""
     partitions: Any = SimpleNamespace(log_end=lambda _: 9)
     run = MachineRun(TP, known, Read(7, end, Lineage(), 7), Tick(NOW_S * 1000), partitions)
-    opened: Any = SimpleNamespace(producer=Producer(3, epoch))
+    opened: Any = SimpleNamespace(producer=ProducerOpening(3, epoch))
     run._ask_end_again(opened)
     assert run._read.log_end == (9 if is_asked else end)
 
@@ -222,15 +222,15 @@ class SimPartitions:
     def log_end(self, tp: TopicPartition) -> int:
         return 9
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         machine = self._rig.open()
         transaction: Any = SimpleNamespace(has_old_witness=False, held_from=set())
-        names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
+        names, metrics = (bytes(16), ProducerOpening(1, 1)), PartitionMetrics()
 
         def answer(record_bytes: float | None) -> None:
             self.seen.append(machine.sweeper.swept.forgotten_since(machine.progress.snapshot))
 
-        return Opened(Loop(machine), transaction, *names, metrics, lambda: None, answer)
+        return RunningMachine(Loop(machine), transaction, *names, metrics, lambda: None, answer)
 
 
 def test_forgotten_ids_of_the_newest_snapshot_are_counted_over_several_micro_batches() -> None:
@@ -384,10 +384,10 @@ class WithABadBatch:
         self.rig = NativeRig(topic=TP[0])
         self.parts: Any = SimpleNamespace(settings=Settings.load({"TIMERS_ACCEPT_LOSS": "r/1:0-9"}))
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         transaction: Any = SimpleNamespace(has_old_witness=False, held_from=set())
-        names, metrics = (bytes(16), Producer(1, 1)), PartitionMetrics()
-        return Opened(Loop(self.rig.open()), transaction, *names, metrics, lambda: None, lambda _: None)
+        names, metrics = (bytes(16), ProducerOpening(1, 1)), PartitionMetrics()
+        return RunningMachine(Loop(self.rig.open()), transaction, *names, metrics, lambda: None, lambda _: None)
 
     def log_end(self, tp: TopicPartition) -> int:
         return 12
@@ -414,7 +414,7 @@ class WhoseCommitFails(WithABadBatch):
 
     reading: Generator[Fetched, None, None]
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         opened = super().open(tp, known)
         opened.loop.step = self._step  # type: ignore[method-assign]
         return opened
@@ -422,7 +422,7 @@ class WhoseCommitFails(WithABadBatch):
     def _step(self) -> Any:
         raise Lost("the commit failed")
 
-    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+    def reopen(self, tp: TopicPartition, error: Exception) -> RunningMachine:
         raise Lost("told to stop")
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:
@@ -442,8 +442,9 @@ def test_a_bucket_knows_the_epoch_after_the_last_transaction() -> None:
     """Each transaction of version 2 raises it, and the next opening follows that one."""
     partitions: Any = WithABadBatch()
     open_it = partitions.open
-    partitions.open = lambda tp, known: open_it(tp, known)._replace(follows=lambda: Producer(1, 5))
+    partitions.open = lambda tp, known: open_it(tp, known)._replace(follows=lambda: ProducerOpening(1, 5))
     run = MachineRun(TP, None, Read(12, 12, Lineage(), 12), Tick(NOW_S * 1000), partitions)
     run.go()
     assert run.known is not None
-    assert run.known.producer.is_followed_by(Producer(1, 6)) and not run.known.producer.is_followed_by(Producer(1, 2))
+    producer = run.known.producer
+    assert producer.is_followed_by(ProducerOpening(1, 6)) and not producer.is_followed_by(ProducerOpening(1, 2))

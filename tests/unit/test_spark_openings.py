@@ -24,7 +24,7 @@ from timers.machines.opener import OpenedMachine
 from timers.machines.store import opening
 from timers.process.config.settings import Settings
 from timers.spark.engine import machines as module
-from timers.spark.engine.machines import Known, Openings, Places, Producer
+from timers.spark.engine.machines import Known, Openings, Places, ProducerOpening
 
 SETTINGS = Settings(id_topic="")
 TOPIC = SETTINGS.request_topic
@@ -58,7 +58,7 @@ class Offline(Openings):
         self._producers |= producers
         self._outboxes |= outboxes
 
-    def _opened(self, tp: TopicPartition, made: Any, opening: Producer) -> Any:
+    def _opened(self, tp: TopicPartition, made: Any, opening: ProducerOpening) -> Any:
         return made
 
 
@@ -94,7 +94,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def known(epoch: int, topic_id: bytes = b"topic") -> Known:
-    return Known(5, Progress(5), topic_id, Producer(7, epoch), Swept(), 0, 0, None, ())
+    return Known(5, Progress(5), topic_id, ProducerOpening(7, epoch), Swept(), 0, 0, None, ())
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_closed_machine_releases_its_store_and_the_compute_lock(
     store = Mock(**{"close.side_effect": error})
     monkeypatch.setattr(module, "Loop", Mock())
     made = OpenedMachine(Mock(), opening.Opened(Progress(), store, 0))
-    opened = Openings._opened(openings, (TOPIC, 0), made, Producer(7, 3))
+    opened = Openings._opened(openings, (TOPIC, 0), made, ProducerOpening(7, 3))
     first.begin(Tick(NOW_S * 1000))
     assert first._compute_lock.locked()
     opened.close()

@@ -37,7 +37,7 @@ from timers.machines.firing.breaker import OpenCircuit
 from timers.process.clock import Clock, boot_id
 from timers.process.config.settings import Settings
 from timers.spark.columns import Batches, batchwise, bounds, headers_of, record_batch, schema
-from timers.spark.engine.machines import Failing, Known, MachineRun, Openings, Producer, Read
+from timers.spark.engine.machines import Failing, Known, MachineRun, Openings, ProducerOpening, Read
 from timers.spark.engine.questions import Answering, Question
 from timers.spark.totals import Total
 from timers.wire import progress as progress_record
@@ -140,7 +140,7 @@ class BucketState:
             {boot_id: Seen(*seen) for boot_id, seen in anchors.items()},
             {boot_id: Seen(*seen) for boot_id, seen in agreed.items()},
             {
-                tp: Known(applied, *progress_record.decode(record), Producer(*producer), Swept(*swept), *rest)
+                tp: Known(applied, *progress_record.decode(record), ProducerOpening(*producer), Swept(*swept), *rest)
                 for tp, (applied, record, producer, swept, *rest) in known
             },
             dict(read_to),

@@ -89,14 +89,14 @@ LONGEST_S = 10.0
 """After this time a backlog continues in the next micro-batch, so that other partitions need not wait for it."""
 
 
-class Producer(NamedTuple):
+class ProducerOpening(NamedTuple):
     """Names one opening of a transactional producer, in version 2 of transactions after its last one. The next opening
     has the next epoch, or another id."""
 
     id: int
     epoch: int
 
-    def is_followed_by(self, later: Producer) -> bool:
+    def is_followed_by(self, later: ProducerOpening) -> bool:
         """Whether no other opening was between this one and ``later``."""
         return later == (self.id, self.epoch + 1)
 
@@ -109,7 +109,7 @@ class Known(NamedTuple):
     progress: Progress
     """The committed progress."""
     topic_id: bytes
-    producer: Producer
+    producer: ProducerOpening
     """The opening that has committed it. If the next opening follows it, no one else has committed."""
     swept: Swept
     """The next machine's sweeps go on from here."""
@@ -142,7 +142,7 @@ class Known(NamedTuple):
             or self.is_idle(second)
         )
 
-    def may_be_held(self, end: int, opening: Producer) -> bool:
+    def may_be_held(self, end: int, opening: ProducerOpening) -> bool:
         """Whether a transaction of the machine may have held back an end of its log that was asked before an opening.
 
         Brokers answer a commit before they write its markers, and a former owner's transaction is open until the next
@@ -155,20 +155,20 @@ class Known(NamedTuple):
         return second - self.committed_s >= IDLE_COMMIT_S
 
 
-class Opened(NamedTuple):
+class RunningMachine(NamedTuple):
     """An open machine, whose former owners are fenced."""
 
     loop: Loop
     transaction: Transaction
     topic_id: bytes
-    producer: Producer
+    producer: ProducerOpening
     metrics: PartitionMetrics
     close: Callable[[], None]
     """Releases its store, and the compute lock. Raises nothing."""
     answer: Callable[[float | None], None] = lambda _: None
     """Lets snapshots be taken and named, if the machine has nothing left to do. Gets the mean size of the requests that
     it got; None: it got none. Raises as a commit."""
-    follows: Callable[[], Producer] | None = None
+    follows: Callable[[], ProducerOpening] | None = None
     """What the next opening follows now; None: ``producer``. Each transaction of version 2 raises the epoch."""
 
 
@@ -314,20 +314,20 @@ class Openings:
         opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
         return Failing(opened, list(known.keys() - now.keys()))
 
-    def open(self, tp: TopicPartition, known: Known | None) -> Opened:
+    def open(self, tp: TopicPartition, known: Known | None) -> RunningMachine:
         """Fence the former owners of a partition, and open its machine."""
         port = _Port(self, tp, known)
         made = self._patiently(tp, partial(opener.open_machine, self.parts, port, tp, self.parts.ask_log, fences=True))
         assert made is not None and port.opening is not None, "it has fenced"
         return self._opened(tp, made, port.opening)
 
-    def reopen(self, tp: TopicPartition, error: Exception) -> Opened:
+    def reopen(self, tp: TopicPartition, error: Exception) -> RunningMachine:
         """Open a partition again after a failed transaction; first wait, if it fails again and again."""
         self._pause(tp, error)
         self._producers[tp].close()
         return self.open(tp, None)
 
-    def look(self, tp: TopicPartition, known: Known) -> Opened | None:
+    def look(self, tp: TopicPartition, known: Known) -> RunningMachine | None:
         """Open a machine to read it, without fencing its former owners. It commits nothing.
 
         None: it must be fenced, because its store on this disk is not the one of the last commit.
@@ -400,11 +400,11 @@ class Openings:
         """Returns what is measured of a machine."""
         return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
-    def renew(self, tp: TopicPartition) -> Producer:
+    def renew(self, tp: TopicPartition) -> ProducerOpening:
         """Fence the former owners of a machine. Returns the opening."""
         self.outbox(tp)
         self._producers[tp].renew()
-        return Producer(*self._producers[tp].opening)
+        return ProducerOpening(*self._producers[tp].opening)
 
     def outbox(self, tp: TopicPartition) -> Policy:
         """Returns the outbox of a machine, which all its openings in this process share."""
@@ -414,7 +414,7 @@ class Openings:
             self._outboxes[tp] = self.parts.outbox(tp, self._producers[tp], metrics)
         return self._outboxes[tp]
 
-    def _opened(self, tp: TopicPartition, made: opener.OpenedMachine, opening: Producer) -> Opened:
+    def _opened(self, tp: TopicPartition, made: opener.OpenedMachine, opening: ProducerOpening) -> RunningMachine:
         outbox, metrics, store = self.outbox(tp), self.metrics(tp), made.opened.store
 
         def close() -> None:
@@ -423,8 +423,8 @@ class Openings:
 
         producer, names = self._producers[tp], (self.parts.cluster.topic_ids[tp[0]], opening)
         answer = partial(self.snapshots.answer, tp, made.machine, store)
-        opened = Opened(Loop(made.machine), outbox.transaction, *names, metrics, close, answer)
-        return opened._replace(follows=lambda: Producer(*producer.opening))
+        opened = RunningMachine(Loop(made.machine), outbox.transaction, *names, metrics, close, answer)
+        return opened._replace(follows=lambda: ProducerOpening(*producer.opening))
 
     def check_run(self) -> None:
         """Raise NameTakenError if another engine of the app was started."""
@@ -450,7 +450,7 @@ class _Port:
 
     def __init__(self, openings: Openings, tp: TopicPartition, known: Known | None) -> None:
         self._openings, self._tp, self._known = openings, tp, known
-        self.opening: Producer | None = None
+        self.opening: ProducerOpening | None = None
         self.check = openings.check
 
     def check_leaders(self) -> None:
@@ -549,7 +549,7 @@ class MachineRun:
                 opened = self._partitions.reopen(self._tp, error)
         self.done = Done(subtracted(after, before), is_complete, answers, snapshot)
 
-    def _ask_end_again(self, opened: Opened) -> None:
+    def _ask_end_again(self, opened: RunningMachine) -> None:
         """Ask for the end of the log again, if a cancel that was acknowledged in time may stand behind it [I17]."""
         known, end = self.known, self._read.log_end
         if end is not None and (known is None or known.may_be_held(end, opened.producer)):
@@ -567,7 +567,7 @@ class MachineRun:
             return True
         return False
 
-    def _work(self, opened: Opened, until: float) -> bool:
+    def _work(self, opened: RunningMachine, until: float) -> bool:
         """Returns whether nothing is left to do."""
         loop, machine = opened.loop, opened.loop.machine
         self._ask_end_again(opened)
@@ -638,7 +638,7 @@ class MachineRun:
         fetches = chain(before, [Fetched(first, end, rest)] if first < end else [])
         return (each._replace(lineage=lineage and lineage.before(each.to_offset)) for each in fetches)
 
-    def _known(self, opened: Opened) -> Known:
+    def _known(self, opened: RunningMachine) -> Known:
         machine = opened.loop.machine
         committed = machine.committed
         is_new = self.known is None or committed != self.known.progress
@@ -668,7 +668,7 @@ class MachineRun:
         return tuple(dict.fromkeys([*released, *waiting[:1], *waiting[-1:]]))
 
 
-def _snapshot(opened: Opened) -> Snapshot:
+def _snapshot(opened: RunningMachine) -> Snapshot:
     progress, written_ms = opened.loop.machine.progress, opened.metrics.snapshot_ms
     unread = offsets_since(progress)
     if (named := progress.snapshot) is None:

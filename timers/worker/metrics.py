@@ -124,14 +124,21 @@ def by_format(total: Callable[[Counters], float], status: WorkerStatus) -> Sampl
     return [((name,), value) for name, value in totals.items()]
 
 
+def _label(name: str, shown: set[str], most: int, other: str) -> str:
+    """The label of a caller or topic: its name, or ``other`` if ``most`` are shown. One that has a label keeps it, so
+    that no total decreases."""
+    if name not in shown and len(shown) >= most:
+        return other
+    shown.add(name)
+    return name
+
+
 def callers(status: WorkerStatus) -> Samples:
-    """Records by caller. A caller that has a label keeps it, so that no total decreases."""
+    """Records by caller."""
     totals: dict[Labels, float] = {}
-    shown = status.shown_callers
     for counters in all_counters(status):
         for (caller, outcome), count in list(counters.callers.items()):
-            label = caller if caller in shown or len(shown) < MAX_CALLERS else OTHER_CALLERS
-            shown.add(label)
+            label = _label(caller, status.shown_callers, MAX_CALLERS, OTHER_CALLERS)
             totals[label, outcome] = totals.get((label, outcome), 0) + count
     return totals.items()
 
@@ -148,13 +155,11 @@ def lag_by_topic(status: WorkerStatus) -> Samples:
 
 
 def _topics(status: WorkerStatus) -> dict[str, list[TopicCounters]]:
-    """The totals of all partitions by callback topic. As with callers, a topic that has a label keeps it."""
+    """The totals of all partitions by callback topic."""
     found: dict[str, list[TopicCounters]] = {}
-    shown = status.shown_topics
     for counters in all_counters(status):
         for topic, of_topic in list(counters.topics.items()):
-            label = topic if topic in shown or len(shown) < MAX_TOPICS else OTHER_TOPICS
-            shown.add(label)
+            label = _label(topic, status.shown_topics, MAX_TOPICS, OTHER_TOPICS)
             found.setdefault(label, []).append(of_topic)
     return found
 
@@ -287,14 +292,9 @@ def wrong_topics(status: WorkerStatus) -> Iterator[Mapping[str, int]]:
 
 def _holds(status: WorkerStatus) -> Iterator[tuple[str, str, Hold, int | None]]:
     """(label of the callback topic, why, hold, its rows) of each hold; rows: None if they were not counted."""
-    shown = status.shown_topics
     for runner in status.pool.runners.values():
         for hold in runner.machine.progress.holds:
-            if hold.target in shown or len(shown) < MAX_TOPICS:
-                shown.add(hold.target)
-                label = hold.target
-            else:
-                label = OTHER_TOPICS
+            label = _label(hold.target, status.shown_topics, MAX_TOPICS, OTHER_TOPICS)
             why = RELEASE if hold.reason == PAUSE and not hold.is_paused else hold.reason
             yield label, why, hold, runner.machine.held.known(hold)
 

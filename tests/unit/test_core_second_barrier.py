@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, LIMITS, MachineRig
 from timers.core.loop import Loop
@@ -59,3 +61,23 @@ def test_a_loop_says_that_an_end_must_be_asked_again() -> None:
         assert not loop.step().must_ask_end
     assert outbox.fired == []
     assert [each.verdict for each in outbox.verdicts] == ["cancelled"]
+
+
+def test_an_end_is_asked_again_when_no_more_timers_are_due_whose_transactions_would_hold_it_back() -> None:
+    """Each answer during a drain would come too early, and the pause before the next question is twice as long."""
+    outbox = ListOutbox()
+    rig = MachineRig(BY_ID, replace(LIMITS, chunk_timers=1), topic="ids", outbox=outbox, group=1)
+    for n in range(3):
+        value, headers = future.encode("t", "k", b"v"), future_by_id.encode_headers(1000)
+        rig.log.append("ids", b"%d" % n, value, headers, partition=0)
+    rig.observe(999)
+    rig.read_all()
+    loop = Loop(rig.machine)
+    loop.add_tick(Tick(1_000_000), 3)
+    assert not loop.step().must_ask_end
+    outbox.held_from = {4}
+    loop.add_tick(Tick(1_001_000), 4)
+    asked = []
+    while not loop.idle:
+        asked.append((loop.step().must_ask_end, len(outbox.fired)))
+    assert asked == [(False, 2), (True, 3)]

@@ -38,7 +38,8 @@ class Outcome(NamedTuple):
     committed: bool = False
     """Progress was committed without firings."""
     must_ask_end: bool = False
-    """The end of the log that came with a tick was held back by the machine's own transaction: ask for it again."""
+    """The end of the log that came with a tick was held back by the machine's own transaction, and no timer is due any
+    more whose transaction would hold it back again: ask for it again [I17]."""
 
 
 class Loop:
@@ -56,7 +57,7 @@ class Loop:
         self._ticks: deque[tuple[Tick, int | None]] = deque()
         self.firing = False
         self.commands: Sequence[Command] = ()
-        self._commit_due = self._may_take = False
+        self._commit_due = self._may_take = self._must_ask_end = False
 
     @property
     def idle(self) -> bool:
@@ -93,12 +94,11 @@ class Loop:
             Lost: drop the machine and open it again [I5].
             Fenced: another worker owns the machine.
         """
-        must_ask_end = False
         self._may_take |= bool(self._ticks)
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self.firing = self._commit_due = True
-            must_ask_end = self.machine.must_ask_end
+            self._must_ask_end = self.machine.must_ask_end
         if self.machine.rescue_count:
             self.machine.rescue_chunk()
             return Outcome()
@@ -124,6 +124,8 @@ class Loop:
         if settled:  # once for each tick
             committed = self.machine.commit_progress()
             self._commit_due = False
+        must_ask_end = self._must_ask_end and not is_draining
+        self._must_ask_end &= is_draining
         return Outcome(consumed, read_again_from, settled, committed, must_ask_end)
 
     def _may_accept(self) -> bool:

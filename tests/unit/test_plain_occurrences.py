@@ -43,7 +43,17 @@ PARTS: dict[str, list[Any]] = {
         [(h.TIMER_AGAIN, b"1")],
         [(h.TIMER_IF, b"absent")],
     ],
-    "after": [[], [("user", b"1")], [(h.TIMER_LAST, b"1")], [(h.TIMER_OWED, DUE)], [(h.TIMER_WAYPOINT, b"5")]],
+    "after": [
+        [],
+        [("user", b"1")],
+        [(h.TIMER_LAST, b"1")],
+        [(h.TIMER_LAST, None)],
+        [(h.TIMER_LAST, b"1"), (h.TIMER_LAST, b"1")],
+        [(h.TIMER_LAST, b"1"), ("user", b"1")],
+        [(h.TIMER_OWED, DUE)],
+        [(h.TIMER_OWED, DUE), (h.TIMER_LAST, b"1")],
+        [(h.TIMER_WAYPOINT, b"5")],
+    ],
     "kind": [1, 0, None],
     "renamed": ["", h.TIMER_FOLLOWS, h.TIMER_VERSION],
 }
@@ -95,3 +105,4 @@ def test_what_the_engine_appends_is_read_quickly(monkeypatch: pytest.MonkeyPatch
     with_header = {"before": [("user", b"1")]}
     for changes in ({}, {h.TIMER_KEY: b"k"}, with_header, FUTURE, FUTURE | with_header):
         assert decode(record(changes)).follows == {7: (3, 2, False)}
+        assert decode(record(changes | {"after": [(h.TIMER_LAST, b"1")]})).follows == {7: (3, 2, True)}

@@ -65,10 +65,11 @@ def repeating(due_s: int) -> RepeatingVersion:
 
 def test_the_entry_of_a_timer_that_repeats_goes_back_to_the_index_at_once() -> None:
     journal = IndexJournal(lambda: MAX_BYTES)
-    journal.note_known({b"repeats": repeating(0), b"single": (0, 0, 0)})
+    journal.note_known({b"repeats": repeating(0), b"ends": repeating(0), b"single": (0, 0, 0)})
     batch: dict[bytes, Entry | None] = {b"repeats": repeating(1), b"single": (1, 1, 1), b"ended": None}
+    batch[b"ends"] = (*repeating(1), True)  # its last occurrence
     journaled, direct = journal.split(batch)
-    assert (set(journaled), set(direct)) == ({b"single", b"ended"}, {b"repeats"})
+    assert (set(journaled), set(direct)) == ({b"single", b"ended"}, {b"repeats", b"ends"})
     journal.note_known(direct)
     journal.next_to_index(journaled)
     journal.note_written(journaled)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBufferManager
 
-from timers.core.operation import Entry, message_of, repeating
+from timers.core.operation import Entry, chain_of, message_of, repeating
 
 ENTRY_BYTES = 250
 """Memory of an entry in one set, besides its id."""
@@ -114,7 +114,7 @@ class IndexJournal:
         """The entries of a batch that go to the journal, and those that go to the index at once."""
         known = self._known
         direct = {
-            id: entry for id, entry in entries.items() if known.get(id) is not None and repeating(entry) is not None
+            id: entry for id, entry in entries.items() if known.get(id) is not None and chain_of(entry) is not None
         }
         if not direct:
             return entries, direct

@@ -154,7 +154,7 @@ def decode(
             if value is None:
                 _decode_cancel(decoded, record, headers, repeats)
                 continue
-            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] == h.TIMER_NOMINAL and repeats
+            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] in _ENDS and repeats
             if may_be_occurrence and _read_occurrence(decoded, record, headers, max_request_bytes, plain):
                 continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
@@ -280,7 +280,7 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     quarter of the time of :func:`_decode_repeating`: that one reads all others, and says what is wrong with them.
 
     Args:
-        headers: at least :data:`_LEAST`; the last one is the nominal second.
+        headers: at least :data:`_LEAST`; the last one is one of :data:`_ENDS`.
 
     Returns:
         Whether they are.
@@ -288,8 +288,13 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     key, value = record.key, record.value
     if len(value) > max_request_bytes:
         return False
+    last = headers[-1:] if headers[-1][0] == h.TIMER_LAST else ()
+    if last:
+        headers = headers[:-1]
+        if len(headers) < _LEAST:
+            return False
     (due_name, due), repeat, (follows_name, follows), named, nominal = headers[-_LEAST:]
-    if (due_name, repeat[0], follows_name, named[0]) != _OCCURRENCE:
+    if (due_name, repeat[0], follows_name, named[0], nominal[0]) != _OCCURRENCE:
         return False
     callback_key: Key = None
     target: bytes | str | None
@@ -319,8 +324,8 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     if due_s is None or followed is None or version is None:
         return False
     offset, timestamp_s = record.offset, record.timestamp // 1000
-    decoded.follows[offset] = _new_follows((followed, version, False))
-    row_headers = [repeat, named, nominal, *kept]
+    decoded.follows[offset] = _new_follows((followed, version, bool(last)))
+    row_headers = [repeat, named, nominal, *last, *kept]
     row: Row = (offset, topic, callback_key, value, row_headers, _new_origin((id, due_s, 0, None)))
     decoded.rows.setdefault(due_s, []).append(row)
     decoded.operations.append((key, offset, due_s, timestamp_s))
@@ -328,10 +333,11 @@ def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_reques
     return True
 
 
-_OCCURRENCE = (h.TIMER_DUE, h.TIMER_REPEAT, h.TIMER_FOLLOWS, h.TIMER_VERSION)
-_LEAST = len((*_OCCURRENCE, h.TIMER_NOMINAL))
-"""A plain occurrence has so many headers at least: these are the last ones. Without protobuf, the callback's topic and
-key are before them."""
+_OCCURRENCE = (h.TIMER_DUE, h.TIMER_REPEAT, h.TIMER_FOLLOWS, h.TIMER_VERSION, h.TIMER_NOMINAL)
+_LEAST = len(_OCCURRENCE)
+"""A plain occurrence has so many headers at least: these are the last ones, and behind them stands only what says that
+none follows. Without protobuf, the callback's topic and key are before them."""
+_ENDS = (h.TIMER_NOMINAL, h.TIMER_LAST)
 
 
 def _decode_repeating(

@@ -124,10 +124,10 @@ def steady(session: Session, timers: int, root: str) -> dict[str, Any]:
     records = readers[1].take(len(rows), PATIENCE_S)
     _, single_ms = lags_of(records)
     first_s = int(time.time()) + LEAD_S + timers // 5_000
-    rules = [f"every={EVERY_S}; from={first_s + n % EVERY_S}; until={first_s + 3 * EVERY_S}" for n in range(timers)]
+    rules = [f"every={EVERY_S}; from={first_s + n % EVERY_S}; until={first_s + 4 * EVERY_S}" for n in range(timers)]
     publish(bench, [(b"every-%d" % n, PAYLOAD, repeating(target, rule)) for n, rule in enumerate(rules)])
     assert time.time() < first_s, "publishing took too long"
-    sleep_until(first_s + EVERY_S)  # so that each firing follows another one
+    sleep_until(first_s + EVERY_S)  # so that each firing follows another one; and what it appends is not the last one
     end = bench.end(ID_TOPIC)
     cpu = bench.cpu_s()
     bytes_before = log_bytes(bench)

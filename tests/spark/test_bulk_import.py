@@ -74,6 +74,7 @@ def written(system: System) -> list[Record]:
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
     headers = [row | ({"headers": json.loads(row["headers"])} if "headers" in row else {}) for row in rows]
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in headers))
     return path
 
@@ -83,12 +84,15 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     first.write_bytes(first.read_bytes() + b"{no json\nGr\xfc\xdfe\n")
     dry = bulk_import.run(spark, job(by_id, first, dry_run=True), NOW_NS, print)
     assert dry == Imported(26, 4, 0, 22, DUE, DUE + 6, ((DUE, 22),)) and written(by_id) == []
-    assert run(spark, job(by_id, first)) == Imported(26, 4, 0, 22)
+    sent = run(spark, job(by_id, first))
+    assert sent == Imported(26, 4, 0, 22)
     records = written(by_id)
     _are_the_rows(by_id, records)
-    parts = [Path(part).read_text() for part in local_files(str(tmp_path / "rejects"))]
-    rejected = [json.loads(line) for part in parts for line in part.splitlines()]
-    assert {(row["_file"], row["_line"]) for row in rejected} == {(str(first), n) for n in (23, 24, 25, 26)}
+    for name in (dry.rejects, sent.rejects):
+        assert name is not None and Path(name).parent == tmp_path / "rejects"
+        parts = [Path(part).read_text() for part in local_files(name)]
+        rejected = [json.loads(line) for part in parts for line in part.splitlines()]
+        assert {(row["_file"], row["_line"]) for row in rejected} == {(str(first), n) for n in (23, 24, 25, 26)}
 
     # The same rows as CSV, the columns in another order, and as Parquet, with types of its own: nothing is new.
     csv = tmp_path / "rows.csv"
@@ -96,7 +100,6 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in line) for line in cells]
     csv.write_text("\n".join(["topic,due,headers,key,value", *quoted]) + "\n")
     assert run(spark, job(by_id, csv)) == Imported(22, 0, 22, 0)
-    assert not (tmp_path / "rejects").exists()
     parquet = tmp_path / "rows.parquet"
     seconds = [DUE + index // 3 for index in range(20)] + [DUE] * 2
     columns = {
@@ -122,6 +125,40 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     ids.write.mode("append").parquet(str(tmp_path / "own" / "ids"))
     with pytest.raises(SettingsError, match=r"the id 'o-.*' is there twice"):
         run(spark, job(by_id, tmp_path / "own" / "ids"))
+    by_id.close()
+
+
+def test_no_run_deletes_a_file_that_it_did_not_write(
+    spark: SparkSession, by_id: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that a person has fixed, and other files, stay until they are sent, whatever --rejects names."""
+    first = lines(tmp_path / "rows.jsonl", [GOOD[0], BAD[0]])
+    beside = lines(tmp_path / "rejects" / "mine.jsonl", GOOD[1:2])
+    found = run(spark, replace(job(by_id, first), rejects=(tmp_path / "rejects").as_uri()))
+    assert (found.sent, found.rejected) == (1, 1) and found.rejects is not None
+    mended = Path(found.rejects)
+    (part,) = local_files(str(mended))
+    row = json.loads(Path(part).read_text())
+    text = json.dumps(row | {"at": str(DUE + 60)})
+    Path(part).write_text(text)
+    again = replace(job(by_id, mended), rejects=(tmp_path / "rejects").as_uri(), ledger=(tmp_path / "ledger").as_uri())
+
+    def left() -> list[str]:
+        return [Path(part).read_text(), beside.read_text()]
+
+    assert run(spark, replace(again, dry_run=True)).sent == 1
+    assert left() == [text, f"{json.dumps(GOOD[1])}\n"]
+
+    def fails(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(bulk_import, "_send", fails)
+        run(spark, again)
+    assert left()[0] == text
+    assert run(spark, again) == Imported(1, 0, 0, 1)
+    assert run(spark, again) == Imported(1, 0, 1, 0)
+    assert left() == [text, f"{json.dumps(GOOD[1])}\n"]
     by_id.close()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from timers.cli import spark_import as bulk_import
@@ -83,6 +85,19 @@ def test_another_encoding_is_refused_with_a_way_out(name: str) -> None:
         click.UsageError, match=f"--encoding '{name}' cannot be read: expected is utf-8, latin-1.*iconv"
     ):
         bulk_import._encoding(name, "json")
+
+
+@pytest.mark.parametrize("path", [".", "data", "data/rejects", "data/../data/"])
+@pytest.mark.parametrize("option", ["--rejects", "--ledger"])
+def test_what_an_import_writes_is_no_input_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "rejects").mkdir(parents=True)
+    (tmp_path / "data" / "rejects" / "a.jsonl").write_text("{}\n")
+    directories = {"--rejects": "/elsewhere", "--ledger": "/elsewhere", option: "data/rejects"}
+    done = CliRunner().invoke(bulk_import.bulk_import, [path, *(part for each in directories.items() for part in each)])
+    assert done.exit_code == 2 and f"PATH '{path}' contains {option} 'data/rejects'" in done.output
 
 
 def test_parquet_has_no_other_encoding() -> None:

@@ -71,6 +71,17 @@ def _uri(path: str) -> str:
     return path if is_uri(path) else Path(path).resolve().as_uri()
 
 
+def _check_apart(paths: tuple[str, ...], option: str, directory: str) -> None:
+    """Check that no path has a directory below it that the import writes: its files would be read as rows."""
+    written = _uri(directory)
+    for path in paths:
+        if f"{written}/".startswith(f"{_uri(path).rstrip('/')}/"):
+            raise click.UsageError(
+                f"PATH {quoted(path)} contains {option} {quoted(directory)}, to which the import writes: give another "
+                f"{option}, or name the files, or in --rejects the directory of one run"
+            )
+
+
 def _files(
     paths: tuple[str, ...], form: str | None, encoding: str, options: RowOptions, ignored: tuple[str, ...], **more: Any
 ) -> RowFiles:
@@ -150,7 +161,7 @@ def _files(
     default="timers-import/rejects",
     show_default=True,
     help="Directory for rows that are not valid timers, with file, line and reason, as JSON lines, which can be fixed "
-    "and imported; of the last run only.",
+    "and imported: each run with such rows makes a directory in it.",
 )
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
 @click.option("--dry-run", is_flag=True, help="Send nothing: show the numbers of rows, and what is due in each hour.")
@@ -194,6 +205,8 @@ def bulk_import(
         row_options.check()
     except SettingsError as error:
         raise click.UsageError(f"--{error}") from None
+    _check_apart(paths, "--rejects", rejects)
+    _check_apart(paths, "--ledger", ledger)
     files = _files(paths, form, encoding, row_options, ignored, as_base64=as_base64)
     settings = Settings.load()
     # It is unknown what a failed task has sent, so Spark must not retry it. The run fails, and the next run continues.
@@ -212,7 +225,7 @@ def bulk_import(
         done = job.run(spark, arguments, time.time_ns(), say)
     _show(done, dry_run, output)
     if done.rejected:
-        say(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {rejects}")
+        say(f"not valid: {counted(done.rejected, 'row')}, with the reasons in {done.rejects}")
     return REJECTED if done.rejected else 0
 
 

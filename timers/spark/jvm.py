@@ -94,9 +94,9 @@ def exists(spark: SparkSession, url: str) -> bool:
 
 
 def delete(spark: SparkSession, url: str) -> None:
-    """Delete a file or a directory, if it exists. Without it, rows that an earlier import has rejected stay."""
+    """Delete a file, if it exists. Without it, each import would look again for what an interrupted one had sent."""
     path, files = on_storage(spark, url)
-    files.delete(path, True)
+    files.delete(path, False)
 
 
 def write_text(spark: SparkSession, url: str, text: str) -> None:

@@ -124,7 +124,7 @@ class RowFiles:
                 assert header is not None
                 self._check_names([*header[0], *places])
         except (SettingsError, InvalidTimerError) as error:
-            raise SettingsError(f"{_shown(url)}: {error}") from None
+            raise SettingsError(f"{shown(url)}: {error}") from None
 
     def entries(self, url: str, file: BinaryIO, now_ns: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file in the shape of :data:`ENTRY`.
@@ -148,7 +148,7 @@ class RowFiles:
                 content, id = (digits, None) if digits else (None, request.id)
                 found.append((content, id, due_s, value, [*(headers or ()), *conditions], None))
             except InvalidTimerError as error:
-                where = {FILE: _shown(url), LINE: number, REASON: str(error)}
+                where = {FILE: shown(url), LINE: number, REASON: str(error)}
                 found.append((None, None, None, None, None, printable_json(json_text({**_fields_of(source), **where}))))
             if len(found) == _BATCH_ROWS:
                 yield record_batch(found, ENTRY)
@@ -395,6 +395,7 @@ def format_of(file: BinaryIO) -> str:
     return JSON if begin.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{" else CSV
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
+    """A URL as a person writes it: that of a local file as a path."""
     path = local_path(url)
     return url if path is None else str(path)

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from time import monotonic
 
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from timers.core.printable import quoted
+from timers.core.printable import quoted, utc_text
 from timers.errors import SettingsError, TimersError
 from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
@@ -31,7 +31,7 @@ from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark import jvm, kafka
 from timers.spark.columns import header, schema
-from timers.spark.frames.rows import ENTRY, RowFiles, local_path, opened
+from timers.spark.frames.rows import ENTRY, RowFiles, local_path, opened, shown
 from timers.spark.session import described
 from timers.spark.storage import Kept, table_at
 from timers.wire import headers as h
@@ -50,7 +50,7 @@ class Import:
     ledger: str
     """Path of the ledger, the same for all runs of an import."""
     rejects: str
-    """Path for the rows that are not valid timers."""
+    """Path for the rows that are not valid timers: each run has a directory of its own there, and none is deleted."""
     dry_run: bool = False
 
 
@@ -68,6 +68,8 @@ class Imported:
     last_due_s: int | None = None
     hours: tuple[tuple[int, int], ...] = ()
     """(epoch second of an hour, timers that are due in it)"""
+    rejects: str | None = field(default=None, compare=False)
+    """Directory of the rejected rows of this run, as JSON lines; None: there are none."""
 
 
 def run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], None]) -> Imported:
@@ -113,24 +115,24 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
         found_rows = _looked_at(read)
     total, rejected = found_rows.rows, found_rows.rejected
     say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
+    name, rejects = uuid.uuid4().hex, None
     if rejected:
-        read.where("row is not null").select("row").write.mode("overwrite").text(job.rejects)
-    else:
-        jvm.delete(spark, job.rejects)
+        rejects = f"{job.rejects.rstrip('/')}/{utc_text(now_ns // 10**9).replace(':', '')}-{name[:8]}"
+        read.where("row is not null").select("row").write.text(rejects)
     requests = numbered(read, job.name, is_each_once=found_rows.is_each_once)
     known = ledger.sent()
     count = total - rejected
     if known is not None:
         requests = kept.on_disk(requests.join(known, "id", "left_anti"))
         count = requests.count()
-    result = Imported(total, rejected, total - rejected - count, count)
+    result = Imported(total, rejected, total - rejected - count, count, rejects=rejects and shown(rejects))
     if job.dry_run:
         first_s, last_s = requests.agg(F.min("due_s"), F.max("due_s")).collect()[0]
         hours = requests.groupBy((F.floor(F.col("due_s") / 3600) * 3600).alias("hour")).count().orderBy("hour")
         by_hour = tuple((hour, number) for hour, number in hours.collect())
         return replace(result, first_due_s=first_s, last_due_s=last_s, hours=by_hour)
     if count:
-        name, begin = uuid.uuid4().hex, topics.ends([topic])
+        begin = topics.ends([topic])
         ledger.begin(name, kafka.as_json(begin))
         with _told(spark, say, "sending", lambda: _sum(topics.ends([topic])) - _sum(begin)):
             _send(requests, job.settings, topic)

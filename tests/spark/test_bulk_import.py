@@ -113,6 +113,15 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     assert run(spark, job(by_id, parquet)) == Imported(22, 0, 22, 0)
     assert len(written(by_id)) == len(records)
 
+    # The file has grown when its rows are past, which an earlier run has sent.
+    new = [{"due": str(DUE + due_s), "topic": "orders", "value": "new"} for due_s in (10, 20, 30)]
+    grown = job(by_id, lines(tmp_path / "grown.jsonl", [*ROWS, *new]))
+    later = bulk_import.run(spark, grown, (DUE + 15) * 10**9, print)
+    assert later == Imported(25, 1, 22, 2) and later.rejects is not None
+    (rejected,) = (json.loads(Path(part).read_text()) for part in local_files(later.rejects))
+    assert rejected["_line"] == 23 and "is in the past" in rejected["_reason"]
+    assert len(written(by_id)) == len(records) + 2
+
     # Ids of their own, in files that Spark has written; an id that comes twice is refused.
     ids = spark.range(30).select(
         F.timestamp_seconds(F.lit(DUE)).alias("due"),

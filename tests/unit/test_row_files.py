@@ -184,6 +184,19 @@ def test_a_rejected_row_can_be_mended_and_imported(tmp_path: Path) -> None:
     assert values(again) == [b"a", b"c"] and rejects(again) == []
 
 
+def test_a_row_that_is_past_keeps_its_id_because_an_earlier_run_may_have_sent_it(tmp_path: Path) -> None:
+    row = {"due": NOW_S - 1, "topic": "orders", "value": "a"}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(row | {'id': 'order-17'})}\n")
+    pq.write_table(pa.table({name: [each] for name, each in row.items()}), tmp_path / "a.parquet")
+    by_hash, by_id = entries(files(tmp_path / "a.jsonl"))
+    (of_parquet,) = entries(files(tmp_path / "a.parquet"))
+    assert (by_hash["id"], by_id["content"], by_id["id"]) == (None, None, "order-17")
+    for found in (by_hash, of_parquet):
+        (sent,) = entries(files(tmp_path / "a.parquet", past="fire"))
+        assert (found["content"], found["due_s"], found["value"]) == (sent["content"], NOW_S - 1, None)
+        assert "is in the past" in json.loads(found["row"])["_reason"] and sent["row"] is None
+
+
 def test_a_row_has_one_id_in_whatever_file_it_is(tmp_path: Path) -> None:
     row: dict[str, Any] = {"due": DUE, "topic": "orders", "key": "k", "value": "v", "headers": {"a": "1"}}
     (tmp_path / "a.json").write_text(json.dumps(row))

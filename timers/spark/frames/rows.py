@@ -16,7 +16,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -51,7 +51,8 @@ UTF_8 = "utf-8"
 
 ENTRY = schema("content string, id string, due_s bigint, value binary, headers headers, row string")
 """A row of a file. ``content``: hash of its fields, if it has no ``id``. ``value`` and ``headers`` are those of the
-request. ``row``: of one that is no timer, a JSON line that can be mended and imported; all else is null then."""
+request. ``row``: of one that is no timer, a JSON line that can be mended and imported; all else is null then. One that
+is refused because it is past has ``content`` or ``id``, ``due_s`` and ``row``: an earlier run may have sent it."""
 
 FILE, LINE, REASON = "_file", "_line", "_reason"
 """Further fields of such a line, which an import passes over: file and number of the line (in Parquet of the row), and
@@ -136,6 +137,7 @@ class RowFiles:
             self.check_file(url, file)
             file.seek(0)
         encode, conditions = Encoder(most_bytes), future_by_id.encode_condition(ABSENT)
+        first_s = now_ns // 10**9 if self.options.past == "refuse" else 0
         found: list[tuple[Any, ...]] = []
         for number, timer, source in self.rows(file, self._places(url), now_ns):
             try:
@@ -146,16 +148,19 @@ class RowFiles:
                 if digits:  # the id is made of the hash when all rows are known, of which some may be equal
                     headers = [*(headers or ()), *future_by_id.encode_headers(due_s)]
                 content, id = (digits, None) if digits else (None, request.id)
-                found.append((content, id, due_s, value, [*(headers or ()), *conditions], None))
+                if due_s < first_s:
+                    found.append((content, id, due_s, None, None, _reject(source, url, number, past_sentence(due_s))))
+                else:
+                    found.append((content, id, due_s, value, [*(headers or ()), *conditions], None))
             except InvalidTimerError as error:
-                where = {FILE: shown(url), LINE: number, REASON: str(error)}
-                found.append((None, None, None, None, None, printable_json(json_text({**_fields_of(source), **where}))))
+                found.append((None, None, None, None, None, _reject(source, url, number, str(error))))
             if len(found) == _BATCH_ROWS:
                 yield record_batch(found, ENTRY)
                 found = []
         yield record_batch(found, ENTRY)
 
     def rows(self, file: BinaryIO, places: Mapping[str, str], now_ns: int) -> Iterator[Line]:
+        """Yield the rows of a file. One that is past is a timer."""
         if self.format == PARQUET:
             yield from self._rows_of_parquet(file, places, now_ns)
             return
@@ -216,8 +221,6 @@ class RowFiles:
             fields["value"] = {"base64": fields["value"]}
         request = parse_fields(fields, now_ns, _quiet, options.zone)
         due_s = cast("int", request.at)
-        if options.past == "refuse" and due_s < now_ns // 10**9:
-            raise InvalidTimerError(past_sentence(due_s))
         request = request._replace(at=as_given(due_s))
         if request.id is not None:
             return TimerRow(request, due_s, "")
@@ -245,7 +248,7 @@ class RowFiles:
         found = _schema(whole)
         fields = [each for each in found if each.name not in self.ignored and each.name not in places]
         fields += [pa.field(name, pa.string()) for name in places if name not in self.ignored]
-        return TimerColumns(pa.schema(fields), self.options)
+        return TimerColumns(pa.schema(fields), replace(self.options, past="fire"))  # what is past is known later
 
     def _rows_of_parquet(self, file: BinaryIO, places: Mapping[str, str], now_ns: int) -> Iterator[Line]:
         whole = _parquet(file)
@@ -283,6 +286,11 @@ def _quiet(sentence: str) -> None:
 
 def _bytes(value: Any) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+
+
+def _reject(source: Mapping[str, Any] | tuple[pa.RecordBatch, int], url: str, number: int, reason: str) -> str:
+    """A row as a JSON line that can be mended and imported."""
+    return printable_json(json_text({**_fields_of(source), FILE: shown(url), LINE: number, REASON: reason}))
 
 
 def _fields_of(source: Mapping[str, Any] | tuple[pa.RecordBatch, int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from functools import reduce
 from time import monotonic
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
@@ -76,7 +76,8 @@ def run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], None
     """Import the rows that no earlier run has imported.
 
     Args:
-        now_ns: epoch nanoseconds from which delays count, and before which a row is past.
+        now_ns: epoch nanoseconds from which delays count, and before which a row is past: one that is past and was sent
+            by an earlier run is not rejected.
 
     Raises:
         SettingsError: TIMERS_ID_TOPIC is empty or does not exist, or the files lack a column or have an unknown one, or
@@ -113,19 +114,25 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
     with _told(spark, say, "reading"):
         read = kept.on_disk(entries(spark, job.files, job.settings.max_request_bytes, now_ns))
         found_rows = _looked_at(read)
-    total, rejected = found_rows.rows, found_rows.rejected
+    requests = numbered(read, job.name, is_each_once=found_rows.is_each_once)
+    timers, past = found_rows.timers, found_rows.past
+    known = ledger.sent()
+    if known is not None:
+        requests = kept.on_disk(requests.join(known, "id", "left_anti"))
+        timers, past = requests.agg(F.count("id"), F.count("row")).collect()[0]
+    total, count = found_rows.rows, timers - past
+    rejected = total - found_rows.timers + past
     say(f"{counted(total, 'row')} read, {rejected:,} of them rejected")
     name, rejects = uuid.uuid4().hex, None
     if rejected:
         rejects = f"{job.rejects.rstrip('/')}/{utc_text(now_ns // 10**9).replace(':', '')}-{name[:8]}"
-        read.where("row is not null").select("row").write.text(rejects)
-    requests = numbered(read, job.name, is_each_once=found_rows.is_each_once)
-    known = ledger.sent()
-    count = total - rejected
-    if known is not None:
-        requests = kept.on_disk(requests.join(known, "id", "left_anti"))
-        count = requests.count()
-    result = Imported(total, rejected, total - rejected - count, count, rejects=rejects and shown(rejects))
+        lines = read.where(~_is_timer()).select("row")
+        if past:
+            lines = lines.unionByName(requests.where("row is not null").select("row"))
+        lines.write.text(rejects)
+    requests = requests.where("row is null")
+    known_rows = found_rows.timers - timers
+    result = Imported(total, rejected, known_rows, count, rejects=rejects and shown(rejects))
     if job.dry_run:
         first_s, last_s = requests.agg(F.min("due_s"), F.max("due_s")).collect()[0]
         hours = requests.groupBy((F.floor(F.col("due_s") / 3600) * 3600).alias("hour")).count().orderBy("hour")
@@ -142,10 +149,17 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
     return result
 
 
+def _is_timer() -> Column:
+    """Of rows (:data:`timers.spark.frames.rows.ENTRY`): true also of one that is refused because it is past."""
+    return F.col("content").isNotNull() | F.col("id").isNotNull()
+
+
 @dataclass(frozen=True)
 class _Found:
     rows: int
-    rejected: int
+    timers: int
+    """Of the rows, with those that are refused because they are past."""
+    past: int
     is_each_once: bool
     """Whether no two rows are equal."""
 
@@ -156,23 +170,24 @@ def _looked_at(read: DataFrame) -> _Found:
     Raises:
         SettingsError: two rows have the same id.
     """
-    alike = read.groupBy("content", "id").agg(F.count(F.lit(1)).alias("times"))
-    is_reject = F.col("content").isNull() & F.col("id").isNull()
-    twice = F.when(F.col("times") > 1, F.col("id"))
-    most = F.max(F.when(~is_reject, F.col("times")))
-    row = alike.agg(F.sum("times"), F.sum(F.when(is_reject, F.col("times"))), most, F.min(twice)).collect()[0]
-    total, rejected, times, id = row
+    is_past = _is_timer() & F.col("row").isNotNull()
+    alike = read.groupBy("content", "id", is_past.alias("is_past")).agg(F.count(F.lit(1)).alias("times"))
+    twice = F.when((F.col("times") > 1) & ~F.col("is_past"), F.col("id"))
+    of_timers = F.when(_is_timer(), F.col("times"))
+    of_past = F.when(F.col("is_past"), F.col("times"))
+    row = alike.agg(F.sum("times"), F.sum(of_timers), F.sum(of_past), F.max(of_timers), F.min(twice)).collect()[0]
+    total, timers, past, times, id = row
     if id is not None:
         raise SettingsError(f"the id {quoted(id)} is there twice: give each row an id of its own; nothing was sent")
-    return _Found(total or 0, rejected or 0, (times or 0) <= 1)
+    return _Found(total or 0, timers or 0, past or 0, (times or 0) <= 1)
 
 
 def numbered(entries: DataFrame, name: str, *, is_each_once: bool) -> DataFrame:
-    """Valid rows (:data:`timers.spark.frames.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers``.
-    Equal rows get different numbers, because each row is a timer."""
+    """Timers (:data:`timers.spark.frames.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers`` and
+    ``row``. Equal rows get different numbers, because each row is a timer."""
     number = F.lit(1) if is_each_once else F.row_number().over(Window.partitionBy("content").orderBy("value"))
     id = F.coalesce("id", F.concat_ws("-", F.lit(name), "content", number.cast("string")))
-    return entries.where("row is null").select(id.alias("id"), "due_s", "value", "headers")
+    return entries.where(_is_timer()).select(id.alias("id"), "due_s", "value", "headers", "row")
 
 
 # ---- read ------------------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_no_run_deletes_a_file_that_it_did_not_write(
     mended = Path(found.rejects)
     (part,) = local_files(str(mended))
     row = json.loads(Path(part).read_text())
-    text = json.dumps(row | {"at": str(DUE + 60)})
+    text = json.dumps(row | {"due": str(DUE + 60)})
     Path(part).write_text(text)
     again = replace(job(by_id, mended), rejects=(tmp_path / "rejects").as_uri(), ledger=(tmp_path / "ledger").as_uri())
 

@@ -241,6 +241,41 @@ def test_lines_that_are_no_rows_get_a_reason(tmp_path: Path) -> None:
     assert values(entries(files(path, ignored=["payload"]))) == [b"", b"a"]
 
 
+def test_what_json_cannot_have_is_named_in_a_rejected_row_which_must_be_mended(tmp_path: Path) -> None:
+    """Another row of the file is read, and the mended field alone does not send the row without the other one."""
+    columns = {
+        "due": pa.array([DUE, 0, 0]),
+        "topic": ["orders"] * 3,
+        "value": pa.array([0, 253_402_300_800, 0], pa.int64()).view(pa.timestamp("s", "PST")),
+        "headers": pa.StringArray.from_buffers(3, *pa.array([b"", b"", b"\xff"]).buffers()[1:]),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path)
+    found = entries(files(path))
+    of_value, of_headers = rejects(found)
+    assert values(found) == [b"1970-01-01T00:00:00+00:00"]
+    assert "value" not in of_value and "out of range" in of_value["value cannot be shown"]
+    assert "headers" not in of_headers and "not UTF-8" in of_headers["headers cannot be shown"]
+    (tmp_path / "mended.jsonl").write_text(json.dumps(of_value | {"due": DUE}))
+    (again,) = rejects(entries(files(tmp_path / "mended.jsonl")))
+    assert "there is no field 'value cannot be shown'" in again["_reason"]
+
+    pq.write_table(pa.table({"due": [float("nan")], "topic": ["orders"]}), path)
+    assert "due cannot be shown" in rejects(entries(files(path)))[0]
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text('{"due": NaN, "topic": "orders", "value": "a"}\n{"value": ' + "[" * 600 + "]" * 600 + "}\n")
+    assert [each["_line"] for each in rejects(entries(files(deep)))] == [1, 2]
+
+
+def test_times_of_96_bits_are_those_of_each_century(tmp_path: Path) -> None:
+    seconds = [DUE, 11_000_000_000, 95_617_584_000]  # 2030, 2318 and 5000
+    times = pa.array(seconds, pa.int64()).view(pa.timestamp("s"))
+    pq.write_table(
+        pa.table({"due": times, "topic": ["orders"] * 3}), tmp_path / "a", use_deprecated_int96_timestamps=True
+    )
+    assert [each["due_s"] for each in entries(files(tmp_path / "a"))] == seconds
+
+
 def test_values_may_be_base64(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"due,topic,value\n{DUE},orders,/wA=\n{DUE},orders,a!\n")
     pq.write_table(

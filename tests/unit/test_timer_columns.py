@@ -253,6 +253,46 @@ def test_an_instant_is_one_text_whatever_the_zone_of_the_session_is() -> None:
     assert texts == {b"2030-01-01T00:00:00+00:00", b'{"at":"2030-01-01T00:00:00+00:00"}'}
 
 
+ZONES = ("Z", "-08", "+8", "+01:00:00", "GMT+8", "GMT+08:00", "UTC+1", "PST", "IST", "+08:00", "America/New_York")
+"""As ``spark.sql.session.timeZone`` may be. pyarrow knows the last two."""
+
+
+def nested(times: pa.Array) -> dict[str, pa.Array]:
+    """The times in each type that may hold them."""
+    bounds, names = pa.array(range(len(times) + 1), pa.int32()), pa.array(["a"] * len(times))
+    return {
+        "plain": times,
+        "dictionary": times.dictionary_encode(),
+        "struct": pa.StructArray.from_arrays([times.dictionary_encode()], ["a"]),
+        "list": pa.ListArray.from_arrays(bounds, times),
+        "large list": pa.LargeListArray.from_arrays(bounds.cast(pa.int64()), times),
+        "fixed list": pa.FixedSizeListArray.from_arrays(times, 1),
+        "map": pa.MapArray.from_arrays(bounds, names, times),
+        "list of structs": pa.ListArray.from_arrays(bounds, pa.StructArray.from_arrays([times], ["a"])),
+    }
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_instants_in_each_zone_of_a_session_are_sent_in_utc(zone: str) -> None:
+    instants = pa.array([DUE * 10**6], pa.int64()).view(pa.timestamp("us", zone))
+    for array in nested(instants).values():
+        (request,) = requests(key=array, value=array)
+        assert b"2030-01-01T00:00:00+00:00" in request.value and request.key == request.value
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), *(pa.timestamp("s", zone) for zone in (None, "UTC", "-08"))], ids=str)
+def test_a_time_that_python_does_not_have_is_a_sentence_about_its_row(kind: pa.DataType) -> None:
+    """Such as 9999-12-31 in a session west of Greenwich, or the sentinels of other systems."""
+    far = 3_000_000 if kind == pa.date32() else 253_402_300_800  # 10000-01-01, and later
+    times = pa.array([0, far], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    for array in nested(times).values():
+        for name in ("key", "value"):
+            first, second = rows(**{name: array})
+            assert isinstance(first, TimerRow) and "cannot be read: date value out of range" in str(second)
+    (sent,) = requests(value=pa.array([253_402_300_799], pa.int64()).view(pa.timestamp("s", "-08")))
+    assert sent.value == b"9999-12-31T23:59:59+00:00"
+
+
 def test_a_time_before_2002_can_be_sent() -> None:
     (row,) = rows(RowOptions(name="n", topic="t", past="fire"), due=pa.array([5], pa.timestamp("s", "UTC")))
     assert isinstance(row, TimerRow) and row.due_s == 5

@@ -41,6 +41,7 @@ from timers.spark.frames.timer_columns import (
     delay_hashed,
     past_sentence,
     row_hash,
+    values_of,
 )
 from timers.spark.storage import is_uri
 from timers.wire import headers as h
@@ -294,24 +295,37 @@ def _reject(source: Mapping[str, Any] | tuple[pa.RecordBatch, int], url: str, nu
 
 
 def _fields_of(source: Mapping[str, Any] | tuple[pa.RecordBatch, int]) -> dict[str, Any]:
-    """The fields of a row, as JSON has them."""
-    if isinstance(source, Mapping):
-        return {name: each for name, each in source.items() if name not in _OF_REJECTS}
-    batch, index = source
+    """The fields of a row, as JSON has them. One that JSON cannot have gets a name that no import takes, so that nobody
+    mends another field and sends the row without it."""
+    if not isinstance(source, Mapping):
+        batch, index = source
+        source = {name: values_of(batch.column(name).slice(index, 1))[0] for name in batch.schema.names}
+    found: dict[str, Any] = {}
+    for name, value in source.items():
+        if value is None or name in _OF_REJECTS or name.startswith(INDEX):
+            continue
+        try:
+            form = _json_form(value)
+            json_text(form)
+        except (InvalidTimerError, TypeError, ValueError, RecursionError) as error:
+            found[f"{name} cannot be shown"] = str(error)
+        else:
+            found[name] = form
+    return found
 
-    def form(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return json_value(value)
-        if isinstance(value, date | time):
-            return value.isoformat()
-        if isinstance(value, dict):
-            return {name: form(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [form(each) for each in value]
-        return value if isinstance(value, str | int | float | None) else str(value)
 
-    (row,) = batch.slice(index, 1).to_pylist()
-    return {name: form(value) for name, value in row.items() if value is not None and not name.startswith(INDEX)}
+def _json_form(value: Any) -> Any:
+    if isinstance(value, InvalidTimerError):
+        raise value
+    if isinstance(value, bytes):
+        return json_value(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {name: _json_form(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_form(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _in_utf_8(line: bytes, encoding: str) -> bytes:
@@ -329,7 +343,8 @@ def _unzipped(file: BinaryIO) -> Any:
 
 def _parquet(file: BinaryIO) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(file)
+        # As nanoseconds, which end in 2262, a time of 96 bits would silently be one of another century.
+        return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
     except (pa.ArrowInvalid, OSError) as error:
         raise SettingsError(f"it is no whole file of Parquet ({str(error).splitlines()[0]:.200})") from None
 
@@ -340,7 +355,7 @@ def _schema(whole: pq.ParquetFile) -> pa.Schema:
     leaves = (whole.schema.column(number) for number in range(len(whole.schema)))
     for name in [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in found.names]:
         index = found.get_field_index(name)
-        found = found.set(index, pa.field(name, pa.timestamp("ns", "UTC")))
+        found = found.set(index, pa.field(name, pa.timestamp("us", "UTC")))
     return found
 
 

@@ -322,18 +322,51 @@ def _bytes(array: pa.Array) -> list[bytes | None]:
     return found
 
 
-def _values(array: pa.Array) -> list[Cell]:
-    """Structures of Python, each as far as its texts are UTF-8."""
+def values_of(array: pa.Array) -> list[Cell]:
+    """The values of an array as Python has them; in place of one that Python cannot have, why it is none.
+
+    It cannot have texts that are not UTF-8, nor years that are not 1 to 9999.
+    """
+    kind = _in_utc(array.type)
+    if kind != array.type:
+        array = array.cast(kind)
     try:
         found: list[Cell] = array.to_pylist()
-    except UnicodeDecodeError:
+    except _NOT_OF_PYTHON:
         found = []
         for index in range(len(array)):
             try:
                 found += array.slice(index, 1).to_pylist()
             except UnicodeDecodeError as error:
                 found.append(InvalidTimerError(f"a text in it is not UTF-8: byte {error.start}"))
+            except _NOT_OF_PYTHON as error:
+                found.append(InvalidTimerError(f"a value in it cannot be read: {error}"))
     return found
+
+
+_NOT_OF_PYTHON = (ValueError, OverflowError, LookupError)
+"""What pyarrow raises for a text, a date or a zone that Python does not have."""
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """A type whose instants are in UTC. For others pyarrow looks up the zone, and Spark's sessions may have zones that
+    it does not know, such as ``+8``, ``PST`` and ``Z``."""
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_dictionary(kind):
+        inner = _in_utc(kind.value_type)
+        return kind if inner == kind.value_type else inner
+    if pa.types.is_map(kind):
+        return pa.map_(*(each.with_type(_in_utc(each.type)) for each in (kind.key_field, kind.item_field)))
+    if pa.types.is_struct(kind):
+        fields = (kind.field(number) for number in range(kind.num_fields))
+        return pa.struct([each.with_type(_in_utc(each.type)) for each in fields])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = kind.value_field.with_type(_in_utc(kind.value_type))
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(item, kind.list_size)
+        return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
+    return kind
 
 
 def _texts(array: pa.Array) -> list[str | None]:
@@ -489,7 +522,7 @@ def _contents(kind: pa.DataType, zone: str | None) -> tuple[_Read | None, str]:
         return (None, "text or bytes") if convert is None else (lambda array: _jsons(array, convert), "")
     if pa.types.is_duration(kind) or _json_form(kind) is None:
         return None, "text, bytes, a number, or a structure, which is sent as JSON"
-    return lambda array: [None if each is None else _scalar_text(each).encode() for each in array.to_pylist()], ""
+    return lambda array: [_each(lambda value: _scalar_text(value).encode(), each) for each in values_of(array)], ""
 
 
 def _scalar_text(value: Any) -> str:
@@ -509,7 +542,7 @@ def _jsons(array: pa.Array, convert: Callable[[Any], Any]) -> list[Cell]:
         except (TypeError, ValueError) as error:
             raise InvalidTimerError(f"the value cannot be sent as JSON ({error})") from None
 
-    return [_each(text, each) for each in _values(array)]
+    return [_each(text, each) for each in values_of(array)]
 
 
 def _json_form(kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -553,13 +586,13 @@ def _header_pairs(kind: pa.DataType, zone: str | None) -> tuple[_Read | None, st
     elif pa.types.is_struct(kind):
         is_text = all(_is_content(kind.field(n).type) for n in range(kind.num_fields))
         is_plain = is_text and len({*_names_of(kind)}) == kind.num_fields
-        return (lambda array: [_each(_present, row) for row in _values(array)], "") if is_plain else (None, expected)
+        return (lambda array: [_each(_present, row) for row in values_of(array)], "") if is_plain else (None, expected)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         of = _plain_type(kind.value_type)
         pair = [of.field(n).type for n in range(of.num_fields)] if pa.types.is_struct(of) else []
     if pair is None or len(pair) != 2 or not all(map(_is_content, pair)):
         return None, expected
-    return lambda array: [_each(_pairs, row) for row in _values(array)], ""
+    return lambda array: [_each(_pairs, row) for row in values_of(array)], ""
 
 
 def _names_of(kind: pa.StructType) -> list[str]:

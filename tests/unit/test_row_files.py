@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.harness.constants import Constants
 from timers.errors import InvalidTimerError, SettingsError
+from timers.spark import columns
+from timers.spark.frames import rows
 from timers.spark.frames.rows import CSV, JSON, PARQUET, RowFiles, format_of, local_files, opened
 from timers.spark.frames.timer_columns import RowOptions
 from timers.v1.future_pb2 import Future
@@ -274,6 +277,25 @@ def test_times_of_96_bits_are_those_of_each_century(tmp_path: Path) -> None:
         pa.table({"due": times, "topic": ["orders"] * 3}), tmp_path / "a", use_deprecated_int96_timestamps=True
     )
     assert [each["due_s"] for each in entries(files(tmp_path / "a"))] == seconds
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_large_rows_are_read_in_batches_of_limited_size(tmp_path: Path, constants: Constants, name: str) -> None:
+    """With 10,000 of them in one, Arrow has no column that is large enough."""
+    limit, path, value_bytes = 100_000, tmp_path / name, 1000
+    constants(columns, BATCH_BYTES=limit)
+    constants(rows, BATCH_BYTES=limit)
+    rejected = [{"due": 0, "topic": "orders", "value": "r" * value_bytes}] * 150
+    cells = [{"due": DUE, "topic": "orders", "value": f"{n:0{value_bytes}}"} for n in range(150)] + rejected
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(cells), path, use_dictionary=False)
+        assert rows._rows_at_once(pq.ParquetFile(path)) * value_bytes <= limit
+    else:
+        path.write_text("".join(f"{json.dumps(each)}\n" for each in cells))
+    with path.open("rb") as file:
+        found = [*files(path).entries(str(path), file, NOW_NS, 10_000)]
+    sizes = [each.nbytes for each in found]
+    assert sum(map(len, found)) == 300 and len(found) >= 3 and max(sizes) < 2 * limit
 
 
 def test_values_may_be_base64(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
+from timers.core.grouping import groups
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_DIGITS
 
@@ -193,6 +194,19 @@ def record_batch(rows: Iterable[Sequence[Any]], schema: StructType) -> pa.Record
     arrow, columns = arrow_schema(schema), list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 32 * 1024 * 1024
+"""Largest batch that Python makes. Arrow cannot have 2 GiB in a column, and Java has 1 GB by default."""
+
+
+def record_batches(
+    rows: Iterable[Sequence[Any]], schema: StructType, size_of: Callable[[Any], int]
+) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of limited number and size: values may have 64 MB."""
+    for group in groups(rows, size_of, BATCH_ROWS, BATCH_BYTES):
+        yield record_batch(group, schema)
 
 
 def bounds(batch: pa.RecordBatch) -> list[int]:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -32,7 +32,7 @@ from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
 from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
 from timers.spark.cold import HELD, ColdTables
-from timers.spark.columns import RECORD, record_batch, schema
+from timers.spark.columns import RECORD, record_batch, record_batches, schema
 from timers.spark.storage import Kept
 from timers.wire import progress as progress_record
 from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, future_by_id
@@ -77,8 +77,6 @@ def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> 
     # Request formats decode the records of a partition in the order of their offsets.
     return gone.select(NAMED.names).sortWithinPartitions("topic", "partition", "offset")
 
-
-BATCH_ROWS = 10_000
 
 NAMED = StructType([*RECORD, *schema("source string")])
 """A record (:data:`timers.spark.columns.RECORD`) and its name. A later record may have its offset, after a cut."""
@@ -128,14 +126,16 @@ def read_opening(
                     unknown[tp] = f"its snapshot cannot be read ({error})"
                     continue
                 begins[tp] = Begin(*tp, starts[tp[0]][tp[1]], found[0], len(records))
-                batches += [
-                    record_batch(records[first : first + BATCH_ROWS], NAMED)
-                    for first in range(0, len(records), BATCH_ROWS)
-                ]
+                batches += record_batches(records, NAMED, _size_of)
     rows = spark.createDataFrame(pa.Table.from_batches(batches), NAMED)
     # Request formats decode the records of a partition in the order of their offsets.
     rows = rows.dropDuplicates(["source"]).repartition("topic", "partition")
     return Opening(rows.sortWithinPartitions("topic", "partition", "offset"), begins, unknown)
+
+
+def _size_of(record: tuple[Any, ...]) -> int:
+    key, value, headers = record[5:8]
+    return len(key or b"") + len(value or b"") + sum(len(content or b"") for _, content in headers or ())
 
 
 def _records(
@@ -144,7 +144,7 @@ def _records(
     progress: Progress,
     starts: Offsets,
     formats: Mapping[str, RequestFormat],
-) -> Iterator[tuple[object, ...]]:
+) -> Iterator[tuple[Any, ...]]:
     """The requests of pending timers, as rows of :data:`NAMED`, if their own log no longer has them."""
     due_s, rows = due
     for row in rows:

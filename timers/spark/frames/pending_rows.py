@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from timers.kafka.topics import Cluster
 from timers.offline.pending import PendingReader, exported_topics
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.spark.columns import record_batch, schema
+from timers.spark.columns import record_batches, schema
 from timers.wire.topics import source
 
 PENDING = schema(
@@ -27,8 +28,6 @@ PENDING = schema(
 """One timer: its callback topic, the second in which it fires, its id (null if the sender gave none), the key of its
 callback, how often it has failed, and the record of its request. ``as_of``: when the newest commit of its partition was
 read, which says that it is pending."""
-
-BATCH_ROWS = 10_000
 
 PLACE = ("topic", "partition")
 
@@ -57,12 +56,16 @@ def read_places(settings: Settings, cluster: Cluster, tps: Iterable[TopicPartiti
         PendingReader(settings, cluster, Path(name), lambda: None) as stores,
     ):
         for tp in tps:
-            yield from _batches(settings, stores, tp)
+            yield from record_batches(_rows(settings, stores, tp), PENDING, _key_bytes)
 
 
-def _batches(settings: Settings, stores: PendingReader, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+def _key_bytes(row: tuple[Any, ...]) -> int:
+    return len(row[4] or b"")  # all else is short
+
+
+def _rows(settings: Settings, stores: PendingReader, tp: TopicPartition) -> Iterator[tuple[Any, ...]]:
     as_of_us = int(Clock().now_s() * 1_000_000)
-    progress, found = stores.progress([tp])[tp], []
+    progress = stores.progress([tp])[tp]
     for due_s, rows in stores.pending(tp, progress):
         for row in rows:
             topic, key = target_of(row), row[2]
@@ -70,9 +73,4 @@ def _batches(settings: Settings, stores: PendingReader, tp: TopicPartition) -> I
                 continue
             origin = origin_of(row, due_s, source(*tp, row[0], progress.cuts))
             id = origin.timer_id if origin.has_id else None
-            due_us = due_s * 1_000_000
-            found.append((topic, due_us, due_s, id, key_bytes(key), origin.attempt, origin.request, as_of_us))
-        if len(found) >= BATCH_ROWS:
-            yield record_batch(found, PENDING)
-            found = []
-    yield record_batch(found, PENDING)
+            yield topic, due_s * 1_000_000, due_s, id, key_bytes(key), origin.attempt, origin.request, as_of_us

@@ -7,6 +7,7 @@ The files in ``row_files`` were written with the defaults of pandas 3.1.1, polar
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,24 @@ def test_a_directory_may_name_a_column_of_its_rows(tmp_path: Path) -> None:
         here = RowFiles((str(tmp_path),), urls, form, RowOptions(key="", name="n", gives_ids=False))
         here.check()
         assert read(here)[0][0][0] == DUE
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet"])
+def test_a_directory_may_say_that_its_rows_have_no_topic(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "topic=__HIVE_DEFAULT_PARTITION__" / "key=__HIVE_DEFAULT_PARTITION__" / name
+    path.parent.mkdir(parents=True)
+    if name == "a.json":
+        path.write_text(f'{{"due": {DUE}}}\n')
+    else:
+        pq.write_table(pa.table({"due": [DUE]}), path)
+    form = JSON if name == "a.json" else PARQUET
+    found = []
+    for topic in (None, "orders"):
+        options = RowOptions(topic, key="", name="n", gives_ids=False)
+        here = RowFiles((str(tmp_path),), (str(path),), form, options)
+        found.append(read(here))
+    (_, (sentence,)), (timers, _) = found
+    assert re.search("topic is null|there is no topic", sentence) and timers == [(DUE, "", "")]
 
 
 @pytest.mark.parametrize(

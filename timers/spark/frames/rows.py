@@ -67,6 +67,8 @@ large values that are equal, whose size no file says."""
 
 _GZIP, _PARQUET_MAGIC, _UTF_16 = b"\x1f\x8b", b"PAR1", (b"\xff\xfe", b"\xfe\xff")
 _PLACE = re.compile(r"([^=/]+)=([^/]*)")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark, polars, DuckDB and pyarrow write null in the name of a directory."""
 
 
 class Line(NamedTuple):
@@ -161,7 +163,7 @@ class RowFiles:
             except InvalidTimerError as error:
                 yield None, None, None, None, None, _reject(source, url, number, str(error))
 
-    def rows(self, file: BinaryIO, places: Mapping[str, str], now_ns: int) -> Iterator[Line]:
+    def rows(self, file: BinaryIO, places: Mapping[str, str | None], now_ns: int) -> Iterator[Line]:
         """Yield the rows of a file. One that is past is a timer."""
         if self.format == PARQUET:
             yield from self._rows_of_parquet(file, places, now_ns)
@@ -175,11 +177,12 @@ class RowFiles:
                 timer = error
             yield Line(number, timer, fields)
 
-    def _places(self, url: str) -> dict[str, str]:
+    def _places(self, url: str) -> dict[str, str | None]:
         """The columns that the directories of a file name below a path that was given, such as ``topic=orders``."""
         roots = [path.rstrip("/") for path in self.paths if url.startswith(path.rstrip("/"))]
         below = url[len(max(roots, key=len, default=url)) :]
-        return {name: unquote(value) for name, value in _PLACE.findall(below.rpartition("/")[0])}
+        found = _PLACE.findall(below.rpartition("/")[0])
+        return {name: None if value == _NULL else unquote(value) for name, value in found}
 
     # ---- CSV and JSON ------------------------------------------------------------------------------------------------
 
@@ -246,13 +249,13 @@ class RowFiles:
 
     # ---- Parquet -----------------------------------------------------------------------------------------------------
 
-    def _columns(self, whole: pq.ParquetFile, places: Mapping[str, str]) -> TimerColumns:
+    def _columns(self, whole: pq.ParquetFile, places: Mapping[str, str | None]) -> TimerColumns:
         found = _schema(whole)
         fields = [each for each in found if each.name not in self.ignored and each.name not in places]
         fields += [pa.field(name, pa.string()) for name in places if name not in self.ignored]
         return TimerColumns(pa.schema(fields), replace(self.options, past="fire"))  # what is past is known later
 
-    def _rows_of_parquet(self, file: BinaryIO, places: Mapping[str, str], now_ns: int) -> Iterator[Line]:
+    def _rows_of_parquet(self, file: BinaryIO, places: Mapping[str, str | None], now_ns: int) -> Iterator[Line]:
         whole = _parquet(file)
         columns, begin = self._columns(whole, places), 1
         names = [name for name in whole.schema_arrow.names if name not in self.ignored and name not in places]

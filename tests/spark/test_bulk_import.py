@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,6 +100,19 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     cells = [[row.get(name, "") for name in ("topic", "due", "headers", "key", "value")] for row in reversed(ROWS)]
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in line) for line in cells]
     csv.write_text("\n".join(["topic,due,headers,key,value", *quoted]) + "\n")
+    begun = tmp_path / "ledger" / "begun"
+    (begun / uuid4().hex).mkdir()
+    wrong_sum = uuid4().hex
+    (begun / f".{wrong_sum}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    marks = [
+        (uuid4().hex, ""),
+        (uuid4().hex, '{"orders": {"0"'),
+        (wrong_sum, "{}"),
+        (".DS_Store", "a"),
+        ("notes", "{}"),
+    ]
+    for name, left in marks:  # a full disk, a kill, a power loss and strangers leave them
+        (begun / name).write_text(left)
     assert run(spark, job(by_id, csv)) == Imported(22, 0, 22, 0)
     parquet = tmp_path / "rows.parquet"
     seconds = [DUE + index // 3 for index in range(20)] + [DUE] * 2
@@ -220,7 +234,7 @@ def test_a_broken_run_is_made_good(
 
     # The topic has lost records since a run was interrupted.
     topic, ledger = by_id.settings.id_topic, bulk_import.ImportLedger(spark, this.ledger)
-    ledger.begin("interrupted", as_json({topic: {0: 0, 99: 5}, "nowhere": {0: 3}}))
+    ledger.begin(uuid4().hex, as_json({topic: {0: 0, 99: 5}, "nowhere": {0: 3}}))
     by_id.cluster.delete_records(topic, {0: 1})
     said.clear()
     assert run(spark, this, said.append) == Imported(20, 0, 20, 0)

@@ -109,20 +109,25 @@ def write_text(spark: SparkSession, url: str, text: str) -> None:
         stream.close()
 
 
-def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str]]:
-    """The name and the text of each file in a directory; none if it does not exist."""
+def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str | None]]:
+    """The name and the text of each file in a directory, None if it does not have its checksum, as after a power loss;
+    no file if the directory does not exist."""
     path, files = on_storage(spark, directory)
     if not files.exists(path):
         return []
-    found = [status.getPath() for status in files.listStatus(path)]
+    found = [status.getPath() for status in files.listStatus(path) if status.isFile()]
     jvm: Any = spark.sparkContext._jvm
-    texts = []
+    texts: list[tuple[str, str | None]] = []
     for each in found:
-        stream = files.open(each)
+        stream, text = files.open(each), None
         try:
-            texts.append((str(each.getName()), jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+            text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != "ChecksumException":
+                raise
         finally:
             stream.close()
+        texts.append((str(each.getName()), text))
     return texts
 
 

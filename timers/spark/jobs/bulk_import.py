@@ -10,6 +10,7 @@ sends ids again: their requests have a condition, so that workers ignore the sec
 from __future__ import annotations
 
 import fcntl
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,8 @@ from timers.spark.storage import Kept, table_at
 from timers.wire import headers as h
 
 _PROGRESS_S = 10.0
+_RUN = re.compile(r"[0-9a-f]{32}")
+"""The name of a run."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
     ledger = ImportLedger(spark, job.ledger)
     if not job.dry_run:
         for interrupted, starts in ledger.unfinished():
-            left = topics.remaining(kafka.from_json(starts))
+            left = topics.remaining(starts)
             in_topic, known = _in_topic(spark, job, left.starts, left.ends), ledger.sent()
             if known is not None:
                 in_topic = in_topic.join(known, "id", "left_anti")
@@ -249,9 +252,18 @@ class ImportLedger:
         self._spark = spark
         self._ids, self._table, self._begun = (table_at(path, name) for name in ("ids", "sent", "begun"))
 
-    def unfinished(self) -> list[tuple[str, str]]:
-        """The runs that have begun and not ended: name, and where the topic ended at its begin, as JSON."""
-        return jvm.read_texts(self._spark, self._begun)
+    def unfinished(self) -> list[tuple[str, Offsets]]:
+        """The runs that have begun and not ended: name, and where the topic ended at its begin.
+
+        A mark that is not whole is passed over: such a run was ended while it wrote the mark, before it sent. So are
+        files of others.
+        """
+        found = []
+        for run, text in jvm.read_texts(self._spark, self._begun):
+            with suppress(ValueError):
+                if _RUN.fullmatch(run) and text is not None:
+                    found.append((run, kafka.from_json(text)))
+        return found
 
     def begin(self, run: str, starts: str) -> None:
         jvm.write_text(self._spark, f"{self._begun}/{run}", starts)

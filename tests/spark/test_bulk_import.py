@@ -242,6 +242,21 @@ def test_a_broken_run_is_made_good(
     by_id.close()
 
 
+def test_additions_to_a_ledger_leave_files_of_others_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of an import on another machine, which has finished a task and not its job, and of an earlier version."""
+    ledger, ids = bulk_import.ImportLedger(spark, tmp_path.as_uri()), tmp_path / "ids"
+    pq.write_table(pa.table({"id": ["earlier"], "due_s": [DUE], "run": ["a"]}), tmp_path / "part-0.parquet")
+    finished = ids / "_temporary" / "0" / "task_202601010000000000000000_0000_m_000000" / "part-1.parquet"
+    finished.parent.mkdir(parents=True)
+    for path in (finished, ids / "part-0.parquet"):
+        path.write_bytes((tmp_path / "part-0.parquet").read_bytes())
+    for id in ("first", "second"):
+        ledger.add("b", spark.createDataFrame([(id, DUE)], "id string, due_s long"))
+    sent = ledger.sent()
+    assert sent is not None and sorted(row.id for row in sent.collect()) == ["earlier", "first", "second"]
+    assert finished.exists()
+
+
 def test_one_import_uses_a_ledger_at_a_time(tmp_path: Path) -> None:
     said: list[str] = []
     order: list[str] = []

@@ -245,7 +245,9 @@ class ImportLedger:
     """The timers that were sent, as files of Parquet, and a file for each run that has begun and not ended.
 
     The files have the columns ``id``, ``due_s`` (null if an interrupted run sent it) and ``run``. A run ends when they
-    have all its ids; so no table with transactions is needed, whose start costs seconds. Earlier versions had one.
+    have all its ids; so no table with transactions is needed, whose start costs seconds. Earlier versions had one. Each
+    addition has a directory of its own: Spark's commit takes all files that any writer has finished in its directory,
+    and deletes those that are not finished.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -275,7 +277,8 @@ class ImportLedger:
         """The ids that were sent; None: none was."""
         parts = []
         if jvm.exists(self._spark, self._ids):
-            parts.append(self._spark.read.schema("id string").parquet(self._ids))
+            files = self._spark.read.option("recursiveFileLookup", "true")
+            parts.append(files.schema("id string").parquet(self._ids))
         if jvm.exists(self._spark, f"{self._table}/_delta_log"):
             parts.append(self._spark.read.format("delta").load(self._table).select("id"))
         return reduce(DataFrame.unionByName, parts) if parts else None
@@ -283,14 +286,15 @@ class ImportLedger:
     def add(self, run: str, ids: DataFrame) -> None:
         """Record ids that were sent, and that the ledger does not contain."""
         fresh = ids.select("id", "due_s").withColumn("run", F.lit(run))
-        fresh.write.mode("append").parquet(self._ids)
+        fresh.write.parquet(f"{self._ids}/{uuid.uuid4().hex}")
 
 
 @contextmanager
 def _alone(ledger: str, say: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other import on this machine uses a ledger. One that is killed gives way at once.
 
-    Imports on several machines send the same ids, so that workers ignore the second ones.
+    Imports on several machines send the same ids, so that workers ignore the second ones. If the other one of two is
+    killed, the ledger may lack ids that it sent after this one has begun.
     """
     path = local_path(ledger)
     if path is None:

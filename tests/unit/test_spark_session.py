@@ -126,13 +126,6 @@ def test_a_jar_is_missing_unless_it_has_the_hash_of_the_lock(tmp_path: Path) -> 
     assert found == [["a-1.jar"], ["a-1.jar"], []]
 
 
-def test_a_header_line_that_differs_is_a_sentence_with_the_name_of_its_file() -> None:
-    said = "CSV header does not conform to the schema.\n Header: \u00ef\u00bb\u00bfdue, topic\nCSV file: file:///b.csv"
-    sentence = session.sentence_of(PySparkException(said))
-    assert sentence.startswith("CSV header does not conform to the schema. CSV file: file:///b.csv (all files need the")
-    assert "byte order mark" in sentence
-
-
 @pytest.mark.parametrize(
     ("said", "way_out"),
     [

@@ -15,6 +15,7 @@ import pytest
 
 from timers.client.request import Encoder, TimerRequest
 from timers.errors import InvalidTimerError, SettingsError
+from timers.process.config.settings import Settings
 from timers.spark.frames import data_source
 from timers.spark.frames.timer_columns import RowOptions, TimerColumns, TimerRow, row_hash
 from timers.wire.formats import RequestRecord, future_by_id
@@ -324,6 +325,19 @@ def test_text_that_is_not_utf_8_is_a_sentence_about_its_row() -> None:
 def test_options_are_checked_without_rows(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         RowOptions(**options).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("id", "named"), [(b"order-17", " (id 'order-17')"), (b"\xff", ""), (None, "")])
+def test_the_sentence_about_a_row_of_a_frame_names_its_id_and_never_its_key(id: bytes | None, named: str) -> None:
+    """Spark writes it to its logs and its UI."""
+    ids = pa.StringArray.from_buffers(1, *pa.array([id or b""], pa.binary()).buffers()[1:])
+    columns = {"due": [900], "topic": ["orders"], "key": ["Ada Lovelace"], **({} if id is None else {"id": ids})}
+    batch = pa.RecordBatch.from_pydict(columns)
+    writer = data_source.TimersWriter(Settings(), RowOptions(name="n"), NOW_NS)
+    with pytest.raises(InvalidTimerError) as refused:
+        [*writer._requests(iter([batch]), NOW_NS)]
+    sentence = str(refused.value)
+    assert sentence.startswith(f"row 0 of a task{named}: ") and "Ada" not in sentence and "did you mean" in sentence
 
 
 def test_settings_among_the_options_are_checked() -> None:

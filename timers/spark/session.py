@@ -92,9 +92,6 @@ _STOPPED = "stopped SparkContext"
 
 _MAX_SENTENCE = 400
 
-_CSV_FILE = "CSV file:"
-"""Begins the line of Spark that names a file whose header line is not that of the first one."""
-
 _ADVICE = {
     r"S3A?FileSystem not found|No FileSystem for scheme \"s3": "Spark has no connector for s3a://. docs/spark.md, "
     '"S3, EMR, Databricks", has the option that brings it: --conf spark.jars.packages=...',
@@ -104,8 +101,6 @@ _ADVICE = {
     "--conf spark.driver.memory=4g gives it more; on a cluster also spark.executor.memory",
 }
 """Pattern of a failure that users meet -> the way out."""
-
-_SAME_HEADER = "(all files need the same header line; a byte order mark at its begin must be in all of them or in none)"
 
 _OLD_LOGS = 9
 """Number of logs of earlier runs that are kept."""
@@ -371,10 +366,7 @@ def sentence_of(error: Exception) -> str:
     # A failure in Python code is a traceback; its last line has the reason.
     failed = next((line for line in reversed(lines) if text.lstrip().startswith("Traceback")), None)
     sentence = failed or (lines[0] if lines else type(error).__name__)
-    file = next((line for line in lines if line.startswith(_CSV_FILE)), None)  # its header line is another one
     if cause := java.cause(text):
         return cause
-    if file:
-        return f"{sentence} {file} {_SAME_HEADER}"[:_MAX_SENTENCE]
     advice = next((f": {way_out}" for pattern, way_out in _ADVICE.items() if re.search(pattern, text)), "")
     return sentence[:_MAX_SENTENCE] + advice

@@ -249,11 +249,13 @@ def _publisher(settings: Settings) -> Publisher:
 
 
 def _named(batch: pa.RecordBatch, index: int) -> str:
-    """The id or the key of a row, for a sentence."""
-    for name in ("id", "key"):
-        if name in batch.schema.names and (value := batch.column(name)[index].as_py()) is not None:
-            return f" ({name} {quoted(value):.100})"
-    return ""
+    """The id of a row, for a sentence. Spark writes it to its logs and its UI, and a key may name a person."""
+    from timers.spark.frames.timer_columns import values_of
+
+    if "id" not in batch.schema.names:
+        return ""
+    (id,) = values_of(batch.column("id").slice(index, 1))
+    return "" if id is None or isinstance(id, InvalidTimerError) else f" (id {quoted(id):.100})"
 
 
 def _again(now_ns: int) -> str:

@@ -100,19 +100,7 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     cells = [[row.get(name, "") for name in ("topic", "due", "headers", "key", "value")] for row in reversed(ROWS)]
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in line) for line in cells]
     csv.write_text("\n".join(["topic,due,headers,key,value", *quoted]) + "\n")
-    begun = tmp_path / "ledger" / "begun"
-    (begun / uuid4().hex).mkdir()
-    wrong_sum = uuid4().hex
-    (begun / f".{wrong_sum}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
-    marks = [
-        (uuid4().hex, ""),
-        (uuid4().hex, '{"orders": {"0"'),
-        (wrong_sum, "{}"),
-        (".DS_Store", "a"),
-        ("notes", "{}"),
-    ]
-    for name, left in marks:  # a full disk, a kill, a power loss and strangers leave them
-        (begun / name).write_text(left)
+    _leave_marks_that_are_not_whole(tmp_path / "ledger" / "begun")
     assert run(spark, job(by_id, csv)) == Imported(22, 0, 22, 0)
     parquet = tmp_path / "rows.parquet"
     seconds = [DUE + index // 3 for index in range(20)] + [DUE] * 2
@@ -126,15 +114,7 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     pq.write_table(pa.table(columns), parquet)
     assert run(spark, job(by_id, parquet)) == Imported(22, 0, 22, 0)
     assert len(written(by_id)) == len(records)
-
-    # The file has grown when its rows are past, which an earlier run has sent.
-    new = [{"due": str(DUE + due_s), "topic": "orders", "value": "new"} for due_s in (10, 20, 30)]
-    grown = job(by_id, lines(tmp_path / "grown.jsonl", [*ROWS, *new]))
-    later = bulk_import.run(spark, grown, (DUE + 15) * 10**9, print)
-    assert later == Imported(25, 1, 22, 2) and later.rejects is not None
-    (rejected,) = (json.loads(Path(part).read_text()) for part in local_files(later.rejects))
-    assert rejected["_line"] == 23 and "is in the past" in rejected["_reason"]
-    assert len(written(by_id)) == len(records) + 2
+    _a_file_that_has_grown_adds_its_new_rows(spark, by_id, tmp_path)
 
     # Ids of their own, in files that Spark has written; an id that comes twice is refused.
     ids = spark.range(30).select(
@@ -149,6 +129,33 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     with pytest.raises(SettingsError, match=r"the id 'o-.*' is there twice"):
         run(spark, job(by_id, tmp_path / "own" / "ids"))
     by_id.close()
+
+
+def _a_file_that_has_grown_adds_its_new_rows(spark: SparkSession, system: System, tmp_path: Path) -> None:
+    """Its first rows are past by now, and an earlier run has sent them."""
+    before = len(written(system))
+    new = [{"due": str(DUE + due_s), "topic": "orders", "value": "new"} for due_s in (10, 20, 30)]
+    grown = job(system, lines(tmp_path / "grown.jsonl", [*ROWS, *new]))
+    later = bulk_import.run(spark, grown, (DUE + 15) * 10**9, print)
+    assert later == Imported(25, 1, 22, 2) and later.rejects is not None
+    (rejected,) = (json.loads(Path(part).read_text()) for part in local_files(later.rejects))
+    assert rejected["_line"] == 23 and "is in the past" in rejected["_reason"]
+    assert len(written(system)) == before + 2
+
+
+def _leave_marks_that_are_not_whole(begun: Path) -> None:
+    (begun / uuid4().hex).mkdir()
+    wrong_sum = uuid4().hex
+    (begun / f".{wrong_sum}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    marks = [
+        (uuid4().hex, ""),
+        (uuid4().hex, '{"orders": {"0"'),
+        (wrong_sum, "{}"),
+        (".DS_Store", "a"),
+        ("notes", "{}"),
+    ]
+    for name, left in marks:  # a full disk, a kill, a power loss and strangers leave them
+        (begun / name).write_text(left)
 
 
 def test_no_run_deletes_a_file_that_it_did_not_write(

@@ -307,8 +307,8 @@ def _reject(source: Mapping[str, Any] | tuple[pa.RecordBatch, int], url: str, nu
 
 
 def _fields_of(source: Mapping[str, Any] | tuple[pa.RecordBatch, int]) -> dict[str, Any]:
-    """The fields of a row, as JSON has them. One that JSON cannot have gets a name that no import takes, so that nobody
-    mends another field and sends the row without it."""
+    """The fields of a row, as JSON has them. One that JSON cannot have gets a name that no import takes, so that it
+    must be mended, too."""
     if not isinstance(source, Mapping):
         batch, index = source
         source = {name: values_of(batch.column(name).slice(index, 1))[0] for name in batch.schema.names}

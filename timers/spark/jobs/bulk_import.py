@@ -132,7 +132,7 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
         lines = read.where(~_is_timer()).select("row")
         if past:
             lines = lines.unionByName(requests.where("row is not null").select("row"))
-        lines.write.text(rejects)
+        lines.coalesce(1).write.text(rejects)  # one file to fix; of several, Spark may write the first one empty
     requests = requests.where("row is null")
     known_rows = found_rows.timers - timers
     result = Imported(total, rejected, known_rows, count, rejects=rejects and shown(rejects))

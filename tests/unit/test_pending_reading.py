@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from timers.core.progress import Progress
 from timers.kafka.progress_log import ProgressLog
+from timers.machines.store.database import scratch_directory
 from timers.offline.pending import PendingReader
 from timers.process.config.settings import Settings
 from timers.wire import progress as progress_record
@@ -46,3 +51,21 @@ def test_the_progress_of_a_running_worker_is_not_compared_with_what_it_has_commi
 def test_a_topic_that_was_made_anew_has_no_progress() -> None:
     found = reader_of(Progress(17, (900, 3)), b"id of a former.").progress([TP, ("timer-request", 2)])
     assert found == {TP: Progress(), ("timer-request", 2): Progress()}
+
+
+def test_stores_of_a_killed_process_are_deleted_and_those_in_use_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    others = tmp_path / "others"
+    others.mkdir()
+    (tmp_path / "timers-pending-link").symlink_to(others)
+    with scratch_directory() as in_use:
+        (left,) = tmp_path.glob("timers-pending-timers-*")
+        assert left == in_use
+        killed = tmp_path / "timers-pending-killed"
+        (killed / "store").mkdir(parents=True)
+        with scratch_directory() as second:
+            assert in_use.exists() and second.exists() and not killed.exists()
+        assert in_use.exists() and not second.exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"others", "timers-pending-link"}

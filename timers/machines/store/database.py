@@ -21,6 +21,7 @@ import fcntl
 import logging
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -85,6 +86,44 @@ def alone(path: Path) -> Iterator[None]:
             yield
         finally:
             held.remove(path)
+
+
+_LEFT = "timers-pending-"
+
+
+@contextlib.contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """A temporary directory for databases that are read once, which may have gigabytes.
+
+    Those of processes that were killed, as Spark kills tasks of a job that is cancelled, are deleted. The lock of one
+    that is in use ends with its process. A new one gets its name when it is locked, so that it is never taken for one
+    that is left.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_LEFT}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    new = Path(tempfile.mkdtemp(prefix="timers-"))
+    with _locked(new):
+        named = new.rename(new.with_name(f"{_LEFT}{new.name}"))
+        try:
+            yield named
+        finally:
+            shutil.rmtree(named, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory.
+
+    Raises:
+        OSError: another process has it, or there is no such directory.
+    """
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(number)
 
 
 class Database:

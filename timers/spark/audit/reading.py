@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +24,7 @@ from timers.kafka.connection import ErrorReports
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
+from timers.machines.store.database import scratch_directory
 from timers.offline.pending import PendingReader
 from timers.process.config.settings import Settings
 from timers.spark import cold, kafka, requests
@@ -110,10 +109,7 @@ def read_opening(
     if late:
         reports = ErrorReports(settings)
         cluster = existing_topics(admin_client(settings, reports), settings)
-        with (
-            tempfile.TemporaryDirectory(prefix="timers-audit-") as name,
-            PendingReader(settings, cluster, Path(name), lambda: None) as reader,
-        ):
+        with scratch_directory() as directory, PendingReader(settings, cluster, directory, lambda: None) as reader:
             for tp in late:
                 try:
                     progress = reader.progress([tp])[tp]

@@ -6,9 +6,7 @@ engine fires the timers, and no engine notices it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +14,7 @@ import pyarrow as pa
 from timers.core.repeating import target_of
 from timers.core.timer import TopicPartition, key_bytes, origin_of
 from timers.kafka.topics import Cluster
+from timers.machines.store.database import scratch_directory
 from timers.offline.pending import PendingReader, exported_topics
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -51,10 +50,7 @@ def reader(settings: Settings, cluster: Cluster) -> Callable[[Iterable[pa.Record
 
 def read_places(settings: Settings, cluster: Cluster, tps: Iterable[TopicPartition]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some partitions, in the shape of :data:`PENDING`."""
-    with (
-        tempfile.TemporaryDirectory(prefix="timers-pending-") as name,
-        PendingReader(settings, cluster, Path(name), lambda: None) as stores,
-    ):
+    with scratch_directory() as directory, PendingReader(settings, cluster, directory, lambda: None) as stores:
         for tp in tps:
             yield from record_batches(_rows(settings, stores, tp), PENDING, _key_bytes)
 

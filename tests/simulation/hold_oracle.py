@@ -17,7 +17,7 @@ from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.machine_log import MachineLog
 from timers.core import fired
-from timers.core.fired import NOISY, PAUSE, Command, Hold
+from timers.core.fired import NOISY, PAUSE, Command, Hold, Moment
 from timers.core.keys import MAX_OFFSET
 from timers.core.levels import HOLDS
 from timers.core.progress import Progress
@@ -124,6 +124,7 @@ class HoldChecks:
             if hold.number <= before.taken or not asked or not asked[0].is_paused:
                 raise Violation(f"{machine} has {hold}, after the commands up to {before.taken}")
             self.counts["changed pauses" if known else "pauses"] += 1
+        over = {target for target, hold in was.items() if _begun(now.get(target)) != _begun(hold)}
         ended: dict[tuple[object, ...], Hold] = {}
         for hold in before.holds:
             if hold.reason == PAUSE and hold.end is not None:
@@ -131,13 +132,13 @@ class HoldChecks:
         for hold in after.holds:
             known = ended.get((hold.target, hold.begin, hold.end))
             has_other_pace = known is not None and known.number != hold.number
-            if has_other_pace and hold.target not in was.keys() - now.keys():
+            if has_other_pace and hold.target not in over:
                 self._check_ended(machine, hold, before, after)
                 self._releases[machine, hold.target] = self._release(machine, hold)
                 self.counts["other paces"] += 1
-        for target in was.keys() - now.keys():
+        for target in over:
             pauses = [each for each in after.holds if each.target == target and each.reason == PAUSE]
-            newest = next((each for each in pauses if each.begin == was[target].begin), None)
+            newest = next((each for each in pauses if _begun(each) == _begun(was[target])), None)
             if newest is None:
                 raise Violation(f"the pause of {target} for {machine} is gone, and was not ended")
             self._check_ended(machine, newest, before, after)
@@ -349,3 +350,8 @@ class HoldChecks:
 def _is_full(progress: Progress, new: int = 0) -> bool:
     """Whether there is no room for another pause, after so many new ones."""
     return sum(hold.reason == PAUSE for hold in progress.holds) + new >= fired.MOST_PAUSES
+
+
+def _begun(hold: Hold | None) -> tuple[Moment, int] | None:
+    """When a pause began. One step may end a pause and begin another one: both may have begun at the same moment."""
+    return hold and (hold.begin, hold.since_s)

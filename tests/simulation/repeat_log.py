@@ -221,7 +221,8 @@ class RepeatLog(MachineLog):
     occurrences: dict[tuple[bytes, int], int] = field(default_factory=dict)
     """Version and nominal second -> offset of the newest occurrence for it."""
     is_new: bool = False
-    """Whether a sender has written since the last whole fold: it may have ended what was there."""
+    """Whether a record was added since the last whole fold: it may have ended what was there, or be an occurrence of
+    what had ended before."""
     _read: dict[int, _Read] = field(default_factory=dict)
     _timers: tuple[object, list[tuple[int, Request]]] = field(default=((), []))
 
@@ -246,8 +247,7 @@ class RepeatLog(MachineLog):
             self.followers.setdefault(follows, []).append(record.offset)
             version, nominal_s = (h.last(record.headers, name) for name in (h.TIMER_VERSION, h.TIMER_NOMINAL))
             self.occurrences[version or b"", h.number(nominal_s) or 0] = record.offset
-        else:
-            self.is_new = True
+        self.is_new = True
         return self.read(record).request
 
     def followers_of(self, offset: int) -> int:
@@ -270,7 +270,7 @@ class RepeatLog(MachineLog):
         return self.id_oracle
 
     def timers(self) -> list[tuple[int, Request]]:
-        if self.is_new:  # some may have ended
+        if self.is_new:
             self.oracle.fold(self.progress)
         known = len(self.records), self.progress.settings
         if self._timers[0] != known:

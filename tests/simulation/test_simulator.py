@@ -53,6 +53,10 @@ def test_no_run_breaks_a_promise() -> None:
     assert all(faults[fault] > 20 for fault in happened), faults
 
 
+def test_a_pause_that_ends_while_another_begins_at_the_same_moment_is_judged_by_itself() -> None:
+    Simulator(30_943).run()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, ALL_SEEDS, SEEDS))
 def test_no_later_run_breaks_a_promise(first: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -54,6 +55,21 @@ def test_firings_are_listed_and_stand_still_under_the_pointer(
     assert page.locator("[data-figure=fired]").text_content() == "3"
     page.locator(".ring tbody a").first.click()
     page.get_by_text("fired", exact=True).first.wait_for()
+
+
+@pytest.mark.long
+def test_a_record_of_any_producer_does_not_stop_the_list(served: tuple[System, ConsoleProcess], open_page: Any) -> None:
+    """Its time may be no date of JavaScript, if brokers take such times."""
+    _, console = served
+    page = open_page(console.url).page
+    fired = {"topic": "t", "timer_id": "i", "source": "r/0/1", "lag_ms": 5}
+    events = [{**fired, "key": f"{ms}", "timestamp_ms": ms} for ms in (9e15, 1e300, 1_900_000_000_000)]
+    body = "retry: 100000\n" + "".join(f"event: fired\ndata: {json.dumps(each)}\n\n" for each in events)
+    page.route("**/v1/events?**", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{console.url}/live?topics=t")
+    wait_until(lambda: len(keys_of(page)) == 3, "each firing is listed")
+    times = page.locator(".ring tbody td.when").all_text_contents()
+    assert times[0].startswith("2030-03-17 17:46:40") and times[2] == "9000000000000000 ms"
 
 
 @pytest.mark.long

@@ -82,7 +82,7 @@ class SimCluster(KafkaCluster):
         timers: id or source -> timer.
         sources: id -> source of its latest record.
         request_hashes: source -> header of the request.
-        callback_topics: those of the records of ids that no worker knows any more.
+        version_targets: of former versions: source -> callback topic.
         fired: due seconds that have fired.
         recorded: the log of changes.
         older_changes: where what is not shown of it ends.
@@ -119,7 +119,7 @@ class SimCluster(KafkaCluster):
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.request_hashes: dict[str, bytes] = {}
-        self.callback_topics: frozenset[str] = frozenset()
+        self.version_targets: dict[str, str] = {}
         self.fired: set[int | None] = set()
         self.retried: list[str] = []
         self.queue_stats: dict[str, QueueStats] = {}
@@ -281,8 +281,10 @@ class SimCluster(KafkaCluster):
     async def history(self, id: str, timer: dict[str, Any] | None) -> History:
         if timer is None:
             cancelled = [{"at_ms": 1, "what": "cancelled", "source": self.sources[id]}] if id in self.sources else []
-            return History(cancelled, [], self.callback_topics)
-        return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
+            return History(cancelled, [], self.version_targets)
+        events = [{"at_ms": 1, "what": "set", "source": each} for each in (*self.version_targets, timer["source"])]
+        targets = {**self.version_targets, timer["source"]: timer["topic"]}
+        return History(events, [{"topic": "t", "reason": "no ACL"}], targets)
 
     async def stored_request(self, id: str, source: str, topic: str | None) -> TimerRequest | None:
         timer = self.timers.get(id)

@@ -136,8 +136,14 @@ async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
         assert (await answer_of(client, "POST", "/v1/timers", json={**new, "id": "tenant/2"}, **as_tenant))[0] == 201
         assert (await answer_of(client, "DELETE", "/v1/timer?id=tenant/2", **as_tenant))[0] == 200
         for topics, status in ((["tenant-a"], 200), (["tenant-a", "orders"], 404), ([], 404)):
-            cluster.callback_topics = frozenset(topics)
+            cluster.version_targets = {f"former/0/{number}": topic for number, topic in enumerate(topics)}
             assert (await answer_of(client, "GET", "/v1/timer/history?id=tenant/2", **as_tenant))[0] == status
+        cluster.version_targets = {"former/0/0": "tenant-a", "former/0/1": "orders"}
+        for login, left_out in ((as_tenant, {"former/0/1"}), ({"headers": bearer("ada")}, set[str]())):
+            _, answer = await answer_of(client, "GET", "/v1/timer/history?id=tenant/1", **login)
+            own = answer["timer"]["source"]
+            assert {each["source"] for each in answer["events"]} == {own, *cluster.version_targets} - left_out
+            assert ("left out" in str(answer["unread"])) == bool(left_out)
 
 
 async def test_values_are_hidden_unless_both_the_setting_and_the_user_allow_them(users_file: str) -> None:

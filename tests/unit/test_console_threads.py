@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from tests.harness.console_users import USERS, basic
 from tests.harness.constants import Constants
@@ -306,7 +306,7 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(
     monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     consumer, counts = SimConsumer(), {"orders": 3, "many": topics_follower.MAX_PARTITIONS}
-    monkeypatch.setattr(topics_follower, "reader", lambda *_: consumer)
+    monkeypatch.setattr(topics_follower, "reader", lambda *_, **__: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
     cluster = KafkaCluster(SETTINGS)
     with pytest.raises(Problem, match="more than 256 partitions"):
@@ -321,6 +321,35 @@ async def test_the_beginning_of_a_stream_is_looked_for_with_limits(
     await cluster.close()
 
 
+async def test_a_stream_that_goes_on_says_what_its_topics_have_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka goes to another offset without an event, if it is told to."""
+    made: list[str] = []
+    consumer = SimConsumer(bounds=(3, 7))
+
+    def reader(_: Any, *, auto_offset_reset: str) -> SimConsumer:
+        made.append(auto_offset_reset)
+        return consumer
+
+    monkeypatch.setattr(topics_follower, "reader", reader)
+    monkeypatch.setattr(connection, "partitions_of", lambda *_: 3)
+    cluster = KafkaCluster(SETTINGS)
+    for partition, given in enumerate(([8, 7, 7], [7, 7, 9], [7, 7, 7, 1])):
+        with pytest.raises(Problem, match=r"orders.* made anew, or its log was cut") as error:
+            await cluster.follow(["orders"], [given])
+        assert error.value.code == "cursor-invalid" and consumer.closed.is_set(), partition
+        consumer.closed.clear()
+    follower = await cluster.follow(["orders"], [[1, 5]])
+    assert follower.positions == [[3, 5, 3]] == [[each.offset for each in consumer.assigned]]
+    assert await follower.next(DEADLINE_S) == ([], 2 + 3), "a partition that is new has lost records, too"
+    await follower.close()
+    consumer.codes = [KafkaError._TIMED_OUT]
+    follower = await cluster.follow(["orders"], [[1, 5, 5]])
+    assert follower.positions == [[1, 5, 5]], "a partition that has no leader now does not stop the others"
+    await follower.close()
+    assert set(made) == {"error"}
+    await cluster.close()
+
+
 async def test_a_stream_whose_consumer_cannot_be_closed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: SimConsumer) -> None:
         raise RuntimeError("of the client")
@@ -328,7 +357,7 @@ async def test_a_stream_whose_consumer_cannot_be_closed_ends(monkeypatch: pytest
     ended = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
     monkeypatch.setattr(SimConsumer, "close", fail)
-    monkeypatch.setattr(topics_follower, "reader", lambda *_: SimConsumer())
+    monkeypatch.setattr(topics_follower, "reader", lambda *_, **__: SimConsumer())
     monkeypatch.setattr(connection, "partitions_of", lambda *_: 1)
     cluster = KafkaCluster(SETTINGS)
     follower = await cluster.follow(["orders"], None)
@@ -359,7 +388,7 @@ async def test_a_part_of_a_console_that_fails_at_the_end_keeps_no_other_open(mon
 
 async def test_a_stream_whose_client_went_while_it_began_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = SimConsumer()
-    monkeypatch.setattr(topics_follower, "reader", lambda *_: consumer)
+    monkeypatch.setattr(topics_follower, "reader", lambda *_, **__: consumer)
     async with one_thread_of_asyncio() as go_on:
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from timers.console.access import Principal, ScryptHash
 from timers.console.figures import Point
 from timers.console.problems import Problem
 from timers.console.web import timer_screens
@@ -129,7 +130,10 @@ def test_the_programs_set_the_same_timer() -> None:
     run({"topic": "t", "value": "", "delay": "1s", "id": "x"})
     assert clients[0] == (("b:9092",), {})
     assert [named for _, named in clients[-2:]] == [{"request_topic": "r"}, {"id_topic": "i"}]
-    assert timer_screens.as_curl(body, "http://h", "ann").startswith("curl -u ann -X POST")
+    ann = Principal("ann", password=ScryptHash(14, 8, 1, b"salt", b"hash"))
+    assert timer_screens.as_curl(body, "http://h", ann).startswith("curl -u ann -X POST")
+    of_issuer = timer_screens.as_curl(body, "http://h", Principal("a:b", session="s"))
+    assert of_issuer.startswith('curl -H "Authorization: Bearer $TOKEN" -X POST'), "it has no password"
 
 
 # ---- diagnosis ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message
@@ -255,8 +256,8 @@ class History(NamedTuple):
     events: list[dict[str, Any]]
     unread: list[dict[str, str]]
     """Topics that were not read wholly, and why."""
-    callback_topics: frozenset[str] = frozenset()
-    """Where the versions that were read call back."""
+    targets: Mapping[str, str] = MappingProxyType({})
+    """Source of each version that was read -> where it calls back."""
 
 
 def read(settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] | None) -> History:
@@ -279,7 +280,7 @@ def read(settings: Settings, letters: LetterBox, id: str, timer: dict[str, Any] 
     if timer is not None and "held" in timer:
         history.add(1000 * max(timer["due"], timer["held"]["since"]), "held", held=timer["held"])
     events = sorted(history.events, key=lambda event: event["at_ms"])
-    return History(events, history.unread, frozenset(history.callback_topics))
+    return History(events, history.unread, history.targets)
 
 
 class _Reading:
@@ -299,7 +300,7 @@ class _Reading:
         self._has_id = timer is None
         self._repeats = False
         self.has_requests = False
-        self.callback_topics: set[str] = set()
+        self.targets: dict[str, str] = {}
         self.failure: TimersError | None = None
         self.events: list[dict[str, Any]] = []
         self.unread: list[dict[str, str]] = []
@@ -347,12 +348,12 @@ class _Reading:
         self._sources.add(source)
         self._repeats |= bool(decoded.definitions or decoded.follows)
         for definition in decoded.definitions.values():
-            self.callback_topics.add(definition.row[1])
+            self.targets[source] = definition.row[1]
             self.add(timestamp_ms, what, source=source, repeat=definition.rule.decode(errors="replace"))
             return
         for due_s, (row,) in decoded.rows.items():
             target, key = target_of(row), row[2]
-            self.callback_topics.add(target)
+            self.targets[source] = target
             if not self._is_known or source == self._source:
                 self._source, self._due_s, self._target = source, due_s, target
                 self._key = key.encode() if isinstance(key, str) else key or b""

@@ -398,7 +398,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/events",
         "events",
         "Send the firings of these topics as server-sent events. With `Last-Event-ID`, the stream goes on after this "
-        "event without a gap. If a client is too slow, the event `dropped` has the number of those that it misses. "
+        "event without a gap. If a client is too slow, or records were deleted before it came back, the event "
+        "`dropped` has the number of those that it misses. "
         "With `per_s`, the event `skipped` has the number and the longest lag of the firings that were not sent.",
         (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content=EVENT_STREAM),),
         (

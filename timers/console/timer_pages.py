@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -462,10 +461,18 @@ async def get_history(call: Call) -> Reply:
         not_found = problem  # the topics may still have what a worker forgets, such as a cancelled timer
     history = await call.console.cluster.history(id, timer)
     # A user of some topics sees nothing if none is known.
-    called: Collection[str | None] = history.callback_topics or (None,)
-    if not_found is not None and not (history.events and all(map(call.user.may_use_topic, called))):
+    sees_all = all(map(call.user.may_use_topic, history.targets.values() or (None,)))
+    if not_found is not None and not (history.events and sees_all):
         raise not_found
-    return Reply({"timer": timer, "events": history.events, "unread": history.unread})
+    events, unread = history.events, history.unread
+    if timer is not None and not sees_all:
+        seen = {source for source, topic in history.targets.items() if call.user.may_use_topic(topic)}
+        seen.add(timer["source"])
+        events = [each for each in events if each["what"] == "held" or topics.is_named(each.get("source", ""), seen)]
+        if len(events) < len(history.events):
+            why = "events of versions are left out whose callback topic you may not see, or is not known"
+            unread = [*unread, {"topic": call.console.settings.id_topic, "reason": why}]
+    return Reply({"timer": timer, "events": events, "unread": unread})
 
 
 MAX_COUNTING_S = 2.0

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from confluent_kafka import KafkaException
@@ -54,23 +55,30 @@ class TopicsFollower:
         self._thread = threading.Thread(target=self._read, name="timers-console-events", daemon=True)
 
     def open(self, positions: Sequence[Sequence[int]] | None) -> None:
-        """Begin at these offsets, or with what comes from now on. Blocks.
+        """Begin at these offsets, or with what comes from now on. Blocks. Records that were deleted meanwhile count as
+        dropped.
 
         Raises:
-            Problem: a topic does not exist, or the topics have too many partitions.
+            Problem: a topic does not exist, or the topics have too many partitions, or it ends before these offsets.
             TimersError: it cannot be read.
         """
-        self._consumer = reader({**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096})
+        properties = {**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096}
+        # A log that was cut or made anew ends the stream: the next one says what it lacks.
+        self._consumer = reader(properties, auto_offset_reset="error")
         try:
             with self._reports.explained("the topics cannot be read"):
                 end_s = monotonic() + OPENING_S
                 counts = self._count_partitions(end_s)
                 places = []
                 for number, (topic, count) in enumerate(zip(self._topics, counts, strict=True)):
-                    given = list(positions[number]) if positions and number < len(positions) else None
-                    if given is None:
-                        given = [self._end(topic, partition, end_s) for partition in range(count)]
-                    self.positions.append([*given, *[0] * count][:count])
+                    if positions and number < len(positions):
+                        given = [*positions[number], *[0] * count]
+                        if any(given[count:]):
+                            raise _made_anew(f"topic {topic!r} has {count} partitions")
+                        begin = partial(self._begin, topic, end_s)
+                        self.positions.append([begin(*place) for place in enumerate(given[:count])])
+                    else:
+                        self.positions.append([self._end(topic, partition, end_s) for partition in range(count)])
                     places += [Place(topic, *place) for place in enumerate(self.positions[-1])]
                 self._consumer.assign(places)
         except BaseException:
@@ -96,6 +104,20 @@ class TopicsFollower:
             lambda: self._consumer.get_watermark_offsets(place, timeout=_left_s(end_s), cached=False), _left_s(end_s)
         )
         return int(end)
+
+    def _begin(self, topic: str, end_s: float, partition: int, given: int) -> int:
+        """Where a partition begins that goes on at a given offset: later, if the log begins later now."""
+        try:
+            bounds = self._consumer.get_watermark_offsets(Place(topic, partition), timeout=_left_s(end_s), cached=False)
+        except KafkaException:  # such as a partition without a leader: the others go on
+            return given
+        low, end = map(int, bounds)
+        if given > end:
+            raise _made_anew(f"partition {partition} of topic {topic!r} ends at offset {end}")
+        if given < low:
+            self._dropped += low - given
+            self._loop.call_soon_threadsafe(self._arrived.set)
+        return max(low, given)
 
     async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
         """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
@@ -166,6 +188,11 @@ class TopicsFollower:
         while len(self._records) > MAX_RECORDS or (self._bytes > MAX_BYTES and len(self._records) > 1):
             self._bytes -= self._records.popleft().size
             self._dropped += 1
+
+
+def _made_anew(state: str) -> Problem:
+    why = "and this id is of a later one: the topic was deleted and made anew, or its log was cut"
+    return Problem("cursor-invalid", f"{state}, {why}. Begin without the id")
 
 
 def _left_s(end_s: float) -> float:

@@ -15,8 +15,13 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def on_signals(signals: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call ``handler`` for these signals inside the block."""
-    before = {number: signal.signal(number, handler) for number in signals}
+    """Call ``handler`` for these signals inside the block.
+
+    A SIGHUP that is ignored stays so: ``nohup`` asks for it. An ignored SIGINT does not: shells ignore it for what a
+    script starts in the background.
+    """
+    given = [each for each in signals if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in given}
     try:
         yield
     finally:

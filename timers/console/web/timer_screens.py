@@ -14,6 +14,7 @@ from typing import Any
 
 from timers.client.timer_lines import laid_out, repeat_of
 from timers.client.times import parse_duration
+from timers.console.access import Principal
 from timers.console.call import Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import UNDECIDED
@@ -26,6 +27,8 @@ from timers.wire.query import FIRED, REPLACED
 from timers.wire.repeat import LATEST
 from timers.wire.topics import requests_by_id
 
+_BEARER = '-H "Authorization: Bearer $TOKEN" '
+
 
 def programs_of(page: Page, fields: dict[str, str]) -> dict[str, str]:
     """The timer of a form with curl and in Python, as programs that run when they are copied."""
@@ -33,14 +36,14 @@ def programs_of(page: Page, fields: dict[str, str]) -> dict[str, str]:
         body = _body(fields)
     except Problem as problem:
         return dict.fromkeys(("curl", "python"), f"# {problem.body['detail']}")
-    user = page.call.user.name if page.settings.console_users_file else ""
+    user = page.call.user if page.settings.console_users_file else None
     return {"curl": as_curl(body, page.base_url, user), "python": as_python(body, page.settings)}
 
 
-def as_curl(body: Mapping[str, Any], base_url: str, user: str = "") -> str:
-    """A command; ``user``: whose password curl asks for."""
+def as_curl(body: Mapping[str, Any], base_url: str, user: Principal | None = None) -> str:
+    """A command. For a user with a password curl asks for it; others put a token into the variable ``TOKEN``."""
     text = printable_json(json.dumps(dict(body), ensure_ascii=False))
-    login = f"-u {shlex.quote(user)} " if user else ""
+    login = "" if user is None else f"-u {shlex.quote(user.name)} " if user.password else _BEARER
     url = shlex.quote(f"{base_url}/v1/timers")
     return f"curl {login}-X POST {url} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
 

@@ -49,8 +49,9 @@
     const row = document.createElement("tr");
     row.setAttribute("role", "row");
     const time = document.createElement("time");
-    time.dateTime = new Date(fired.timestamp_ms).toISOString();
-    time.textContent = time.dateTime.replace("T", " ");
+    const at = new Date(fired.timestamp_ms);  // of any producer: it may be no date of JavaScript
+    time.dateTime = Number.isNaN(at.getTime()) ? "" : at.toISOString();
+    time.textContent = time.dateTime.replace("T", " ") || `${fired.timestamp_ms} ms`;
     cell(row, time, "when");
     cell(row, lag(fired.lag_ms), "number");
     const id = text(fired.timer_id);
@@ -69,9 +70,10 @@
   function show() {
     const held = isHeld();
     if (kept.length && !held) {
-      rows.prepend(...kept.reverse().map(rowOf));
-      while (rows.rows.length > SHOWN) rows.deleteRow(-1);
+      const newer = kept.reverse();
       kept = [];
+      rows.prepend(...newer.map(rowOf));
+      while (rows.rows.length > SHOWN) rows.deleteRow(-1);
       ring.querySelector("[data-none]").hidden = true;
     }
     box.querySelector("[data-held]").textContent = kept.length && held ? `${number(kept.length)}${kept.length >= SHOWN ? " or more" : ""} newer ones wait` : "";
@@ -116,7 +118,8 @@
       const answer = await fetch(url, { headers: { Accept: "application/json" } }).catch(() => null);
       const problem = answer && !answer.ok ? await answer.json().catch(() => null) : null;
       answer?.body?.cancel().catch(() => null);
-      if (problem && answer.status !== 503) return say(problem.detail);
+      if (problem?.code === "cursor-invalid") lastId = "";  // a topic was made anew: go on with what comes from now on
+      else if (problem && answer.status !== 503) return say(problem.detail);
       say(problem ? problem.detail : "no answer from the console; trying again …");
       setTimeout(() => { if (!source) open(); }, 3000);
     };

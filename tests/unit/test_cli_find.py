@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.constants import Constants
 from timers.cli import timers as command
 from timers.cli.main import main
 from timers.client import AsyncTimersClient
@@ -136,6 +137,17 @@ def test_a_timer_whose_next_occurrence_is_read_a_moment_later_is_cancelled(
     code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
     assert (code, fleet.cancelled) == (0, ["c-17/a", "c-17/repeats"])
     assert "2 cancelled" in err
+
+
+def test_a_command_does_not_keep_all_that_it_has_cancelled(constants: Constants) -> None:
+    """It may be many millions, in the pod of a worker."""
+    constants(command, _KEPT=2)
+    asked = command._Asked()
+    asked.add("changed", is_cancelled=False)
+    for number in range(5):
+        asked.add(f"{number}", is_cancelled=True)
+    kept = [id for id in ("changed", *"01234") if id in asked]
+    assert kept == ["changed", "3", "4"], "what was not cancelled is listed again, and not asked for again"
 
 
 def test_a_held_timer_is_cancelled_without_a_condition_which_would_be_too_late(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
 import timers.client
 from timers.client import AsyncTimersClient, TimersClient, publish
-from timers.errors import PublishError
+from timers.errors import PublishError, SettingsError
 from timers.queue import AsyncQueue, Queue
 from timers.testing import AsyncSimTimers, SimQueue, SimTimers
 
@@ -51,6 +54,30 @@ async def test_a_queue_that_stays_full_is_an_error(monkeypatch: pytest.MonkeyPat
         client._run(client._retry_while_full(queue.submit, until_s))
     with pytest.raises(PublishError, match=over):
         await AsyncTimersClient("nowhere:1")._retry_while_full(queue.submit, until_s)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, -1.0, "5", True])
+async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> None:
+    """And nothing is sent before it is checked."""
+    client, in_loop = TimersClient("nowhere:1"), AsyncTimersClient("nowhere:1")
+    version: Any = {"topic": "t", "key": "k", "value": b"", "delay": 9, "timeout_s": wrong}
+    for call in (
+        partial(client.schedule, **version, id="i", if_absent=True),
+        partial(client.update, "i", **version),
+        partial(client.cancel, "i", timeout_s=wrong),
+        partial(client.close, wrong),
+        partial(Queue("q", brokers="nowhere:1").receive, wait_s=wrong),
+    ):
+        with pytest.raises(SettingsError, match=r"(timeout|wait)_s=.* is not a number of seconds from 0 to"):
+            call()
+    for task in (
+        in_loop.update("i", **version),
+        in_loop.cancel("i", timeout_s=wrong),
+        in_loop.close(wrong),
+        AsyncQueue("q", brokers="nowhere:1").receive(wait_s=wrong),
+    ):
+        with pytest.raises(SettingsError, match=r"(timeout|wait)_s=.* is not a number of seconds from 0 to"):
+            await task
 
 
 def test_both_clients_show_their_arguments() -> None:

@@ -540,6 +540,58 @@ def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, id
     ends(lambda: client.schedule_many(REQUESTS))
 
 
+@contextmanager
+def on_alarm(act: Callable[[], object], after_s: float = 0.3) -> Iterator[None]:
+    """Call a function in this thread soon, as the handler of a signal does."""
+    before = signal.signal(signal.SIGALRM, lambda *_: act() and None)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def timed(call: Callable[[], object], took_s: list[float]) -> None:
+    began_s = time.monotonic()
+    call()
+    took_s.append(time.monotonic() - began_s)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_handler_of_a_signal_does_not_wait_for_the_call_that_it_interrupts(silent: str, number: int) -> None:
+    """With SIGTERM, a supervisor may wait no longer than a call."""
+    client, took_s = TimersClient(silent, timeout_s=STUCK_S), list[float]()
+    with on_alarm(partial(timed, client.close, took_s)), pytest.raises(TimersError):
+        calls_of(client)[number]()
+    assert took_s[0] < STUCK_S / 10
+
+
+def test_a_handler_of_a_signal_may_close_a_client_whose_bulk_it_interrupts(brokers: str) -> None:
+    client, is_begun, is_free = TimersClient(brokers, timeout_s=STUCK_S), threading.Event(), threading.Event()
+    took_s = list[float]()
+
+    def close() -> None:
+        is_begun.wait()
+        timed(client.close, took_s)
+        is_free.set()
+
+    with on_alarm(close), pytest.raises(PartlyPublishedError, match="this client was closed meanwhile"):
+        client.schedule_many(held(is_begun, is_free))
+    assert took_s[0] < STUCK_S / 10
+
+
+def test_after_ctrl_c_the_next_bulk_has_its_own_answers_only(cluster: subprocess.Popen[str], brokers: str) -> None:
+    with TimersClient(brokers, timeout_s=STUCK_S) as client:
+        client.schedule_many(REQUESTS, ids=False)
+        stop(cluster)
+        with on_alarm(partial(signal.raise_signal, signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+            client.schedule_many(REQUESTS, ids=False)
+        assert not client._publisher._bulk, "their reports go to the call that runs"
+        cluster.send_signal(signal.SIGCONT)
+        assert client.schedule_many(REQUESTS, ids=False) == 1
+
+
 async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str, constants: Constants) -> None:
     constants(aio, JOIN_S=TIMEOUT_S)
     queue = AsyncQueue("jobs", brokers=silent, timeout_s=TIMEOUT_S)

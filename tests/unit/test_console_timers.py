@@ -309,6 +309,19 @@ async def test_a_time_out_is_unknown_and_never_failed(failure: TimersError, stat
             assert (found, answer["verdict"]) == (202, "undecided")
 
 
+@pytest.mark.parametrize("condition", [{}, {"Idempotency-Key": "k"}, {"If-None-Match": "*"}])
+async def test_an_id_of_halves_of_characters_sets_no_timer(condition: dict[str, str]) -> None:
+    """Those of Python's ``surrogateescape`` make UTF-8, and could not be part of an answer."""
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        for method, path in (("POST", "/v1/timers"), ("POST", "/v1/timers/batch")):
+            body: Any = {**TIMER, "id": "\udcc3\udca9"}
+            body = {"timers": [body]} if path.endswith("batch") else body
+            status, answer = await answer_of(client, method, path, json=body, headers=condition)
+            assert status >= 400 and answer["code"] in ("id-not-text", "condition-unsupported")
+    assert not cluster.timers
+
+
 @pytest.mark.parametrize("name", ["setTimer", "setTimers", "putTimer", "moveTimer", "cancelTimer"])
 async def test_only_what_asks_a_worker_says_that_none_answers(name: str) -> None:
     """What is written without a worker takes effect when one starts. OpenAPI names no answer that cannot come."""

@@ -6,8 +6,8 @@ import asyncio
 import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -21,7 +21,7 @@ from timers.client.request import id_key
 from timers.client.times import from_now, parse_ahead, parse_due, parse_duration
 from timers.core.fired import PAUSE
 from timers.core.grouping import groups
-from timers.core.operation import CHANGED, EXISTS, REFUSED, TOO_LATE
+from timers.core.operation import CANCELLED, CHANGED, EXISTS, REFUSED, TOO_LATE
 from timers.core.printable import one_line, quoted, utc_text
 from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, QueryError, TimersError
 from timers.process.config.settings import Settings
@@ -533,6 +533,9 @@ micro-batch."""
 AT_ONCE = 500
 """Cancels that are written before their verdicts are awaited."""
 
+_KEPT = 100_000
+"""Some tens of seconds of cancels, and 10 MB: a list may still have what was cancelled so lately."""
+
 
 @click.command()
 @click.argument("id", required=False)
@@ -593,15 +596,16 @@ def cancel(
 
 def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Output, *, only_look: bool) -> int:
     verdicts, left_out = Counter[str](), Counter[str]()
-    timers = _cancellable(settings, pages if only_look else _listed_twice(pages), left_out)
     if only_look:
+        timers = _cancellable(settings, pages, left_out)
         output.table(COLUMNS, WIDTHS, ((timer, cells(timer)) for timer in timers))
         said = f"{counted(pages.count - left_out.total(), 'timer')} would be cancelled"
     else:
-        held = 0
-        for group in groups(timers, lambda timer: 1, AT_ONCE, AT_ONCE):
+        held, asked = 0, _Asked()
+        for group in _listed_twice(settings, pages, left_out, asked):
             held += sum("held" in timer for timer in group)
-            for result in asyncio.run(_verdicts(settings, group, timeout_s)):
+            for timer, result in zip(group, asyncio.run(_verdicts(settings, group, timeout_s)), strict=True):
+                asked.add(timer["id"], is_cancelled=isinstance(result, VerdictMessage) and result.verdict == CANCELLED)
                 if isinstance(result, VerdictMessage):
                     verdicts[result.verdict] += 1
                     output.show(result.fields(), sentence(result))
@@ -619,17 +623,36 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
     return max(map(EXIT_CODES.__getitem__, verdicts), default=0)
 
 
-def _listed_twice(pages: Pages) -> Iterator[Timer]:
-    """The timers of a list, and then those that it has a moment later: it has no timer that repeats and fires just now,
-    because its next occurrence is not read yet."""
-    known = set()
-    for timer in pages:
-        known.add(timer["id"])
-        yield timer
-    time.sleep(AGAIN_S)
-    for timer in pages:
-        if timer["id"] not in known:
-            yield timer
+class _Asked:
+    """Which timers a command has asked to cancel. Of those that were cancelled it keeps the newest :data:`_KEPT`: the
+    others are no longer listed, and a list may have any number."""
+
+    def __init__(self) -> None:
+        self._others: set[str] = set()
+        self._cancelled = OrderedDict[str, None]()
+
+    def add(self, id: str, *, is_cancelled: bool) -> None:
+        if not is_cancelled:
+            self._others.add(id)
+            return
+        self._cancelled[id] = None
+        if len(self._cancelled) > _KEPT:
+            self._cancelled.popitem(last=False)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._others or id in self._cancelled
+
+
+def _listed_twice(
+    settings: Settings, pages: Pages, left_out: Counter[str], asked: Container[str]
+) -> Iterator[list[Timer]]:
+    """The timers of a list that can be cancelled, in groups, and then those that it has a moment later: it has no timer
+    that repeats and fires just now, because its next occurrence is not read yet."""
+    for counted_here in (left_out, Counter[str]()):
+        listed = _cancellable(settings, pages, counted_here)
+        yield from groups((timer for timer in listed if timer["id"] not in asked), lambda timer: 1, AT_ONCE, AT_ONCE)
+        if counted_here is left_out:
+            time.sleep(AGAIN_S)
 
 
 def _cancellable(settings: Settings, timers: Iterable[Timer], left_out: Counter[str]) -> Iterator[Timer]:

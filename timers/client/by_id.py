@@ -209,8 +209,9 @@ class ById(Publisher):
         if self._reader is None:
             consumer = self._kafka.consumer()
             try:
-                self._partitions = self._kafka.partitions_of(consumer, self._topic, left_s(deadline))
-                count = self._kafka.partitions_of(consumer, self._verdict_topic, left_s(deadline))
+                partitions_of = partial(self._kafka.partitions_of, consumer, is_over=lambda _: self.closed)
+                self._partitions = partitions_of(self._topic, left_s(deadline))
+                count = partitions_of(self._verdict_topic, left_s(deadline))
                 self._verdicts = _Topic(b"", count)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 for tp in tps:

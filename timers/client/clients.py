@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById, Call
 from timers.client.calls import Retry, TimerCalls, TimerId
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, Connection, seconds
 from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
 from timers.core.operation import ABSENT
@@ -169,7 +169,13 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
             return self._ids
 
     def _deadline(self, timeout_s: float | None = None) -> float:
-        """When a call that begins now must have ended, by the monotonic clock."""
+        """When a call that begins now must have ended, by the monotonic clock.
+
+        Raises:
+            SettingsError: the time is no number of seconds.
+        """
+        if timeout_s is not None:
+            seconds("timeout_s", timeout_s, 0, LONGEST_S, DEFAULT_TIMEOUT_S)
         return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
 
     def _disconnect(self, deadline: float) -> None:

@@ -126,6 +126,8 @@ class Publisher:
         self._submit_lock = threading.RLock()
         self._lock = threading.Lock()
         self._bulk_lock = threading.Lock()
+        self._owners: dict[threading.Lock, int] = {}
+        """Which thread has which of the two locks, and of those of a subclass."""
         self._closed = threading.Event()
         self._why_closed = _CLOSED
         self._single: Producer | None = None
@@ -142,6 +144,7 @@ class Publisher:
         is_used = self._single or self._lost or self._bulk or self._lock.locked() or self._bulk_lock.locked()
         is_closed = self._closed.is_set()
         self._submit_lock, self._lock, self._bulk_lock = threading.RLock(), threading.Lock(), threading.Lock()
+        self._owners = {}
         self._closed = threading.Event()
         if is_used or is_closed:
             self._closed.set()
@@ -180,12 +183,24 @@ class Publisher:
     @contextlib.contextmanager
     def _held(self, lock: threading.Lock, deadline: float) -> Iterator[None]:
         """Hold a lock that another thread may hold while it waits for the brokers."""
-        if not lock.acquire(timeout=left_s(deadline)):
+        if not self._take(lock, deadline):
             raise self._kafka.unreachable_error(UnreachableError)
         try:
             yield
         finally:
-            lock.release()
+            self._free(lock)
+
+    def _take(self, lock: threading.Lock, deadline: float) -> bool:
+        """Take a lock if it is free in time. A handler of a signal does not wait for the call that it interrupts."""
+        thread = threading.get_ident()
+        if self._owners.get(lock) == thread or not lock.acquire(timeout=left_s(deadline)):
+            return False
+        self._owners[lock] = thread
+        return True
+
+    def _free(self, lock: threading.Lock) -> None:
+        del self._owners[lock]
+        lock.release()
 
     def _connected(self, kafka: Connection, deadline: float, linger_ms: int, **properties: Any) -> Producer:
         """A producer that knows the request topic's metadata, so that it sends its first request sooner."""
@@ -346,10 +361,11 @@ class Publisher:
         """
         deadline = monotonic() + self.timeout_s
         self.refuse_if_closed()
-        if not self._bulk_lock.acquire(timeout=self.timeout_s):
+        if not self._take(self._bulk_lock, deadline):
             raise self.busy_error()
         bulk = self._current = _Bulk(self._kafka, ids=ids)
         stopped: TimersError | None = None
+        is_answered = False
         try:
             self.refuse_if_closed()
             self._bulk_producer(deadline, reports=ids, by_id=condition is not None)
@@ -357,14 +373,17 @@ class Publisher:
             try:
                 stopped = self._produce_all(requests, bulk, stall, condition)
             except BaseException as error:  # of the caller's iterable
-                if missing := self._flush_bulk(stall) + bulk.failed:
+                missing = self._flush_bulk(stall) + bulk.failed
+                is_answered = True
+                if missing:
                     error.add_note(f"{missing} of the {bulk.read} timers before it were not acknowledged by the broker")
                 raise
             unanswered = self._flush_bulk(stall)
+            is_answered = True
         finally:
-            if self._is_bulk_cut or bulk.failed or isinstance(stopped, PublishError):
-                self._bulk.clear()  # one of them may have ended: the next call makes new ones
-            self._bulk_lock.release()
+            if self._is_bulk_cut or bulk.failed or isinstance(stopped, PublishError) or not is_answered:
+                self._bulk.clear()  # one may have ended, or have answers for this call: the next one makes new ones
+            self._free(self._bulk_lock)
         if stall.is_over or (unanswered and not bulk.failed):
             bulk.first = self._kafka.unreachable_error()
         return bulk.result(unanswered, stopped)
@@ -482,9 +501,9 @@ class Publisher:
                 if producer is not None:
                     _flush(producer, left_s(deadline) + _GRACE_S)
             self._single = None
-        if self._bulk_lock.acquire(timeout=left_s(deadline)):
+        if self._take(self._bulk_lock, deadline):
             self._bulk.clear()
-            self._bulk_lock.release()
+            self._free(self._bulk_lock)
         else:  # the call that uses the producers reads no further request, waits for the answers, and frees them
             self._is_bulk_cut = True
         if self._thread.ident is not None:

@@ -423,7 +423,7 @@ def _check_id(call: Call, id: Any) -> None:
     if id is None:
         return
     try:
-        decode_id(id.encode(errors="surrogateescape") if isinstance(id, str) else b"")
+        decode_id(id.encode() if isinstance(id, str) else b"")
     except InvalidRequestError as error:
         raise Problem(error.code, str(error)) from None
     except UnicodeEncodeError:

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from timers.client import tracing
+from timers.client.config import LONGEST_S, seconds
 from timers.client.publish import left_s
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
@@ -274,6 +275,7 @@ class AsyncQueue:
     async def _receive(
         self, receive: Callable[[int, float], list[Message]], limit: int, wait_s: float = 1.0
     ) -> list[AsyncMessage]:
+        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
         within_s = wait_s + (0 if self.queue.driver.member.joined or not wait_s else JOIN_S)
         deadline = monotonic() + within_s
         call = self._receives.call(lambda: receive(limit, min(wait_s, left_s(deadline))))

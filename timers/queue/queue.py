@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Self
 
 from timers.client import Backoff, TimersClient
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection, seconds
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, Connection, seconds
 from timers.client.publish import left_s
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
@@ -209,6 +209,7 @@ class Queue:
 
         Raises:
             QueueError: the queue cannot be read, or messages of it were lost.
+            SettingsError: ``wait_s`` is no number of seconds.
         """
         return self._receive(limit, wait_s, leases=1)
 
@@ -217,6 +218,7 @@ class Queue:
         return self._receive(limit, wait_s, leases=RUN_LEASES)
 
     def _receive(self, limit: int, wait_s: float, leases: int) -> list[Message]:
+        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
         self.driver.start()
         if wait_s:
             self.driver.wait_to_join(JOIN_S, lambda: self.stopping)

@@ -305,27 +305,27 @@ METRICS: tuple[Entry[Monitor], ...] = (
 )
 
 
+def _of_engine(read: Callable[[EngineCounts], Samples]) -> Callable[[Monitor], Samples]:
+    return lambda monitor: [] if monitor.engine is None else read(monitor.engine)
+
+
 def _total(name: str) -> Callable[[Monitor], Samples]:
-    return lambda monitor: [] if monitor.engine is None else [((), monitor.engine.numbers().get(name, 0))]
+    return _of_engine(lambda engine: [((), engine.numbers().get(name, 0))])
 
 
-def _missed(monitor: Monitor) -> Samples:
-    if monitor.engine is None:
-        return []
-    found = dict.fromkeys(MISSED_REASONS, 0) | missed_of(monitor.engine.numbers())
+def _missed(engine: EngineCounts) -> Samples:
+    found = dict.fromkeys(MISSED_REASONS, 0) | missed_of(engine.numbers())
     return [((reason,), count) for reason, count in found.items()]
 
 
-def _dead_lettered(monitor: Monitor) -> Samples:
-    if monitor.engine is None:
-        return []
-    found = dict.fromkeys(CODES, 0) | dead_lettered_of(monitor.engine.numbers())
+def _dead_lettered(engine: EngineCounts) -> Samples:
+    found = dict.fromkeys(CODES, 0) | dead_lettered_of(engine.numbers())
     return [((code,), count) for code, count in found.items()]
 
 
-def _lag(monitor: Monitor) -> Samples:
-    numbers = {} if monitor.engine is None else monitor.engine.numbers()
-    return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED, HELD) if monitor.engine is not None]
+def _lag(engine: EngineCounts) -> Samples:
+    numbers = engine.numbers()
+    return [((way,), lag_of(numbers, way)) for way in (WAITED, LATE, RETRIED, HELD)]
 
 
 def _of_each(name: str, read: Callable[[Monitor, Any], float | None]) -> Callable[[Monitor], Samples]:
@@ -351,23 +351,20 @@ def _overdue_s(monitor: Monitor, waiting: tuple[int, int | None]) -> float | Non
 
 SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.FIRED, _total("fired")),
-    Entry(*partition_metrics.DEAD_LETTERED, _dead_lettered),
+    Entry(*partition_metrics.DEAD_LETTERED, _of_engine(_dead_lettered)),
     Entry(*partition_metrics.RETRIED, _total("retried")),
     Entry(*partition_metrics.FOLLOWED, _total("followed")),
     Entry(*partition_metrics.MENDED, _total("mended")),
     Entry(*partition_metrics.ZONE_UNKNOWN, _total("zone-unknown")),
-    Entry(*partition_metrics.MISSED, _missed),
-    Entry(*partition_metrics.LAG, _lag, histogram=True),
+    Entry(*partition_metrics.MISSED, _of_engine(_missed)),
+    Entry(*partition_metrics.LAG, _of_engine(_lag), histogram=True),
     Entry(*partition_metrics.PENDING, _of_each("waiting", lambda _, each: each[0])),
     Entry(*partition_metrics.OVERDUE, _of_each("waiting", _overdue_s)),
     Entry(*partition_metrics.SNAPSHOT_UNREAD, _of_each("snapshots", lambda _, each: each.unread)),
     Entry(*partition_metrics.SNAPSHOT_OFFSET, _of_each("snapshots", lambda _, each: each.applied)),
     Entry(*partition_metrics.SNAPSHOT_BYTES, _of_each("snapshots", lambda _, each: each.bytes)),
     Entry(*partition_metrics.SNAPSHOT_AGE, _of_each("snapshots", _age_s)),
-    Entry(
-        *partition_metrics.OPEN_CIRCUITS,
-        lambda monitor: [((), monitor.engine.open_circuits())] if monitor.engine else [],
-    ),
+    Entry(*partition_metrics.OPEN_CIRCUITS, _of_engine(lambda engine: [((), engine.open_circuits())])),
     Entry(*partition_metrics.GROUP_TAKEN, lambda monitor: [((), bool(monitor.taken()))] if monitor.engine else []),
     Entry(*partition_metrics.BUILD, lambda _: [(BUILT, 1)]),
 )

@@ -27,8 +27,10 @@ _T = TypeVar("_T")
 
 NEXT_TIMERS = 8
 
-LETTERS_S, DAY_S = 60.0, 86_400
-"""How long a count of dead letters is shown, and the time for which they are counted."""
+DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
+
+LETTERS_S = 60.0
+"""How long a count of dead letters is shown. They are counted for a day."""
 
 MOST_OF_TOPIC, SHOWN_OF_TOPIC = 2000, 100
 """Newest firings of a topic that are counted, and that are listed."""
@@ -305,7 +307,6 @@ async def live(page: Page) -> Reply:
     return page.show("live.html", topics=topics, per_s=PER_S)
 
 
-DAY_S, HOUR_S, MINUTE_S = 86_400, 3_600, 60
 MAX_S = 99_999_999_999 - 7 * DAY_S
 
 WORKER_PER_S = 100_000

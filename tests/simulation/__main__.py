@@ -12,26 +12,12 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 from tests.simulation import days
-from tests.simulation.loss_simulator import LossSimulator
-from tests.simulation.marker_simulator import MarkerSimulator
-from tests.simulation.queue_simulator import QueueSimulator
+from tests.simulation.kinds import KINDS
 from tests.simulation.shrinking import shrunk
-from tests.simulation.simulator import SimulationFailed, Simulator
-from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotSimulator
-
-KINDS: dict[str, Callable[[int], Any]] = {
-    "machines": Simulator,
-    "markers": MarkerSimulator,
-    "snapshots": SnapshotSimulator,
-    "losses": LossSimulator,
-    "snapshot-losses": SnapshotLossSimulator,
-    "queues": QueueSimulator,
-}
-"""The short runs: each has checks of its own."""
+from tests.simulation.simulator import SimulationFailed
 
 
 def main() -> int:
@@ -60,7 +46,12 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="first of them (default 0)")
     parser.add_argument("--steps", type=int, default=150, metavar="N", help="steps of a short run (default 150)")
     parser.add_argument("--of", choices=KINDS, default="machines", help="what short runs simulate (default machines)")
+    parser.add_argument("--list", action="store_true", help="what there is to simulate, where, and what it proves")
     args = parser.parse_args()
+    if args.list:
+        for name, kind in KINDS.items():
+            print(f"{name:16}{kind.proves}\n{'':16}{kind.simulator.__module__.replace('.', '/')}.py")
+        return 0
     if args.days is not None:
         first = args.first if args.seed is None else args.seed
         return all_days(args, range(first, first + (args.seeds or 1)))
@@ -136,7 +127,7 @@ def short_runs(args: argparse.Namespace) -> int:
     first, number = (args.first, args.seeds or 100) if args.replay is None else (args.replay, 1)
     counts: Counter[str] = Counter()
     for seed in range(first, first + number):
-        simulator = Simulator(seed, args.steps) if args.of == "machines" else KINDS[args.of](seed)
+        simulator = KINDS[args.of].simulator(seed, **({"steps": args.steps} if args.of == "machines" else {}))
         try:
             simulator.run()
         except Exception as failure:
@@ -144,8 +135,7 @@ def short_runs(args: argparse.Namespace) -> int:
                 print("\n".join(getattr(simulator, "history", ())))
             print(f"seed {seed} of {args.of}: {failure}")
             return 1
-        if isinstance(simulator, Simulator):
-            counts += simulator.checkers.counts
+        counts += simulator.counts
     if args.replay is not None:
         print("\n".join(getattr(simulator, "history", ())))
     print(f"{number} runs, no promise broken: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items())))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -56,15 +56,17 @@ Change: TypeAlias = tuple[str, str]
 
 
 class Mutation(NamedTuple):
-    """A broken rule: a class of simulated workers, and changes of the product's code."""
+    """A broken rule: changes of the product's code, and options of the simulator, such as a class of workers.
 
-    worker: type[SimWorker] = SimWorker
-    changes: tuple[Change, ...] = ()
+    The option ``simulator`` is another simulator."""
+
+    changes: tuple[Change, ...]
+    options: Mapping[str, Any]
 
 
-def changed(*changes: Change, worker: type[SimWorker] = SimWorker) -> Mutation:
-    """Returns the mutation that makes changes."""
-    return Mutation(worker, changes)
+def changed(*changes: Change, **options: Any) -> Mutation:
+    """Returns the mutation that makes changes, in a run with these options."""
+    return Mutation(changes, options)
 
 
 def sending(producer: type[SimTransactions]) -> Mutation:
@@ -73,7 +75,7 @@ def sending(producer: type[SimTransactions]) -> Mutation:
     class Worker(SimWorker):
         producer_kind = producer
 
-    return Mutation(Worker)
+    return changed(worker=Worker)
 
 
 class Place(NamedTuple):

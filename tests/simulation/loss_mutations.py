@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.edits import Mutation, changed
+from tests.simulation.edits import changed
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.life_mutations import TRIED_AGAIN
 
@@ -36,7 +36,7 @@ MUTATIONS = {
     ),
     "[I8] a machine that must not run is tried again": changed(TRIED_AGAIN),
     "T2 no question at an opening": changed(("answers = self.ask.compare(self.tp, lineages)", "pass")),
-    "T2 no question while it runs": Mutation(worker=ComparesNotAgain),
+    "T2 no question while it runs": changed(worker=ComparesNotAgain),
     "T2 each leader is trusted": changed(("None if is_known else leader", "None")),
     "T6 the store is ignored": changed(
         ("answers = self.ask.compare(self.tp, lineages)", "answers = self.ask.compare(self.tp, lineages)[0], None")

@@ -15,7 +15,7 @@ from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import progress_mutations as p
 from tests.simulation import schedule_mutations as s
-from tests.simulation.edits import Mutation, sending
+from tests.simulation.edits import Mutation, changed, sending
 
 MUTATIONS: dict[str, Mutation] = {
     **p.CHANGED,
@@ -32,11 +32,11 @@ MUTATIONS: dict[str, Mutation] = {
     **lm.CHANGED,
     **m.CHANGED,
     "[I14] the former owner is not fenced": sending(p.DoesNotFence),
-    "[I14] progress is not read to the end": Mutation(p.ReadsProgressToLastStableOffset),
-    "[I14] progress of an aborted transaction counts": Mutation(p.BelievesAbortedProgress),
+    "[I14] progress is not read to the end": changed(worker=p.ReadsProgressToLastStableOffset),
+    "[I14] progress of an aborted transaction counts": changed(worker=p.BelievesAbortedProgress),
     "[P3] progress is not in the transaction": sending(p.ProgressOutsideTheTransaction),
-    "[I13] requests are read uncommitted": Mutation(p.ReadsUncommitted),
-    "[I23] memory decides whether a value is too large": Mutation(p.MemoryDecides),
-    "passed over: the range of another partition": Mutation(p.PassesOverAsAnotherPartition),
-    "[P2] the sender's clock is believed": Mutation(m.UsesTheSendersClock),
+    "[I13] requests are read uncommitted": changed(worker=p.ReadsUncommitted),
+    "[I23] memory decides whether a value is too large": changed(worker=p.MemoryDecides),
+    "passed over: the range of another partition": changed(worker=p.PassesOverAsAnotherPartition),
+    "[P2] the sender's clock is believed": changed(worker=m.UsesTheSendersClock),
 }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TypeAlias
 
+from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_log import LANES, SimLog
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import MAX_BYTES, Commit, Partition, Saved, decode
@@ -39,10 +40,6 @@ _FORMER = 1000
 
 Place: TypeAlias = tuple[Partition, int]
 """A partition and an offset."""
-
-
-class Violation(Exception):
-    """A promise was broken."""
 
 
 class Brokers:

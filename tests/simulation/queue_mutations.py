@@ -2,32 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
-
-from tests.simulation.edits import QUEUE_ROOMS, Change, applied
-from tests.simulation.queue_simulator import QueueSimulator
-
-
-class Mutation(NamedTuple):
-    """Changes of the product's code, or of the brokers."""
-
-    changes: tuple[Change, ...] = ()
-    restores: bool = False
-    is_stable: bool = True
-    is_idle: bool = False
-
-    @contextmanager
-    def simulator(self, seed: int) -> Iterator[QueueSimulator]:
-        """A run in which the rule is broken."""
-        with applied(self.changes, QUEUE_ROOMS):
-            yield QueueSimulator(seed, restores=self.restores, is_stable=self.is_stable, is_idle=self.is_idle)
-
-
-def changed(*changes: Change) -> Mutation:
-    return Mutation(changes)
-
+from tests.simulation.edits import changed
 
 _RETURNED = "Saved(first, tuple(done), *counts, self.lineage, self.cuts)"
 _CUT = "below._replace(lineage=lineage, cuts=(*kept, (at, number)))"
@@ -58,7 +33,7 @@ MUTATIONS = {
     "4 ledgers survive a rebalance": changed(
         ("self.settler.totals.leases_lost += self.settler.revoke(partitions)", "pass")
     ),
-    "5 loaded before transactions are decided": Mutation(is_stable=False),
+    "5 loaded before transactions are decided": changed(is_stable=False),
     "memory moves before the commit": changed(
         (
             "is_full = self.is_full",
@@ -131,12 +106,10 @@ MUTATIONS = {
     "T4 no log is verified": changed(
         ("verification if loaded.saved.lineage.epochs and not verification.is_over else None", "None")
     ),
-    "T4 the last record is not read again": Mutation(
+    "T4 the last record is not read again": changed(
         (
-            (
-                "self._reads = self._lineage.batch is not None and self._last >= loaded.low",
-                "self._reads = False",
-            ),
+            "self._reads = self._lineage.batch is not None and self._last >= loaded.low",
+            "self._reads = False",
         ),
         restores=True,
     ),
@@ -144,8 +117,8 @@ MUTATIONS = {
         ("(self.loaded.low, -1) if is_unknown else (at, epoch)", "(self._last, -1)")
     ),
     "T4 each leader is followed": changed(("is_same or epoch == self._verified or not self.lineage.epochs", "True")),
-    "T4 markers that were passed stay passed": Mutation(
-        (("self.position = min(self.position, self.lineage.end)", "pass"),), is_idle=True
+    "T4 markers that were passed stay passed": changed(
+        ("self.position = min(self.position, self.lineage.end)", "pass"), is_idle=True
     ),
     "T4 nothing is known below a cut": changed(
         (

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers, Violation
+from tests.simulation.kit.faults import Violation
+from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers
 from tests.simulation.queue_log import Event, SimMessage
 from timers.queue import records
 from timers.queue.metadata import NOTHING, Commit, Partition, Saved

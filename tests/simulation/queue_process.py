@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
 
-from tests.simulation.queue_brokers import LOG, RETURNS, Brokers, Place, Violation
+from tests.simulation.kit.faults import Violation
+from tests.simulation.queue_brokers import LOG, RETURNS, Brokers, Place
 from tests.simulation.queue_log import Event
 from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff

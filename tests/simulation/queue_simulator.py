@@ -6,8 +6,10 @@ The real ledgers and settlers run over a simulated group coordinator (:mod:`test
 from __future__ import annotations
 
 import random
+from collections import Counter
 
-from tests.simulation.queue_brokers import PARTITIONS, Brokers, Violation
+from tests.simulation.kit.faults import Violation
+from tests.simulation.queue_brokers import PARTITIONS, Brokers
 from tests.simulation.queue_process import SimProcess
 from timers.errors import QueueError
 
@@ -36,6 +38,13 @@ class QueueSimulator:
             process.open(number)
         self.brokers.running = lambda name: next(each for each in self.processes if each.name == name).running()
         self.rebalance()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened."""
+        brokers = self.brokers
+        done = {"acknowledged": brokers.acked, "guarded": brokers.guarded, "returned": brokers.origins}
+        return Counter({name: len(each) for name, each in done.items()} | {"generations": brokers.generation})
 
     def _process(self, name: str) -> SimProcess:
         return SimProcess(name, self.brokers, self.rng, ordered=self.ordered, is_stable=self.is_stable)

@@ -12,6 +12,7 @@ the end the faults stop, all workers are started again, and all timers that are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from unittest.mock import patch
 
@@ -29,9 +30,6 @@ from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
 from timers.machines.life import Event
 from timers.wire.headers import TIMER_FIRED_OFFSET
-
-SEEDS = 60
-"""Runs of the correct engine that each check makes. Later seeds run in ``make test-all``."""
 
 DELETE_RETENTION_MS = 100_000
 """How long tombstones stay; more than twice ``STALE_AFTER_S``, because the brokers' clock may go back."""
@@ -151,6 +149,11 @@ class Simulator(SimCluster):
                 self._run()
         except Exception as error:
             raise SimulationFailed(self.seed, self.history, error) from error
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened to timers."""
+        return self.checkers.counts
 
     def _run(self) -> None:
         self._assign_unowned()

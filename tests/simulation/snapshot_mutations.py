@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from tests.harness.memory_store import MemoryView
-from tests.simulation.edits import Mutation, changed
+from tests.simulation.edits import changed
 from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.pauses import PausingWorker
@@ -175,82 +175,65 @@ class NamesAfterAnotherOwner(SnapshotWorker):
 
 MUTATIONS = {
     "S4 a log that begins late is read without its snapshot": changed(
-        ("(fences or not opened.is_new) and may_restore(opened, apps)", "False"), worker=SnapshotWorker
+        ("(fences or not opened.is_new) and may_restore(opened, apps)", "False")
     ),
-    "S4 a restored store is not used": changed(
-        ("self.stores.put(self.tp, self.unused)", "self.unused.pop(0)"), worker=SnapshotWorker
-    ),
-    "I32 nothing is compared": changed(("count and missing > 0", "False"), worker=SnapshotWorker),
+    "S4 a restored store is not used": changed(("self.stores.put(self.tp, self.unused)", "self.unused.pop(0)")),
+    "I32 nothing is compared": changed(("count and missing > 0", "False")),
     "I32 stored before it is compared": changed(
         (
             "self._on_missing(missing, count.sure_to, to_offset)",
             "self._store.write({}, self.progress.next_offset, lineage=self.progress.lineage); "
             "self._on_missing(missing, count.sure_to, to_offset)",
         ),
-        worker=SnapshotWorker,
     ),
-    "I32 a compacted topic is counted": changed(
-        ("is_counted = self._store_age is None", "is_counted = True"), worker=SnapshotWorker
-    ),
+    "I32 a compacted topic is counted": changed(("is_counted = self._store_age is None", "is_counted = True")),
     "I32 what a store has read is not counted": changed(
-        ("stored is not None and stored.since == accepted.since", "False"), worker=SnapshotWorker
+        ("stored is not None and stored.since == accepted.since", "False")
     ),
     "S6 a footer forgets what is passed over": changed(
-        ("... and each.name != SEAL", f"... and each.name not in (SEAL, {PASSED_OVER!r})"), worker=SnapshotWorker
+        ("... and each.name != SEAL", f"... and each.name not in (SEAL, {PASSED_OVER!r})")
     ),
-    "S1 A is the committed offset": Mutation(worker=NamesTheCommittedOffset),
-    "S1 read while the store changes": Mutation(worker=ReadsTheStore),
-    "S1 what is held is left out": Mutation(worker=LeavesOutHeld),
-    "S2 named early": Mutation(worker=NamesEarly),
-    "S2 deleted early": Mutation(worker=DeletesEarly),
-    "S2 the older one is deleted": Mutation(worker=DeletesTheOlderOne),
-    "I31 below the newest snapshot": changed(
-        ("min(newest.applied, older.applied)", "newest.applied"), worker=SnapshotWorker
-    ),
-    "I31 below the committed offset": changed(
-        ("min(newest.applied, older.applied)", "progress.next_offset"), worker=SnapshotWorker
-    ),
-    "I31 what is young": changed(
-        ("bound if kept_from is None else min(bound, kept_from)", "bound"), worker=SnapshotWorker
-    ),
-    "I31 by an uncommitted naming": Mutation(worker=TrimsEarly),
-    "I31 broken snapshots": Mutation(worker=TrimsBrokenSnapshots),
-    "I31 without a comparison": Mutation(worker=TrimsAtOnce),
-    "S3 other numbers count": Mutation(worker=TakesOtherNumbers),
-    "S3 fired rows stay": changed(("catch_up(new, progress)", "None"), worker=SnapshotWorker),
+    "S1 A is the committed offset": changed(worker=NamesTheCommittedOffset),
+    "S1 read while the store changes": changed(worker=ReadsTheStore),
+    "S1 what is held is left out": changed(worker=LeavesOutHeld),
+    "S2 named early": changed(worker=NamesEarly),
+    "S2 deleted early": changed(worker=DeletesEarly),
+    "S2 the older one is deleted": changed(worker=DeletesTheOlderOne),
+    "I31 below the newest snapshot": changed(("min(newest.applied, older.applied)", "newest.applied")),
+    "I31 below the committed offset": changed(("min(newest.applied, older.applied)", "progress.next_offset")),
+    "I31 what is young": changed(("bound if kept_from is None else min(bound, kept_from)", "bound")),
+    "I31 by an uncommitted naming": changed(worker=TrimsEarly),
+    "I31 broken snapshots": changed(worker=TrimsBrokenSnapshots),
+    "I31 without a comparison": changed(worker=TrimsAtOnce),
+    "S3 other numbers count": changed(worker=TakesOtherNumbers),
+    "S3 fired rows stay": changed(("catch_up(new, progress)", "None")),
     "S3 rows in a hole stay": changed(
         (
             "catch_up(new, progress)",
             "new.drop_through(progress.fired_through, progress.next_offset)",
         ),
-        worker=SnapshotWorker,
     ),
     "S4 a machine goes on without what was deleted": changed(
         ("self.progress_log.check_start(self.tp, low, store.applied, progress)", "pass"),
         ("self._check_loss(found, apps)", "found = []"),
-        worker=SnapshotWorker,
     ),
     "S6 the progress goes back to its snapshot": changed(
-        ("max(progress.next_offset, footer.applied)", "footer.applied"), worker=SnapshotWorker
+        ("max(progress.next_offset, footer.applied)", "footer.applied")
     ),
     "S8 an old snapshot is restored": changed(
         ("store.read_through_s is not None and abs(now_s - store.read_through_s) <= stale_after_s", "True"),
-        worker=SnapshotWorker,
     ),
-    "S10 remembered ids are left out": Mutation(worker=LeavesOutRemembered),
-    "S13 named by a later opening": Mutation(worker=NamesAfterAnotherOwner),
+    "S10 remembered ids are left out": changed(worker=LeavesOutRemembered),
+    "S13 named by a later opening": changed(worker=NamesAfterAnotherOwner),
     "S14 a broken one becomes the older one": changed(
         ("progress.snapshot if newest_is_whole else progress.older_snapshot", "progress.snapshot"),
-        worker=SnapshotWorker,
     ),
 }
 
 LOSS_MUTATIONS = {
-    "I31 by a former owner": Mutation(worker=TrimsLater),
-    "I31 another log": Mutation(worker=TrimsAnotherLog),
-    "S10 a snapshot of what is lost is named": Mutation(worker=NamesWhatIsLost),
-    "S10 a cut is not noted": changed(("History((*settings, *cut))", "History(settings)"), worker=SnapshotWorker),
-    "S10 snapshots above a cut stay": changed(
-        ("each is not None and each.applied <= end", "each is not None"), worker=SnapshotWorker
-    ),
+    "I31 by a former owner": changed(worker=TrimsLater),
+    "I31 another log": changed(worker=TrimsAnotherLog),
+    "S10 a snapshot of what is lost is named": changed(worker=NamesWhatIsLost),
+    "S10 a cut is not noted": changed(("History((*settings, *cut))", "History(settings)")),
+    "S10 snapshots above a cut stay": changed(("each is not None and each.applied <= end", "each is not None")),
 }

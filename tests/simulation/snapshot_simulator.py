@@ -6,7 +6,8 @@ moments, a store is restored from each named snapshot, and reads the log after i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -83,6 +84,11 @@ def lose_snapshot(topics: SnapshotTopics, machine: TopicPartition, progress: Pro
     return f"{machine[0]}/{machine[1]} from {to} on"
 
 
+def restores(workers: Iterable[SimWorker]) -> Counter[str]:
+    """How many snapshots workers have restored."""
+    return Counter(restores=sum(getattr(worker, "restores", 0) for worker in workers))
+
+
 class SnapshotSimulator(Simulator):
     """One random run."""
 
@@ -110,6 +116,10 @@ class SnapshotSimulator(Simulator):
             more.append((self._lose_middle, 8))
         self._actions += [action for action, _ in more]
         self._weights += [weight * self._snapshot_random.choice([0.3, 1, 3]) for _, weight in more]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self.checkers.counts + restores(self.workers)
 
     def _new_checkers(self) -> Checkers:
         return SnapshotCheckers(self.log, self._settings, self.machines, has_conditions=self._has_conditions)
@@ -394,6 +404,10 @@ class SnapshotLossSimulator(LossSimulator):
         self.topics.keep_s = self._snapshot_random.choice([0, 2, 5])
         self._former: dict[TopicPartition, tuple[SnapshotWorker, SimRunner]] = {}
         """The machines that were open when their log lost its end: their workers are paused, and wake up later."""
+
+    def run(self) -> None:
+        super().run()
+        self.counts += restores(self.workers)
 
     def _work(self) -> str:
         if self._snapshot_random.random() < 0.3:

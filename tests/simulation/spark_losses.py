@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tests.simulation.edits import SPARK_ROOMS, applied
+from tests.simulation.edits import Mutation, changed
 from tests.simulation.kit.faults import Violation
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.loss_simulator import Fate
 from tests.simulation.sim_leaders import SimLineages, at_once
 from tests.simulation.spark_checkpoint import PARTITIONS
-from tests.simulation.spark_mutations import Broken, changed
 from tests.simulation.spark_simulator import SimSpark
 from timers.core.lineage import Answer, Lineage
 from timers.core.progress import Progress
@@ -52,7 +51,7 @@ class LosingSpark(SimSpark):
 
     # ---- a run ------------------------------------------------------------------------------------------------------
 
-    def go(self, steps: int = 120) -> None:
+    def run(self, steps: int = 120) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
             (self._work, 40),
             (self._send, 30),
@@ -210,10 +209,10 @@ class ComparesTheEndOnly(LosingSpark):
 
 GIVEN = "each._replace(lineage=lineage and lineage.before(each.to_offset))"
 
-BROKEN: dict[str, Broken] = {
-    "T1 the progress has no lineage": changed((GIVEN, "each._replace(lineage=None)"), run=LosingSpark),
+MUTATIONS: dict[str, Mutation] = {
+    "T1 the progress has no lineage": changed((GIVEN, "each._replace(lineage=None)")),
     "T1 what is read again has no lineage": changed(
-        (GIVEN, f"{GIVEN} if each.from_offset >= start else each._replace(lineage=None)"), run=LosingSpark
+        (GIVEN, f"{GIVEN} if each.from_offset >= start else each._replace(lineage=None)")
     ),
     # The logs are extended in each micro-batch, and compared in none.
     "T1 no comparison in micro-batches": changed(
@@ -225,22 +224,9 @@ BROKEN: dict[str, Broken] = {
             "asked = self._submit(coroutine).result(2 * WAIT_S)",
             "self._read.update(self._submit(coroutine).result(2 * WAIT_S)); asked = set()",
         ),
-        run=LosingSpark,
     ),
-    "T2 the end only": changed(run=ComparesTheEndOnly),
+    "T2 the end only": changed(simulator=ComparesTheEndOnly),
     "T2 what was known of the log before": changed(
         ("known if known is not None and known.progress.cuts[: len(cuts)] == cuts else None", "known"),
-        run=LosingSpark,
     ),
 }
-
-
-def losses_find(rule: str, seed: int) -> bool:
-    """Whether a simulated run finds a mutation."""
-    run, changes = BROKEN[rule]
-    with applied(changes, SPARK_ROOMS):
-        try:
-            run(seed).go()
-        except Violation:
-            return True
-    return False

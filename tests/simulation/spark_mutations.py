@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
-from tests.simulation.edits import SPARK_ROOMS, Change, applied
+from tests.simulation.edits import Mutation, changed
 from tests.simulation.spark_simulator import SchedulingSpark, SimExecutor, SimSpark
 from timers.core.timer import TopicPartition
-
-Broken: TypeAlias = tuple[Callable[[int], SimSpark], tuple[Change, ...]]
-"""What makes a run of a seed, and what is changed meanwhile in the code of the engine."""
 
 
 class Trusting(SimExecutor):
@@ -38,15 +34,11 @@ class AsksForRequestsFirst(SimSpark):
         return ends, self._ticks_end
 
 
-def changed(*changes: Change, run: type[SimSpark] = SimSpark) -> Broken:
-    return run, changes
-
-
 MAY_BE_HELD = "known is None or known.may_be_held(end, opened.producer)"
 LATER = "tuple(dict.fromkeys(...))"
 
-MUTATIONS: dict[str, Broken] = {
-    "Trusting": (partial(SimSpark, executor=Trusting), ()),
+MUTATIONS: dict[str, Mutation] = {
+    "Trusting": changed(executor=Trusting),
     # Timers with ids fire as soon as their second begins [I17].
     "WithoutBarrier": changed(("self._read = read", "self._read = read._replace(log_end=0)")),
     # What Spark has read now is accepted as if the requests before it had been accepted.
@@ -66,7 +58,7 @@ MUTATIONS: dict[str, Broken] = {
     # An end of the log is asked again after a takeover only: the own last transaction may have held it back [I17].
     "IgnoresLateMarkers": changed(
         (MAY_BE_HELD, "known is None or known._replace(held_from=None).may_be_held(end, opened.producer)"),
-        run=SchedulingSpark,
+        simulator=SchedulingSpark,
     ),
     # No end of the log is asked again after a takeover: the former owner's transaction may have held it back [I17].
     "BelievesTheEndBeforeATakeover": changed(
@@ -74,21 +66,8 @@ MUTATIONS: dict[str, Broken] = {
             MAY_BE_HELD,
             "known is not None and known.may_be_held(end, known.producer._replace(epoch=known.producer.epoch + 1))",
         ),
-        run=SchedulingSpark,
+        simulator=SchedulingSpark,
     ),
-    "EndsWithThePlan": changed(run=EndsWithThePlan),
-    "AsksForRequestsFirst": changed(run=AsksForRequestsFirst),
+    "EndsWithThePlan": changed(simulator=EndsWithThePlan),
+    "AsksForRequestsFirst": changed(simulator=AsksForRequestsFirst),
 }
-
-
-def spark_finds(rule: str, seed: int) -> bool:
-    """Whether a simulated run of the engine finds a mutation."""
-    run, changes = MUTATIONS[rule]
-    with applied(changes, SPARK_ROOMS):
-        try:
-            run(seed).go()
-        except (TypeError, AttributeError, NameError):
-            raise  # the mutation does not fit the code any longer
-        except Exception:
-            return True
-    return False

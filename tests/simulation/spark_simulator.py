@@ -205,7 +205,7 @@ class SimSpark:
 
     # ---- a run ------------------------------------------------------------------------------------------------------
 
-    def go(self, steps: int = 120) -> None:
+    def run(self, steps: int = 120) -> None:
         """Take random steps, then fire all that is due, and check."""
         actions: list[tuple[Callable[[], None], int]] = [
             (self._micro_batch, 40),
@@ -227,6 +227,11 @@ class SimSpark:
             self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
             self._check()
         self._settle()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened, to the engine and to timers."""
+        return self.happened + self.checkers.counts
 
     def _more_actions(self) -> list[tuple[Callable[[], None], int]]:
         return []

@@ -6,13 +6,13 @@ disks may have had the machine in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
 from tests.simulation.checkers import Checkers
-from tests.simulation.kit import SimWorker, Violation
+from tests.simulation.edits import Mutation, changed
+from tests.simulation.kit import SimWorker
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.snapshot_simulator import SnapshotCheckers, snapshot_workers
 from tests.simulation.snapshots import GIVEN_UP, SnapshotWorker
@@ -114,15 +114,4 @@ class NamesTwo(SnapshotExecutor):
         return True
 
 
-BROKEN: dict[str, Callable[[int], SimSpark]] = {
-    "S13 an older snapshot is named": partial(SnapshotSpark, executor=NamesTwo),
-}
-
-
-def snapshots_find(rule: str, seed: int) -> bool:
-    """Whether a simulated run finds a mutation."""
-    try:
-        BROKEN[rule](seed).go()
-    except Violation:
-        return True
-    return False
+MUTATIONS: dict[str, Mutation] = {"S13 an older snapshot is named": changed(executor=NamesTwo)}

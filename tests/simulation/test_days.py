@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import edits, mutations
-from tests.simulation.__main__ import KINDS, signature
+from tests.simulation.__main__ import signature
 from tests.simulation.days import FAULTS, Days, DaysCluster, as_text, from_text
+from tests.simulation.kinds import KINDS
 from tests.simulation.kit import SimWorker, Violation
 from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.shrinking import shrunk
@@ -26,10 +27,9 @@ def test_short_runs_that_once_failed(kept: dict[str, str]) -> None:
     Simulator(int(kept["seed"]), worker=WORKERS[kept["worker"]]).run()
 
 
-@pytest.mark.parametrize("of", ["losses", "queues"])
-def test_runs_of_other_kinds_that_once_failed(of: str) -> None:
-    for kept in KEPT[of]:
-        KINDS[of](int(kept["seed"])).run()
+@pytest.mark.parametrize(("of", "seed"), [(of, each["seed"]) for of in ("losses", "queues") for each in KEPT[of]])
+def test_runs_of_other_kinds_that_once_failed(of: str, seed: int) -> None:
+    KINDS[of].simulator(seed).run()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The simulator finds each mutation by the run of its seed."""
+"""The simulators find each mutation by the run of its seed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,47 @@ from types import ModuleType
 import pytest
 
 from tests.simulation import edits, loss_mutations, marker_mutations, mutation_table, search
+from tests.simulation.kinds import KINDS
+from tests.simulation.kit import SimWorker
 from tests.simulation.life_mutations import SlowWorker
-from tests.simulation.mutation_table import MUTATIONS
-from tests.simulation.simulator import SEEDS as TRIED
 from tests.simulation.simulator import Simulator
 from timers.core.loop import Loop
 
 MODULES = [module for module in vars(mutation_table).values() if isinstance(module, ModuleType)]
 FILES = [*map(Path, map(str, [module.__file__ for module in (*MODULES, loss_mutations, marker_mutations)]))]
-SEEDS = search.load()
+SEEDS = search.load()["machines"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", MUTATIONS)
-def test_a_broken_rule_is_found(rule: str) -> None:
-    assert rule in SEEDS, f"{rule!r} has no seed: {search.HOW}"
-    found = search.events_until_found(MUTATIONS[rule], SEEDS[rule]) is not None
-    assert found, f"the run of seed {SEEDS[rule]} does not find {rule!r}: {search.HOW}"
+MUTATIONS = [
+    pytest.param(kind, rule, marks=[] if of.are_mutations_quick else pytest.mark.slow, id=f"{kind}: {rule}")
+    for kind, of in KINDS.items()
+    for rule in of.mutations
+]
 
 
-def test_each_seed_belongs_to_a_mutation() -> None:
-    assert SEEDS.keys() <= MUTATIONS.keys(), f"mutations that do not exist have seeds: {search.HOW}"
+@pytest.mark.parametrize(("kind", "rule"), MUTATIONS)
+def test_a_broken_rule_is_found(kind: str, rule: str) -> None:
+    assert search.is_found(kind, rule), f"no run found it: {search.HOW}"
+
+
+def test_each_mutation_has_a_seed() -> None:
+    known = {kind: set(rules) for kind, rules in search.load().items()}
+    assert known == {kind: set(of.mutations) for kind, of in KINDS.items() if of.mutations}, search.HOW
 
 
 @pytest.mark.long
 def test_the_correct_worker_passes_the_run_of_each_seed() -> None:
-    slow = {seed for rule, seed in SEEDS.items() if MUTATIONS[rule].worker.is_slow}
-    for seed in set(SEEDS.values()) - slow - set(range(TRIED)):
+    machines = KINDS["machines"]
+    slow = {seed for rule, seed in SEEDS.items() if is_slow(machines.mutations[rule])}
+    for seed in set(SEEDS.values()) - slow - set(range(machines.later.start)):
         Simulator(seed).run()
     for seed in slow:
         Simulator(seed, worker=SlowWorker).run()
+
+
+def is_slow(mutation: edits.Mutation) -> bool:
+    """Whether openings take a while in the run of a mutation."""
+    return bool(mutation.options.get("worker", SimWorker).is_slow)
 
 
 def changed(kind: type) -> Iterator[str]:

@@ -4,37 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 
-from tests.simulation import quick_seeds
-from tests.simulation.repeat_mutations import MUTATIONS
 from tests.simulation.repeat_rules import SimRule
-from tests.simulation.repeat_simulator import RepeatSimulator
 from tests.simulation.repeat_years import RepeatYears
 
-SEEDS = 10
-"""Later seeds run in ``make test-all``."""
-
 YEARS = 4
-
-
-@pytest.mark.slow
-def test_no_run_with_timers_that_repeat_breaks_a_promise() -> None:
-    counts: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        simulator = RepeatSimulator(seed)
-        simulator.run()
-        counts += simulator.checkers.counts
-    assert counts["occurrences"] > 5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(SEEDS, 1000, 100))
-def test_no_later_run_with_timers_that_repeat_breaks_a_promise(first: int) -> None:
-    for seed in range(first, first + 100):
-        RepeatSimulator(seed).run()
 
 
 @pytest.mark.slow
@@ -59,12 +35,6 @@ def test_long_runs_break_no_promise() -> None:
         simulator.run()
         counts += simulator.checkers.counts
     assert counts["occurrences"] > 1_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", MUTATIONS)
-def test_a_broken_rule_of_timers_that_repeat_is_found(rule: str) -> None:
-    assert quick_seeds.is_found(f"repeats: {rule}", partial(quick_seeds.repeats_find, rule), 40), "no run found it"
 
 
 def test_the_rules_of_the_simulation_follow_clocks() -> None:

@@ -21,9 +21,9 @@ from zlib import crc32
 
 from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.worker import SimWorker
-from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.loss_simulator import LossSimulator
+from tests.simulation.machine_mutations import UpgradedWorker
 from tests.simulation.queue_simulator import QueueSimulator
 from tests.simulation.simulator import SimulationFailed, Simulator
 

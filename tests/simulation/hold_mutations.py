@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.simulation.condition_mutations import WithoutConditions
 from tests.simulation.edits import Mutation, changed
+from tests.simulation.machine_mutations import WithoutConditions
 from tests.simulation.pauses import PausingWorker
 from timers.core.keys import MAX_OFFSET
 

@@ -14,7 +14,7 @@ from tests.simulation.__main__ import signature
 from tests.simulation.days import FAULTS, Days, DaysCluster, as_text, from_text
 from tests.simulation.kinds import KINDS
 from tests.simulation.kit import SimWorker, Violation
-from tests.simulation.level_mutations import UpgradedWorker
+from tests.simulation.machine_mutations import UpgradedWorker
 from tests.simulation.shrinking import shrunk
 from tests.simulation.simulator import SimulationFailed, Simulator
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit import worker as workers
-from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
 from tests.simulation.loss_simulator import LossSimulator
+from tests.simulation.machine_mutations import UpgradedWorker
 from tests.simulation.simulator import Simulator
 from tests.simulation.snapshot_simulator import SnapshotSimulator
 from tests.simulation.snapshots import SnapshotWorker

@@ -8,8 +8,8 @@ import pytest
 
 from tests.simulation import edits, mutations
 from tests.simulation.kinds import KINDS
-from tests.simulation.level_mutations import UpgradedWorker
 from tests.simulation.life_mutations import SlowWorker
+from tests.simulation.machine_mutations import UpgradedWorker
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.simulator import SimulationFailed, Simulator
 from timers.core.operation import UNCHANGED, VERDICTS

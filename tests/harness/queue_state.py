@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from confluent_kafka import Message as KafkaMessage
 
+from tests.harness.clock import SimClock
 from timers.client import Backoff
 from timers.queue import Message, records
 from timers.queue.driver import Driver
@@ -26,14 +27,6 @@ SIGNING = Signing("jobs", {1: b"k" * KEY_BYTES})
 def at_once(_: object) -> float:
     """No pause after the end of a lease."""
     return 0.0
-
-
-class SimClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def record(topic: str, partition: int, offset: int, headers: Sequence[Header] | None = None) -> KafkaMessage:

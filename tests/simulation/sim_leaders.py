@@ -9,28 +9,20 @@ from typing import Any
 
 from aiokafka.errors import OffsetOutOfRangeError
 
+from tests.harness.one_leader import OneLeader, header
 from tests.simulation.kit import SimLog
 from timers.core.lineage import EpochEnd
-from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
-from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
+from timers.kafka.aiokafka_internals.leader_client import RawFetch
 from timers.kafka.log_lineage import LogLineages
 
 _APPEND_TIME = 0x08
 
 
-class SimLeaders:
+class SimLeaders(OneLeader):
     """Answers as :class:`timers.kafka.aiokafka_internals.leader_client.LeaderClient` does. Each record is a batch."""
 
     def __init__(self, log: SimLog) -> None:
         self._log = log
-
-    async def connect(self, topics: Collection[str]) -> None:
-        assert topics
-
-    by_leader: Any = LeaderClient.by_leader
-
-    def leader_of(self, topic: str, partition: int) -> int | None:
-        return 1
 
     def connection_to(self, leader: int) -> object:
         return self._log.restarts
@@ -51,8 +43,8 @@ class SimLeaders:
             raise OffsetOutOfRangeError
         found = self._log.fetch(*tp, offset, 1, committed=False).passed
         data = b""
-        for epoch, (base, last, max_ms, crc) in found:
-            data = _HEADER.pack(base, 0, epoch, 2, crc, _APPEND_TIME, last - base, 0, max_ms).ljust(max_bytes, b"\0")
+        for epoch, batch in found:
+            data = header(batch, epoch, _APPEND_TIME).ljust(max_bytes, b"\0")
         return RawFetch(0, end, data)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,3 +44,18 @@ def queue() -> Iterator[Opened]:
     opened = Opened()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A database of its own."""
+    connection = sqlite3.connect(tmp_path / "connection.db")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections, and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -82,13 +81,6 @@ def stop(cluster: subprocess.Popen[str]) -> None:
     """Stop a cluster, so that it answers no more calls until it gets ``SIGCONT``."""
     cluster.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, cluster.pid, os.WSTOPPED)
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address that takes connections, and does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 class SilentMetadata:

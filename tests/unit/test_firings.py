@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +10,6 @@ import pytest
 from timers.client.tokens import MappingFirings, SqlFirings, source_of
 from timers.errors import SettingsError
 from timers.wire.headers import TIMER_DUE, Header, identity
-
-
-@pytest.fixture
-def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(tmp_path / "firings.db")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture(params=["mapping", "sql"])

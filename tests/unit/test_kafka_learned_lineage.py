@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
+from tests.harness.one_leader import OneLeader, header
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.timer import TopicPartition
-from timers.kafka.aiokafka_internals.batch_pieces import _HEADER
 from timers.kafka.aiokafka_internals.leader_client import RawFetch
 from timers.kafka.log_lineage import LogLineages
 
@@ -21,7 +21,7 @@ EPOCHS = ((2, 5), (3, 20), (7, 30))
 """(epoch, first offset) as the broker has them. Batches have 5 records each."""
 
 
-class SimLeader:
+class SimLeader(OneLeader):
     """The leader of a partition whose records below 5 were deleted."""
 
     def __init__(self, *, leads: bool = True) -> None:
@@ -29,9 +29,6 @@ class SimLeader:
 
     async def connect(self, topics: Collection[str]) -> None:
         assert topics == {TP[0]}
-
-    def leader_of(self, topic: str, partition: int) -> int | None:
-        return 1
 
     async def epoch_ends(self, leader: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         asked = epochs[TP]
@@ -48,7 +45,7 @@ class SimLeader:
             raise OffsetOutOfRangeError
         base = offset // 5 * 5
         epoch = max(epoch for epoch, first in EPOCHS if first <= base)
-        data = _HEADER.pack(base, 0, epoch, 2, base, 0, 4, 0, base).ljust(max_bytes, b"\0") if base < END else b""
+        data = header(batch(base), epoch).ljust(max_bytes, b"\0") if base < END else b""
         return RawFetch(START, END, data)
 
 

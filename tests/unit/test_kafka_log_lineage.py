@@ -8,30 +8,21 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 
+from tests.harness.one_leader import OneLeader, header
 from tests.harness.round_trips import RoundTrips
 from timers.core.lineage import Answer, Batch, EpochEnd, Lineage, Parted, Unknown
-from timers.kafka.aiokafka_internals import batch_pieces
-from timers.kafka.aiokafka_internals.leader_client import LeaderClient, RawFetch
+from timers.kafka.aiokafka_internals.leader_client import RawFetch
 from timers.kafka.log_lineage import LogLineages
 
 TP = ("timer-request", 0)
 OTHER = ("timer-request", 1)
-LEADER = 7
 
 LAST = Batch(90, 99, 1_000, 5)
 OURS = Lineage(((3, 0),), LAST, 100)
 OF_STORE = Lineage(((3, 0),), Batch(40, 49, 900, 4), 50)
 
 
-def header(batch: Batch, epoch: int = 3) -> bytes:
-    """The header of a record batch, as it stands in a log."""
-    packed = bytearray(batch_pieces.HEADER_BYTES)
-    values = (batch.base_offset, 0, epoch, 2, batch.crc, 0, batch.last_offset - batch.base_offset, 0)
-    batch_pieces._HEADER.pack_into(packed, 0, *values, batch.max_timestamp_ms)
-    return bytes(packed)
-
-
-class SimLeader:
+class SimLeader(OneLeader):
     """A leader of all partitions, whose answers to all that was asked come together, one round trip later.
 
     Attributes:
@@ -50,16 +41,6 @@ class SimLeader:
         self.end = 100
         self.round_trips = RoundTrips()
 
-    async def connect(self, topics: object) -> None: ...
-
-    by_leader: Any = LeaderClient.by_leader
-
-    def leader_of(self, topic: str, partition: int) -> int:
-        return LEADER
-
-    def connection_to(self, leader: int) -> object:
-        return self
-
     async def epoch_ends(self, leader: int, epochs: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
         await self.round_trips.wait()
         return {tp: EpochEnd(epoch, self.end) for tp, epoch in epochs.items()}
@@ -69,7 +50,7 @@ class SimLeader:
         found = self.batches.get((tp, offset), OffsetOutOfRangeError())
         if isinstance(found, KafkaError):
             raise found
-        return RawFetch(0, self.end, header(found))
+        return RawFetch(0, self.end, header(found, 3).ljust(max_bytes, b"\0"))
 
     async def offset_at(self, leader: int, tp: tuple[str, int], timestamp_ms: int) -> int | None:
         await self.round_trips.wait()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from tests.harness.clock import SimClock
 from tests.harness.constants import Constants
 from tests.harness.machines import NativeRig
 from timers.core.progress import Progress
@@ -27,15 +28,8 @@ def record(name: str, message: str, *args: Any, level: int = logging.ERROR, erro
     return logging.LogRecord(name, level, __file__, 1, message, args, sys.exc_info() if error else None)
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_a_repeated_message_of_a_library_is_written_at_intervals_with_a_count() -> None:
-    clock = Clock()
+    clock = SimClock()
     repeats = logs.RepeatFilter(clock)
     written = []
     for step in range(25):
@@ -51,7 +45,7 @@ def test_a_repeated_message_of_a_library_is_written_at_intervals_with_a_count() 
 
 
 def test_other_messages_and_levels_are_written() -> None:
-    repeats = logs.RepeatFilter(Clock())
+    repeats = logs.RepeatFilter(SimClock())
     assert repeats.filter(record("aiokafka.conn", "one"))
     assert repeats.filter(record("aiokafka.conn", "other"))
     assert repeats.filter(record("aiokafka.client", "one"))
@@ -63,12 +57,12 @@ def test_other_messages_and_levels_are_written() -> None:
     ("name", "level"), [("timers.worker.machines.pool", logging.ERROR), ("mode.services", logging.INFO)]
 )
 def test_messages_of_timers_and_low_levels_of_faust_are_always_written(name: str, level: int) -> None:
-    repeats = logs.RepeatFilter(Clock())
+    repeats = logs.RepeatFilter(SimClock())
     assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))
 
 
 def test_messages_that_are_never_repeated_do_not_fill_memory() -> None:
-    repeats = logs.RepeatFilter(Clock())
+    repeats = logs.RepeatFilter(SimClock())
     assert all(repeats.filter(record("aiokafka", f"text {index}")) for index in range(5000))
     assert len(repeats._written) <= 1001
 

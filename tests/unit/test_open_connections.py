@@ -15,6 +15,7 @@ import trustme
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from tests.harness.clock import SimClock
 from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
 from timers.cli.broker.embedded import free_port
@@ -25,18 +26,9 @@ from timers.process.http.web_site import LimitedSite, limited
 WHOLE = b"GET /page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SimClock:
+    return SimClock()
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def closed() -> list[int]:
 
 
 @pytest.fixture
-def opening(clock: Clock, closed: list[int]) -> Callable[[OpenConnections, int], None]:
+def opening(clock: SimClock, closed: list[int]) -> Callable[[OpenConnections, int], None]:
     def opened(connections: OpenConnections, number: int) -> None:
         connections.opened(number, lambda: closed.append(number))
 
@@ -56,7 +48,7 @@ Opening = Callable[[OpenConnections, int], None]
 
 
 def test_one_too_many_closes_the_oldest_whose_head_is_not_there(
-    clock: Clock, closed: list[int], opening: Opening
+    clock: SimClock, closed: list[int], opening: Opening
 ) -> None:
     connections = OpenConnections("the server", 4, clock)
     for number in range(4):
@@ -74,7 +66,7 @@ def test_one_too_many_closes_the_oldest_whose_head_is_not_there(
 
 
 def test_if_all_are_being_answered_the_oldest_of_them_is_closed(
-    clock: Clock, closed: list[int], opening: Opening
+    clock: SimClock, closed: list[int], opening: Opening
 ) -> None:
     connections = OpenConnections("the server", 2, clock)
     for number in range(2):
@@ -85,7 +77,7 @@ def test_if_all_are_being_answered_the_oldest_of_them_is_closed(
 
 
 def test_requests_that_are_answered_for_long_leave_half_of_the_connections_to_others(
-    clock: Clock, closed: list[int], opening: Opening
+    clock: SimClock, closed: list[int], opening: Opening
 ) -> None:
     connections = OpenConnections("the server", 8, clock)
     for number in range(8):
@@ -97,7 +89,7 @@ def test_requests_that_are_answered_for_long_leave_half_of_the_connections_to_ot
 
 
 def test_a_head_has_a_limit_of_time_and_an_idle_connection_has_none(
-    clock: Clock, closed: list[int], opening: Opening
+    clock: SimClock, closed: list[int], opening: Opening
 ) -> None:
     connections = OpenConnections("the server", 9, clock)
     for number in range(3):
@@ -117,7 +109,7 @@ def test_a_head_has_a_limit_of_time_and_an_idle_connection_has_none(
 
 
 def test_the_log_has_one_line_a_minute(
-    clock: Clock, opening: Opening, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    clock: SimClock, opening: Opening, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connections = OpenConnections("the server", 1, clock)
     for number in range(1000):
@@ -183,7 +175,7 @@ async def test_a_caller_gets_an_answer_from_aiohttp_while_half_sent_requests_com
         assert 40 <= still_open <= 50
 
 
-async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not(clock: Clock) -> None:
+async def test_an_unfinished_head_is_closed_after_its_time_and_an_idle_connection_is_not(clock: SimClock) -> None:
     def read_page(connection: socket.socket) -> None:
         connection.settimeout(30)
         page = b""

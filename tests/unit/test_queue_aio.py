@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.harness.queue_state import JOBS, SimClock, SimGuards, confirm, guarded, opened, receive
+from tests.harness.clock import SimClock
+from tests.harness.queue_state import JOBS, SimGuards, confirm, guarded, opened, receive
 from timers.errors import LeaseLostError
 from timers.queue import AsyncMessage, AsyncQueue, aio
 from timers.queue.aio import MAX_THREADS, TaskRun, _handle

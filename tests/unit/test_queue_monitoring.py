@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from queue import SimpleQueue
 from time import monotonic
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.scrape import get
 from timers.errors import QueueError, SettingsError
 from timers.kafka import topic_admin
 from timers.process.config.settings import Settings
@@ -37,18 +36,10 @@ def monitor(queue: Queue) -> Iterator[Monitor]:
         yield monitor
 
 
-def get(monitor: Monitor, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}{path}", timeout=60) as page:
-            return page.status, page.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any, monitor: Monitor) -> None:
     queue.driver.member.settler.totals.acked = 7
     queue.driver.member.settler.totals.dead["rejected"] = 2
-    status, page = get(monitor, "/metrics")
+    status, page = get(monitor.port, "/metrics")
     assert status == 200
     missing = {"timers_queue_delayed", "timers_queue_group_taken"}
     always = [entry.name for entry in METRICS if entry.name not in missing]
@@ -62,28 +53,28 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any,
 def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor: Monitor) -> None:
     driver = queue.driver
     member = driver.member
-    assert get(monitor, "/health/live") == (200, '{"live": true, "reasons": []}')
-    status, page = get(monitor, "/health/ready")
+    assert get(monitor.port, "/health/live") == (200, '{"live": true, "reasons": []}')
+    status, page = get(monitor.port, "/health/ready")
     assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]
     member.joined, driver._round_began_s, member.settled_s = True, monotonic(), monotonic()
-    assert get(monitor, "/health/ready") == (200, '{"ready": true, "reasons": []}')
+    assert get(monitor.port, "/health/ready") == (200, '{"ready": true, "reasons": []}')
     member.new.add([JOBS, ("jobs", 1)])
-    assert "partitions are being loaded: 2 to go" in get(monitor, "/health/ready")[1]
+    assert "partitions are being loaded: 2 to go" in get(monitor.port, "/health/ready")[1]
     member.new.load_error = "transaction"
-    assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
+    assert "cannot be loaded (transaction)" in get(monitor.port, "/health/ready")[1]
     driver.strangers = "another program is in the group"
-    assert get(monitor, "/health/ready")[1] == '{"ready": false, "reasons": ["another program is in the group"]}'
-    assert 'timers_queue_group_taken{queue="invoices"} 1.0' in get(monitor, "/metrics")[1]
+    assert get(monitor.port, "/health/ready")[1] == '{"ready": false, "reasons": ["another program is in the group"]}'
+    assert 'timers_queue_group_taken{queue="invoices"} 1.0' in get(monitor.port, "/metrics")[1]
     driver.strangers = ""
-    assert 'timers_queue_group_taken{queue="invoices"} 0.0' in get(monitor, "/metrics")[1]
+    assert 'timers_queue_group_taken{queue="invoices"} 0.0' in get(monitor.port, "/metrics")[1]
     member.leave()
     member.settled_s = monotonic() - 30
-    said = get(monitor, "/health/ready")[1]
+    said = get(monitor.port, "/health/ready")[1]
     assert re.search(r"not all that was settled could be committed for [34]\d s", said), said
     driver._round_began_s = monotonic() - 100
-    assert get(monitor, "/health/live")[0] == 503
+    assert get(monitor.port, "/health/live")[0] == 503
     driver.failure = QueueError("messages were lost")
-    assert "messages were lost" in get(monitor, "/health/live")[1]
+    assert "messages were lost" in get(monitor.port, "/health/live")[1]
 
 
 def test_delayed_messages_are_counted_on_the_cluster_of_the_queue(
@@ -104,7 +95,7 @@ def test_delayed_messages_are_counted_on_the_cluster_of_the_queue(
 
 
 def test_other_pages_do_not_exist(monitor: Monitor) -> None:
-    assert get(monitor, "/")[0] == 404
+    assert get(monitor.port, "/")[0] == 404
 
 
 def test_a_port_in_use_is_said(queue: Queue) -> None:

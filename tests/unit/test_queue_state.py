@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.harness.clock import SimClock
 from tests.harness.queue_state import (
     JOBS,
     OTHER,
     SESSION_S,
-    SimClock,
     SimGuards,
     add,
     answer,

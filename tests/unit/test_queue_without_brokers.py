@@ -30,13 +30,6 @@ def refusing(constants: Constants) -> Iterator[str]:
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address that takes connections, and does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("member", ["a\x00b", "a\nb", "\u202ea", "\udcff", "a" * 201, 7])
 def test_a_name_that_librdkafka_would_cut_or_refuse_is_an_error_at_once(member: Any, refusing: str) -> None:
     with pytest.raises(SettingsError, match="is not 1 to 200 printable characters"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import urllib.error
-import urllib.request
 from collections import Counter
 
 import pytest
 
+from tests.harness.clock import SimClock
+from tests.harness.scrape import get
 from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
@@ -21,23 +21,8 @@ from timers.worker.metrics import METRICS as WORKER_METRICS
 TP = ("timer-request", 0)
 
 
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as page:
-            return page.status, page.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 def test_a_job_is_ready_after_its_first_micro_batch_and_while_others_follow() -> None:
-    clock = Clock()
+    clock = SimClock()
     monitor = Monitor("hold", 10, clock)
     with served(monitor, 0, "127.0.0.1") as port:
         status, page = get(port, "/health/ready")
@@ -71,7 +56,7 @@ def test_an_engine_whose_group_another_program_has_is_not_ready_and_says_so() ->
 
 
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
-    clock = Clock()
+    clock = SimClock()
     monitor = Monitor("engine", 10, clock)
     monitor.needs_ticks()
     with served(monitor, 0, "127.0.0.1") as port:
@@ -127,7 +112,7 @@ def test_a_query_is_behind_by_the_records_that_it_has_not_read() -> None:
 
 
 def test_a_job_that_needs_ticks_is_ready_while_they_come() -> None:
-    clock = Clock()
+    clock = SimClock()
     monitor = Monitor("engine", 1, clock)
     monitor.looked()
     monitor.needs_ticks()
@@ -148,7 +133,7 @@ def test_a_job_that_needs_ticks_is_ready_while_they_come() -> None:
 
 
 def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
-    clock = Clock()
+    clock = SimClock()
     monitor = Monitor("engine", 1, clock)
     in_driver = Counters()
     in_driver.retried, in_driver.dead_lettered = 2, Counter({"value-too-large": 1})
@@ -210,7 +195,7 @@ def test_shared_metrics_are_those_of_a_worker() -> None:
 
 
 def test_an_engine_keeps_its_figures_while_it_works() -> None:
-    clock = Clock()
+    clock = SimClock()
     monitor = Monitor("engine", 1, clock)
     monitor.needs_ticks()
     monitor.engine = EngineCounts()

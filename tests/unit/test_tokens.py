@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +13,6 @@ import pytest
 
 from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore, token_of
 from timers.errors import SettingsError
-
-
-@pytest.fixture
-def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(tmp_path / "tokens.db")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture(params=["mapping", "sql"])

@@ -150,9 +150,32 @@ class RandomRig(MachineRig):
         except ReadAgain:
             pass  # the end of a replay, at a time when nothing new may be accepted
 
-    def happen(self, what: str) -> None:
-        """Do what may happen to any machine: "chunk", "commit", "lost" (the next commit), "restart" or "lose disk"."""
-        if what == "chunk":
+    def recovered(self, piece: int = 10**6, *, compact: bool = False) -> tuple[Machine, MemoryStore]:
+        """A machine that has read the log into an empty store, in pieces, up to the committed offset; and its store.
+
+        Args:
+            piece: offsets of a fetch.
+            compact: the log has only the newest record of each key.
+        """
+        progress, outbox, store = self.machine.progress, ListOutbox(), MemoryStore()
+        records = list(self.log.fetch(self.topic, 0, 0, progress.next_offset).records)
+        if compact:  # records that are missing would be noticed [I32]
+            progress = replace(progress, lineage=progress.lineage.uncounted())
+            newest = {record.key: record.offset for record in records}
+            records = [record for record in records if newest[record.key] == record.offset]
+        fresh = self.spec.machine(progress, store, outbox)
+        while fresh.recovering:
+            start, end = fresh.position, min(fresh.position + piece, progress.next_offset)
+            fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
+        assert outbox.commits == [], "recovery emitted something"
+        return fresh, store
+
+    def happen(self, what: str, argument: Any = None) -> None:
+        """Do what may happen to any machine: "fetch" (so many records), "chunk", "commit", "lost" (the next commit),
+        "restart" or "lose disk"."""
+        if what == "fetch":
+            self.read(argument)
+        elif what == "chunk":
             self.machine.fire_chunk()
         elif what == "commit":
             self.machine.commit_progress(even_if_idle=True)

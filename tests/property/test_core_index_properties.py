@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, HORIZON_S, RandomRig
-from tests.simulation.kit.log import SimRecord
+from tests.property.events import FETCH, FLOW, TROUBLE, Event, events
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
-from timers.core.timer import Fetched
 from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -49,47 +46,21 @@ def live(rig: Rig) -> Any:
     return state(rig.machine, rig.store, rig.spec.retention_s)
 
 
-def compacted(records: list[SimRecord]) -> list[SimRecord]:
-    newest = {record.key: record.offset for record in records}
-    return [record for record in records if newest[record.key] == record.offset]
+def recovered(rig: Rig, piece: int = 10**6, *, compact: bool = False) -> Any:
+    return state(*rig.recovered(piece, compact=compact), rig.spec.retention_s)
 
-
-def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
-    """What a fresh machine finds in the log alone."""
-    progress = rig.machine.progress
-    if compact:  # records that are missing would be noticed [I32]
-        progress = replace(progress, lineage=progress.lineage.uncounted())
-    outbox, store = ListOutbox(), MemoryStore()
-    fresh = rig.spec.machine(progress, store, outbox)
-    records = list(rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records)
-    if compact:
-        records = compacted(records)
-    while fresh.recovering:
-        start = fresh.position
-        end = min(start + piece, progress.next_offset)
-        fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
-    assert outbox.commits == [], "recovery emitted something"
-    return state(fresh, store, rig.spec.retention_s)
-
-
-Event: TypeAlias = tuple[str, Any]
 
 IDS = st.sampled_from([b"a", b"b", b"c"])
 SECONDS = st.integers(0, HORIZON_S - 1)
 SET = st.tuples(st.just("set"), st.tuples(IDS, SECONDS))
-FLOW = (
+SENT = (
     *(SET, SET, SET),
     st.tuples(st.just("set alone"), SECONDS),
     st.tuples(st.just("cancel"), IDS),
-    st.tuples(st.just("fetch"), st.integers(1, 6)),
-    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    *(FETCH, FETCH, FLOW),
     st.tuples(st.just("tick"), SECONDS),
-    st.tuples(st.sampled_from(["chunk", "commit"]), st.none()),
 )
-TROUBLE = st.tuples(st.sampled_from(["lost", "restart", "lose disk", "bad"]), st.none())
-EVENTS = st.one_of(
-    st.lists(st.one_of(*FLOW, TROUBLE), min_size=20, max_size=50), st.lists(st.one_of(*FLOW, TROUBLE), max_size=20)
-)
+EVENTS = events(*SENT, TROUBLE | st.just(("bad", None)))
 
 
 def happen(rig: Rig, event: Event) -> None:
@@ -108,13 +79,11 @@ def happen(rig: Rig, event: Event) -> None:
             rig.log.append(TOPIC, argument, None, partition=0)
         elif what == "bad":
             rig.log.append(TOPIC, b"bad", b"no due", partition=0)
-        elif what == "fetch":
-            rig.read(argument)
         elif what == "tick":
             rig.log.clock.now_ms = argument * 1000
             rig.observe(argument)
         else:
-            rig.happen(what)
+            rig.happen(what, argument)
 
 
 @given(EVENTS, st.integers(1, 4), st.sampled_from([2, NEVER_FORGET_S]), st.integers(1, 5))
@@ -125,7 +94,7 @@ def test_live_state_is_what_recovery_finds(
     for event in events:
         happen(rig, event)
         if not rig.machine.recovering:
-            assert recovered(rig) == recovered(rig, compact=True, piece=piece) == live(rig)
+            assert recovered(rig) == recovered(rig, piece, compact=True) == live(rig)
 
 
 @given(EVENTS, st.integers(1, 4))
@@ -166,7 +135,7 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
     assert {offset: due_s for offset, due_s in fired.items() if offset not in replaced} == pending
 
 
-@given(st.lists(st.one_of(*FLOW), max_size=30), st.integers(1, 3), st.data())
+@given(st.lists(st.one_of(*SENT), max_size=30), st.integers(1, 3), st.data())
 def test_what_came_before_a_second_is_heard_before_it_fires(
     events: list[Event], chunk_timers: int, data: st.DataObject
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.machines import HORIZON_S, NativeRig, RandomRig
+from tests.property.events import FETCH, FLOW, TROUBLE, Event, events
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
 from timers.core.timer import Fetched
@@ -21,28 +21,15 @@ class Rig(RandomRig, NativeRig):
         super().__init__(limits=Limits(chunk_timers, 10**9, max_bytes))
 
 
-Event: TypeAlias = tuple[str, int]
-"""("request" | "tick", second) | ("fetch", records) | ("setting", bytes) | (any other, 0)"""
-
 SECONDS = st.integers(0, HORIZON_S - 1)
-FLOW = (
+HAPPENS = (
     st.tuples(st.just("request"), SECONDS),
     st.tuples(st.just("request"), SECONDS),
-    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    *(FETCH, FLOW, TROUBLE),
     st.tuples(st.just("tick"), SECONDS),
-    st.tuples(st.sampled_from(["chunk", "commit"]), st.just(0)),
 )
-TROUBLE = st.tuples(st.sampled_from(["lost", "restart", "lose disk"]), st.just(0))
-
-
-def many(*kinds: st.SearchStrategy[tuple[str, int]]) -> st.SearchStrategy[list[Event]]:
-    """Lists long enough for something to happen, which Hypothesis' own are not, and short ones to shrink to."""
-    event = st.one_of(*kinds)
-    return st.one_of(st.lists(event, min_size=20, max_size=40), st.lists(event, max_size=20))
-
-
-EVENTS = many(*FLOW, TROUBLE)
-WITH_SETTINGS = many(*FLOW, TROUBLE, st.tuples(st.just("setting"), st.sampled_from([20, 50, 1000])))
+EVENTS = events(*HAPPENS, at_most=40)
+WITH_SETTINGS = events(*HAPPENS, st.tuples(st.just("setting"), st.sampled_from([20, 50, 1000])), at_most=40)
 
 
 def happen(rig: Rig, event: Event) -> None:
@@ -50,14 +37,12 @@ def happen(rig: Rig, event: Event) -> None:
     with rig.opened_again():
         if what == "request":
             rig.ask(number, value=bytes((7 * number) % 60))
-        elif what == "fetch":
-            rig.read(number)
         elif what == "tick":
             rig.observe(number)
         elif what == "setting":
             rig.open(limits=replace(rig.spec.limits, max_request_bytes=number))
         else:
-            rig.happen(what)
+            rig.happen(what, number)
 
 
 def recovered(rig: Rig) -> list[OrderKey]:

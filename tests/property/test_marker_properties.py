@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import HORIZON_S, MARKERS, RandomRig
+from tests.property.events import FETCH, FLOW, TROUBLE, Event, events
 from tests.simulation.edits import applied
 from tests.simulation.marker_mutations import MUTATIONS
 from timers.core.index import Index
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.ports import NOTHING, Output
-from timers.core.timer import Fetched, Row
+from timers.core.timer import Row
 from timers.machines.store.memory import MemoryStore
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
@@ -60,40 +61,19 @@ def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, 
     return rows, dict(store.entries_after(b"", 10**6).entries)
 
 
-def recovered(rig: Rig, piece: int) -> Any:
-    """The state that a fresh machine finds in the log alone."""
-    progress = rig.machine.progress
-    outbox, store = ListOutbox(), MemoryStore()
-    fresh = rig.spec.machine(progress, store, outbox)
-    records = rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records
-    while fresh.recovering:
-        start = fresh.position
-        end = min(start + piece, progress.next_offset)
-        fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
-    assert outbox.commits == [], "recovery emitted something"
-    return state(fresh, store)
-
-
-Event: TypeAlias = tuple[str, Any]
-
 IDS = st.sampled_from(["0/1", "0/2", "1/1"])
 AFTER_MS = st.integers(0, 5000)
-FLOW = (
+SENT = (
     st.tuples(st.just("start"), st.tuples(IDS, AFTER_MS)),
     st.tuples(st.just("start"), st.tuples(IDS, AFTER_MS)),
     st.tuples(st.just("keep alive"), st.tuples(IDS, AFTER_MS)),
     st.tuples(st.just("keep alive"), st.tuples(IDS, AFTER_MS)),
     st.tuples(st.just("end"), IDS),
-    st.tuples(st.just("fetch"), st.integers(1, 6)),
-    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    *(FETCH, FETCH, FLOW),
     st.tuples(st.just("pass"), st.integers(1, 2500)),
     st.tuples(st.just("tick"), st.none()),
-    st.tuples(st.sampled_from(["chunk", "commit"]), st.none()),
 )
-TROUBLE = st.tuples(st.sampled_from(["lost", "restart", "lose disk", "bad"]), st.none())
-EVENTS = st.one_of(
-    st.lists(st.one_of(*FLOW, TROUBLE), min_size=20, max_size=60), st.lists(st.one_of(*FLOW, TROUBLE), max_size=20)
-)
+EVENTS = events(*SENT, TROUBLE | st.just(("bad", None)), at_most=60)
 
 
 def happen(rig: Rig, event: Event) -> None:
@@ -110,14 +90,12 @@ def happen(rig: Rig, event: Event) -> None:
             rig.log.append(TOPIC, b"queue", marker.encode_end(argument), partition=0)
         elif what == "bad":
             rig.log.append(TOPIC, None, b"\xff", partition=0)
-        elif what == "fetch":
-            rig.read(argument)
         elif what == "pass":
             clock.now_ms += argument
         elif what == "tick":
             rig.observe(clock.now_ms / 1000)
         else:
-            rig.happen(what)
+            rig.happen(what, argument)
 
 
 def finish(rig: Rig) -> None:
@@ -146,7 +124,7 @@ def test_a_keep_alive_that_is_readable_after_its_message_was_delivered_again_has
     assert len(rig.outbox.redelivered) == 1
     rig.log.finish(other, commit=False)
     rig.read_all()
-    assert state(rig.machine, rig.store) == ([], {}) == recovered(rig, 1)
+    assert state(rig.machine, rig.store) == ([], {}) == state(*rig.recovered(1))
     finish(rig)
     assert len(rig.outbox.redelivered) == 1
 
@@ -183,7 +161,7 @@ def check(events: list[Event], chunk_timers: int, piece: int) -> None:
     for event in events:
         happen(rig, event)
         if not rig.machine.recovering:
-            assert recovered(rig, piece) == state(rig.machine, rig.store), "recovery finds another state"
+            assert state(*rig.recovered(piece)) == state(rig.machine, rig.store), "recovery finds another state"
     finish(rig)
     delivered = [(row[3], row[5].due_s) for row in rig.outbox.redelivered if row[5] is not None]
     assert len(dict(delivered)) == len(delivered) == len(rig.outbox.redelivered), "twice"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import BY_ID, RandomRig
+from tests.property.events import FETCH, FLOW, TROUBLE, Event
 from timers.core.keys import NEVER, OrderKey
 from timers.core.limits import Limits
+from timers.core.machine import Machine
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, ALREADY_FIRED, REFUSED, REPLACED, SET, Entry
-from timers.core.timer import Fetched
 from timers.machines.store.memory import MemoryStore
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -22,8 +22,6 @@ TOPIC = "ids"
 RETENTION_S = 4
 END_S = 30
 
-Event: TypeAlias = tuple[str, Any]
-
 IDS = st.sampled_from([b"a", b"b"])
 DELAYS = st.integers(-3, 9)
 CONDITIONS_OF = st.sampled_from([None, ABSENT, ABSENT, "latest", "latest", "earlier"])
@@ -31,10 +29,9 @@ SET_ID = st.tuples(st.just("set"), st.tuples(IDS, DELAYS, CONDITIONS_OF))
 EVENT = st.one_of(
     *(SET_ID, SET_ID, SET_ID),
     st.tuples(st.just("cancel"), st.tuples(IDS, st.just(0), st.sampled_from([None, "latest", "earlier"]))),
-    *[st.tuples(st.just("fetch"), st.integers(1, 6))] * 2,
+    *(FETCH, FETCH, FLOW, TROUBLE),
     st.tuples(st.just("time"), st.integers(-2, 5)),
     *[st.tuples(st.just("tick"), st.none())] * 2,
-    st.tuples(st.sampled_from(["chunk", "commit", "lost", "restart", "lose disk"]), st.none()),
     st.tuples(st.just("retention"), st.sampled_from([1, RETENTION_S, 20])),
 )
 
@@ -52,8 +49,6 @@ class Rig(RandomRig):
         if what in ("set", "cancel"):
             id, delay_s, condition = argument
             self.write(id, None if what == "cancel" else now_s + delay_s, condition)
-        elif what == "fetch":
-            self.read(argument)
         elif what == "time":
             self.log.clock.now_ms += 1000 * argument
         elif what == "tick":
@@ -61,7 +56,7 @@ class Rig(RandomRig):
         elif what == "retention":
             self.open(retention_s=argument)
         else:
-            super().happen(what)
+            super().happen(what, argument)
 
     def write(self, id: bytes, due_s: int | None, condition: str | None) -> None:
         sources = [record.source for record in self.log.fetch(TOPIC, 0, 0).records if record.key == id]
@@ -72,20 +67,11 @@ class Rig(RandomRig):
         value = None if due_s is None else future.encode("t", "k", b"")
         self.log.append(TOPIC, id, value, headers, partition=0)
 
-    def state(self, store: MemoryStore, machine: Any) -> tuple[list[OrderKey], dict[bytes, Entry]]:
+    def state(self, machine: Machine, store: MemoryStore) -> tuple[list[OrderKey], dict[bytes, Entry]]:
         """The timers that will fire, and the entries of their ids."""
         waiting = [(due_s, row[0]) for (due_s, _), rows in machine.waiting(NEVER) for row in rows]
         held = {entry[:2]: (id, entry) for id, entry in store.entries_after(TIME_ID, 1000).entries}
         return waiting, dict(held[key] for key in waiting)
-
-    def recovered(self, piece: int) -> Any:
-        progress, store = self.machine.progress, MemoryStore()
-        machine = self.spec.machine(progress, store, ListOutbox())
-        while machine.recovering:
-            end = min(machine.position + piece, progress.next_offset)
-            records = [r for r in self.log.fetch(TOPIC, 0, machine.position).records if r.offset < end]
-            machine.accept(Fetched(machine.position, end, records))
-        return self.state(store, machine)
 
 
 @settings(deadline=None)
@@ -96,7 +82,7 @@ def test_a_replay_takes_and_refuses_the_same_requests(events: list[Event], piece
         with rig.opened_again():
             rig.happen(*event)
         if not rig.machine.recovering:
-            assert rig.recovered(piece) == rig.state(rig.store, rig.machine)
+            assert rig.state(*rig.recovered(piece)) == rig.state(rig.machine, rig.store)
 
 
 @settings(deadline=None)

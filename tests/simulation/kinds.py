@@ -3,6 +3,10 @@
 ``python -m tests.simulation --list`` prints them. ``python -m tests.simulation --of KIND --seeds 300`` does further
 runs of one, and ``python -m tests.simulation --of KIND 421`` repeats a run. A run ends with an exception if a promise
 was broken.
+
+A simulator has a file of its own. So have the broken rules (``..._mutations``), which ``edits`` makes and ``search``
+looks for, and what must come of a run (``..._oracle``, ``..._checks``, ``..._log``, ``checkers``). ``kit`` is the
+simulated world: log, clock, store, worker. ``days`` runs the machines for simulated days.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ FORMER_NAMES_ALLOWED = {"UPGRADING.md"}
 """This page contains former names."""
 
 
-WITH_TABLES = ("timers/core", "timers/kafka/aiokafka_internals", "timers/queue", "timers/spark/engine")
-"""Folders whose ``__init__`` has a table of its files, in the order in which to read them."""
+WITH_TABLES = ("timers/core", "timers/kafka/aiokafka_internals", "timers/queue", "timers/spark/engine", "tests/harness")
+"""Folders whose ``__init__`` has a table of its files."""
 
 
 DEFINITION = re.compile(r"( *)(def|async def|class) ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,10 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
+from tests.harness.compiled import forms
+from tests.harness.raw_batches import Fields, encoded
 from timers.errors import LogMismatch
+from timers.kafka.aiokafka_internals import record_starts
 from timers.kafka.aiokafka_internals.leader_client import NewestCommitted
 from timers.kafka.progress_log import ProgressLog
 from timers.process.config.settings import Settings
@@ -112,3 +116,37 @@ def test_a_machine_stops_if_the_log_lost_the_marker_of_its_newest_progress() -> 
     assert reading(cut + marker(3, commit=True), "").read([TP]) == {TP: b"2"}
     other = cut + marker(3, commit=True) + batch(4, (b"other", b"1"), producer=OTHER)
     assert reading(other, "").read([TP]) == {TP: b"2"}, "the transaction of another machine stops no other"
+
+
+# ---- compiled and Python form of record_starts -----------------------------------------------------------------------
+
+
+FORMS = forms(record_starts)
+RECORDS: list[Fields] = [(None, bytes(70), []), (b"k", None, [("h", b"x")]), (b"", b"v", [])]
+DATA = b"".join(encoded(RECORDS, 1_800_000_000_000))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_records_of_clients_are_plain(form: Any) -> None:
+    assert form.are_plain(b"head" + DATA, 4, 3, -1, 2)
+    assert not form.are_plain(DATA, 0, 4, -1, 9), "there are only three"
+    assert not form.are_plain(DATA, 0, 3, 0, 2), "the first offset was read before"
+    assert not form.are_plain(DATA, 0, 3, -1, 1), "the last offset is not in the batch"
+    second = len(encoded(RECORDS, 0)[0])
+    for at, byte in ((2, 0x80), (4, 2), (second + 3, 0), (second + 3, 1), (second, 1), (0, 0xFF)):
+        changed = bytearray(DATA)
+        changed[at] = byte
+        assert not form.are_plain(bytes(changed), 0, 3, -1, 2), (at, byte)
+
+
+def test_both_forms_decide_alike() -> None:
+    draw = random.Random(1)
+    seen = set()
+    for _ in range(3000):
+        data = bytearray(DATA)
+        for _ in range(draw.randint(0, 2)):
+            data[draw.randrange(len(data))] = draw.choice([0, 1, 2, 0x7F, 0x80, 0xFF, draw.randrange(256)])
+        decided = {form.are_plain(bytes(data), 0, 3, -1, 2) for form in FORMS.values()}
+        assert len(decided) == 1, bytes(data).hex()
+        seen |= decided
+    assert seen == {True, False}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from timers.queue import ledger_log
+from timers.queue import ledger_log, metadata
 from timers.queue.ledger_log import read, signing
-from timers.queue.metadata import Commit
+from timers.queue.metadata import Commit, layout, run_size
 from timers.queue.records import Kept, decode_kept, encode_copy, encode_key
 
 GROUP = "queue.jobs"
@@ -135,3 +135,15 @@ def test_a_lost_key_is_said_with_the_way_on(topic: SimTopic, caplog: pytest.LogC
     assert said.levelno == logging.ERROR
     assert "topic queue.jobs-ledger has no key" in said.getMessage()
     assert "`timers queue redrive jobs --code unsigned`" in said.getMessage()
+
+
+# ---- metadata that are nearly full -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_partition_without_open_messages_is_read_on(left: int) -> None:
+    """``left`` characters are free, and all messages that were read are done: only reading makes room."""
+    ahead = [(110, 120)]
+    parts = [(run_size(10, 10), 20)]
+    room = layout(parts).characters + left
+    assert metadata.read_limit([], 100, ahead, room) > 100

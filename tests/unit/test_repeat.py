@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.harness.repeats import TOPIC, Losing
+from timers.core.counters import MAX_ZONES, OTHER_ZONES, Counters
+from timers.core.progress import Progress
 from timers.wire import zones
 from timers.wire.repeat import Repeat, RepeatError
 from timers.wire.zones import UnknownZone, zone, zone_data_version
+from timers.worker import health
 
 NOW_S = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp())
 PARIS = "zone=Europe/Paris"
@@ -194,3 +202,78 @@ def test_a_zone_whose_file_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyP
         zone("Europe/Gone")
     with pytest.raises(UnknownZone, match="there is no zone 'Europe/Berlin'"):
         zone("Europe/Berlin")
+
+
+# ---- rules that were accepted once -----------------------------------------------------------------------------------
+
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "repeat_rules.json").read_text())
+FROM_S = 1_795_953_600
+"""29 November 2026, 12:00 UTC."""
+
+
+@pytest.mark.parametrize("header", GOLDEN["accepted"])
+def test_an_accepted_rule_names_the_same_seconds(header: str) -> None:
+    repeat = Repeat.of_header(header.encode())
+    found: list[int | None] = []
+    after_s: int | None = FROM_S
+    while after_s is not None and len(found) < 4:
+        after_s = repeat.next_nominal(after_s)
+        found.append(after_s)
+    assert found == GOLDEN["accepted"][header]
+
+
+@pytest.mark.parametrize("header", GOLDEN["refused"])
+def test_a_refused_rule_stays_refused(header: str) -> None:
+    with pytest.raises(RepeatError):
+        Repeat.of_header(header.encode())
+
+
+def test_an_id_keeps_its_share_of_a_spread() -> None:
+    repeat = Repeat.of_header(b"every=86400; spread=86399")
+    assert {id: repeat.share_s(id.encode()) for id in GOLDEN["shares"]} == GOLDEN["shares"]
+
+
+# ---- zones that a worker does not know -------------------------------------------------------------------------------
+
+
+PLACE = TOPIC, 0
+
+
+def zoneless(sim: Losing) -> dict[str, str]:
+    machine = sim._loops[PLACE].machine
+    pool = SimpleNamespace(
+        runners={PLACE: SimpleNamespace(machine=machine), ("timer-request", 0): None},
+        partition_metrics={
+            PLACE: SimpleNamespace(counters=machine.counters),
+            ("timer-request", 0): SimpleNamespace(counters=Counters()),
+        },
+    )
+    status: Any = SimpleNamespace(pool=pool)
+    return health.zoneless(status)
+
+
+def test_timers_whose_zone_is_not_known_are_red_and_all_others_fire(caplog: pytest.LogCaptureFixture) -> None:
+    sim = Losing()
+    for number in range(3):
+        sim.define(f"lost-{number}", "cron=* * * * *; zone=Nowhere/City")
+    sim.define("other", "cron=* * * * *; zone=Europe/Paris")
+    assert {each.timer_id for each in sim.advance(600)} == {"other"}
+    assert len([line for line in caplog.messages if "the zone 'Nowhere/City' wait" in line]) == 1
+    assert sim._loops[PLACE].machine.counters.zone_unknown == pytest.approx(30, abs=6)
+    assert list(zoneless(sim)) == [f"{TOPIC}/0"]
+    assert "does not know the zone of 3 repeating timers ('Nowhere/City')" in zoneless(sim)[f"{TOPIC}/0"]
+    for number in range(3):
+        sim.define(f"lost-{number}", "cron=* * * * *; zone=Europe/Paris")
+    sim.advance(240)
+    assert zoneless(sim) == {}
+
+
+def test_a_hostile_client_does_not_fill_the_memory() -> None:
+    counters = Counters()
+    for number in range(3 * MAX_ZONES):
+        counters.transaction.lacking[f"Nowhere/{number}"] = 1
+        counters.count_committed(Progress(fired_through=(600, 0)))
+    assert len(counters.lacking) == MAX_ZONES + 1
+    assert counters.lacking[OTHER_ZONES] == (10, 2 * MAX_ZONES, 0)
+    assert counters.zone_unknown == 3 * MAX_ZONES

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import CancelledError, Future
+from types import SimpleNamespace
 
 import pytest
 
 from tests.harness.constants import Constants
+from timers.client import AsyncTimersClient, TimersClient
+from timers.errors import SettingsError
 from timers.process import threads
 from timers.process.threads import BoundedThreads, LoopThread
+from timers.queue import AsyncQueue, Queue
 
 STUCK_S = 60.0
 
@@ -80,3 +85,34 @@ def test_a_thread_that_cannot_start_takes_no_place(monkeypatch: pytest.MonkeyPat
     call("first").result(STUCK_S)
     call("second").result(STUCK_S)
     assert called == ["first", "second"]
+
+
+# ---- threads that Kafka's client library cannot run in ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patched", ["threading", "queue", "socket"])
+@pytest.mark.parametrize("make", [TimersClient, AsyncTimersClient, lambda: Queue("jobs"), lambda: AsyncQueue("jobs")])
+def test_gevent_is_named_before_anything_waits(
+    make: type[TimersClient], patched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may replace other modules: then clients work."""
+    monkeypatch.setitem(sys.modules, "gevent.monkey", SimpleNamespace(is_module_patched=lambda name: name == patched))
+    if patched == "socket":
+        make()
+        return
+    with pytest.raises(SettingsError, match=r"^gevent has replaced the threads .* patch_all\(thread=False"):
+        make()
+
+
+def test_a_python_without_its_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(SettingsError, match="without PYTHON_GIL=0"):
+        TimersClient()
+
+
+def test_eventlet_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "eventlet.patcher", SimpleNamespace(is_monkey_patched=lambda name: name == "thread")
+    )
+    with pytest.raises(SettingsError, match=r"^eventlet has replaced the threads"):
+        TimersClient()

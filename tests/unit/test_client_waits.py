@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.harness.constants import Constants
+from tests.harness.waiting import wait_until
 from timers.client import (
     AsyncTimersClient,
     PartlyPublishedError,
@@ -28,6 +30,7 @@ from timers.client import (
     clients,
     publish,
 )
+from timers.client.by_id import READER
 from timers.client.clients import Client
 from timers.client.publish import POLL_S, Publisher
 from timers.errors import (
@@ -530,6 +533,30 @@ def test_a_bulk_says_what_was_sent_before_its_client_was_closed(brokers: str, id
     assert (error.value.unknown, error.value.read) == (frozenset(), 1_001), "the last one was read, and not sent"
     assert not client._publisher._bulk
     ends(lambda: client.schedule_many(REQUESTS))
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_a_client_that_is_dropped_leaves_no_thread(brokers: str, in_loop: bool) -> None:
+    before = set(threading.enumerate())
+
+    async def use() -> None:
+        dropped = AsyncTimersClient(brokers, timeout_s=STUCK_S)
+        assert await dropped.schedule("t", "k", b"", at=DUE_S)
+        with pytest.raises(NoVerdictError):
+            await dropped.cancel("one", timeout_s=0.1)
+        assert await dropped.schedule_many(REQUESTS, ids=False) == 1
+
+    if in_loop:
+        asyncio.run(use())
+    else:
+        client = TimersClient(brokers, timeout_s=STUCK_S)
+        assert client.schedule("t", "k", b"", at=DUE_S)
+        with pytest.raises(NoVerdictError):
+            client.cancel("one", timeout_s=0.1)
+        assert client.schedule_many(REQUESTS, ids=False) == 1
+        assert {each.name for each in set(threading.enumerate()) - before} >= {"timers-client", READER}
+        del client
+    wait_until(lambda: gc.collect() >= 0 and set(threading.enumerate()) <= before, "its threads have ended", 10)
 
 
 @contextmanager

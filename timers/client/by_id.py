@@ -28,10 +28,11 @@ import logging
 import math
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
@@ -217,8 +218,8 @@ class ById(Publisher):
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
                 consumer.assign(tps)
-                arguments = consumer, self._kafka.admin()
-                reader = threading.Thread(target=self._read_verdicts, args=arguments, name=READER, daemon=True)
+                arguments = weakref.ref(self), consumer, self._kafka.admin()
+                reader = threading.Thread(target=_read_while_used, args=arguments, name=READER, daemon=True)
                 begin(reader)
             except KafkaException as error:
                 consumer.close()
@@ -377,21 +378,19 @@ class ById(Publisher):
             else:
                 self._calls.pop(key, None)
 
-    def _read_verdicts(self, consumer: Consumer, admin: AdminClient) -> None:
-        look = _Look(0.0, None, 0)
-        while not self.closed:
+    def next_wait_s(self, look: _Look) -> float:
+        """How long the thread that reads verdicts waits for the next one."""
+        return POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S
+
+    def take(self, consumer: Consumer, admin: AdminClient, look: _Look, message: Message | None) -> _Look:
+        """What the thread that reads verdicts does with what came, or if none came. Takes a step of a look at their
+        topic."""
+        if message is not None and message.error() is None:
             try:
-                message = consumer.poll(POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S)
-                if message is not None and message.error() is None:
-                    try:
-                        self._pass_on(message)
-                    except Exception:
-                        logger.exception("a record on topic %s could not be read", self._verdict_topic)
-                look = self._look(consumer, admin, look, is_idle=message is None)
-            except Exception:  # every call of this client waits for this thread
-                logger.exception("an error in this program: topic %s is read on", self._verdict_topic)
-                self._closed.wait(POLL_S)
-        consumer.close()
+                self._pass_on(message)
+            except Exception:
+                logger.exception("a record on topic %s could not be read", self._verdict_topic)
+        return self._look(consumer, admin, look, is_idle=message is None)
 
     def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:
         """Take a step of a look at the topic of verdicts."""
@@ -464,6 +463,23 @@ class ById(Publisher):
                 if call.is_probe and h.TIMER_MOVED in headers:
                     continue
                 call.add_verdict(source, outcome)
+
+
+def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminClient) -> None:
+    """The thread that reads verdicts for a client. It does not keep it, and ends with it, also without a close."""
+    look = _Look(0.0, None, 0)
+    while (ids := used()) is not None and not ids.closed:
+        wait_s = ids.next_wait_s(look)
+        ids = None
+        try:
+            message = consumer.poll(wait_s)
+            if (ids := used()) is not None:
+                look = ids.take(consumer, admin, look, message)
+        except Exception:  # every call of this client waits for this thread
+            logger.exception("an error in this program: verdicts are read on")
+            sleep(POLL_S)
+        ids = None
+    consumer.close()
 
 
 def probe_of(key: bytes, partitions: int) -> bytes:

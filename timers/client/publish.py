@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -120,7 +121,7 @@ class Publisher:
         self._counting: threading.Thread | None = None
         self._count_error: tuple[Producer, KafkaException] | None = None
         self._count_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True)
+        self._thread = threading.Thread(target=_poll_while_used, args=[weakref.ref(self)], name=thread, daemon=True)
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
         self._submit_lock = threading.RLock()
@@ -310,25 +311,15 @@ class Publisher:
     def _report(self, on_result: OnResult, error: KafkaError | None, message: Message) -> None:
         on_result(_timer_id(message) if error is None else self._kafka.user_error(error, sent=True))
 
-    def _poll_until_closed(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._poll_once()
-            except Exception:  # each call of this client waits for this thread
-                logger.exception("an error in this program: the client goes on")
-                self._closed.wait(POLL_S)
+    def next_to_poll(self) -> tuple[Producer | None, threading.Event]:
+        """What the polling thread polls: it may be no producer; and what says that it must end."""
+        return self._single, self._closed
 
-    def _poll_once(self) -> None:
-        producer = self._single
-        if producer is None:
-            self._closed.wait(POLL_S)
-        else:
-            try:
-                producer.poll(POLL_S)
-            except KafkaException as error:  # raised once; each later call of it says it, too
+    def note_poll(self, producer: Producer | None, error: KafkaException | None) -> None:
+        """What the polling thread does after each poll, which has raised an error, or has not."""
+        if producer is not None:
+            if error is not None:
                 self._give_up_if_fatal(producer, error)
-            except SystemError:  # a fatal error while a report was made: the next request finds it
-                pass
             self._count_again(producer)
         self._poll_lost()
 
@@ -470,7 +461,8 @@ class Publisher:
         if kind not in self._bulk:
             properties: dict[str, Any] = {"partitioner": ID_PARTITIONER} if by_id else {}
             if not reports:
-                properties |= {"delivery.report.only.error": True, "on_delivery": self._note_failure}
+                note = partial(_note_failure, weakref.ref(self))
+                properties |= {"delivery.report.only.error": True, "on_delivery": note}
             self._bulk[kind] = self._connected(kafka, deadline, _BULK_LINGER_MS, **properties)
             with contextlib.suppress(KafkaException):  # for its id: see _count_again
                 self._bulk[kind].list_topics(kafka.request_topic, min(_COUNT_ANSWER_S, left_s(deadline)))
@@ -478,9 +470,9 @@ class Publisher:
             self._count_again(self._bulk[kind])
         return kafka.request_topic, self._bulk[kind]
 
-    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._current.note_error(None, error, message.topic())
+    def note_failure(self, error: KafkaError, topic: str | None) -> None:
+        """Note a request of the call of :meth:`publish_many` that runs, with ``ids=False``, that was not taken."""
+        self._current.note_error(None, error, topic)
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -510,6 +502,35 @@ class Publisher:
             self._thread.join(left_s(deadline) + _GRACE_S)
         if (counting := self._counting) is not None:
             counting.join(left_s(deadline) + _GRACE_S)
+
+
+def _poll_while_used(used: weakref.ref[Publisher]) -> None:
+    """The polling thread of a publisher. It does not keep it, and ends with it, also without a close."""
+    while (publisher := used()) is not None and not publisher.closed:
+        producer, closed = publisher.next_to_poll()
+        publisher = None
+        try:
+            error = _poll_once(producer, closed)
+            if (publisher := used()) is not None:
+                publisher.note_poll(producer, error)
+        except Exception:  # each call of this client waits for this thread
+            logger.exception("an error in this program: the client goes on")
+            closed.wait(POLL_S)
+        publisher = None
+
+
+def _poll_once(producer: Producer | None, closed: threading.Event) -> KafkaException | None:
+    """Pass on the answers that come in a moment. Returns an error of the producer."""
+    if producer is None:
+        closed.wait(POLL_S)
+        return None
+    try:
+        producer.poll(POLL_S)
+    except KafkaException as error:  # raised once; each later call of it says it, too
+        return error
+    except SystemError:  # a fatal error while a report was made: the next request finds it
+        pass
+    return None
 
 
 class _Bulk:
@@ -623,6 +644,11 @@ def _flush(producer: Producer, timeout_s: float) -> int:
     except (KafkaException, SystemError):
         producer.purge(in_flight=False, blocking=False)
         return len(producer)
+
+
+def _note_failure(used: weakref.ref[Publisher], error: KafkaError | None, message: Message) -> None:
+    if error is not None and (publisher := used()) is not None:
+        publisher.note_failure(error, message.topic())
 
 
 def _timer_id(message: Message) -> str:

@@ -23,7 +23,7 @@ A fake that stands for brokers or Kafka's clients is called ``Sim...``. The simu
 ``console_process``  its console
 ``records``          writes requests, and reads what is committed
 ``letters``          waits for dead letters
-``queue_calls``      what tests with queues call
+``queue_calls``      what tests with queues call, and a message without a queue
 ``cluster``          topics and offsets, through the admin client
 ``scrape``           reads ``/metrics`` and ``/health``
 ``red_partitions``   which partitions are red, and why

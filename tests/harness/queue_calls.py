@@ -1,7 +1,8 @@
-"""What tests with queues on a real broker call."""
+"""What tests with queues on a real broker call, and a message without a queue."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.harness.waiting import DEADLINE_S, wait_until
@@ -33,3 +34,57 @@ def joined_by_another(topic: str) -> tuple[Queue, Queue, list[Message]]:
     messages = receive(first, 2)
     assert second.receive(wait_s=0) == []  # it joins
     return first, second, messages
+
+
+class SimMessage:
+    """A message that notes the calls, for handlers that run without a queue.
+
+    Args:
+        value: what it says.
+        refused: what a retry raises.
+        lost: what an acknowledgement and an extension raise.
+    """
+
+    attempt = 1
+    sent_ms = 1_700_000_000_123
+    group = "queue.jobs"
+    key: bytes | None = b"\xfe"
+    headers: Sequence[tuple[str, bytes | None]] = (("trace", b"1"), ("null", None))
+    may_wait = False
+
+    def __init__(self, value: str = "", *, refused: Exception | None = None, lost: Exception | None = None) -> None:
+        self.value = value.encode()
+        self.source = self.id = f"jobs/0/{value or 1}"
+        self.calls: list[Any] = []
+        self.is_settled = self.is_overdue = False
+        self._refused, self._lost = refused, lost
+
+    def ack(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self.is_settled = True
+        self.calls.append("ack")
+
+    def retry(self, after: float | None = None, error: str = "") -> None:
+        if self._refused is not None:
+            raise self._refused
+        self.is_settled = True
+        self.calls.append(("retry", after, error))
+
+    def reject(self, reason: str) -> None:
+        self.is_settled = True
+        self.calls.append(("reject", reason))
+
+    def output(self, topic: str, value: Any, **more: Any) -> None:
+        self.calls.append(("output", topic, value, more))
+
+    def extend(self, lease_s: float) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self.calls.append(("extend", lease_s))
+
+    def put_back(self) -> None:
+        self.calls.append("put back")
+
+    def crashed(self, how: str) -> None:
+        self.calls.append(("crashed", how))

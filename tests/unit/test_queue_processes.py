@@ -14,54 +14,12 @@ from typing import Any
 import pytest
 
 from tests.harness.constants import Constants
+from tests.harness.queue_calls import SimMessage
 from tests.harness.queue_handlers import RAISED, handle
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.errors import LeaseLostError, QueueError
 from timers.queue import running
 from timers.queue.running import Child
-
-
-class SimMessage:
-    """A message that notes the calls."""
-
-    attempt = 1
-    sent_ms = 1_700_000_000_123
-    group = "queue.jobs"
-    key: bytes | None = b"\xfe"
-    headers: list[tuple[str, bytes | None]] = [("trace", b"1"), ("null", None)]  # noqa: RUF012
-
-    def __init__(self, value: str, *, lost: bool = False) -> None:
-        self.value = value.encode()
-        self.source = self.id = f"jobs/0/{value}"
-        self.calls: list[Any] = []
-        self.is_settled = self.is_overdue = False
-        self._lost = lost
-
-    def ack(self) -> None:
-        self.is_settled = True
-        self.calls.append("ack")
-
-    def retry(self, after: float | None = None, error: str = "") -> None:
-        self.is_settled = True
-        self.calls.append(("retry", after, error))
-
-    def reject(self, reason: str) -> None:
-        self.is_settled = True
-        self.calls.append(("reject", reason))
-
-    def output(self, topic: str, value: Any, **more: Any) -> None:
-        self.calls.append(("output", topic, value, more))
-
-    def extend(self, lease_s: float) -> None:
-        if self._lost:
-            raise LeaseLostError("lost")
-        self.calls.append(("extend", lease_s))
-
-    def put_back(self) -> None:
-        self.calls.append("put back")
-
-    def crashed(self, how: str) -> None:
-        self.calls.append(("crashed", how))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +107,7 @@ def test_ctrl_c_while_a_process_imports_its_handler_is_no_traceback(
 
 
 def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:
-    assert handled(child, "extend 60", lost=True) == [
+    assert handled(child, "extend 60", lost=LeaseLostError("lost")) == [
         ("retry", None, 'LeaseLostError("message jobs/0/extend 60 is no longer this receiver\'s")')
     ]
 

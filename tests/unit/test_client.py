@@ -226,7 +226,10 @@ def test_a_closed_client_raises_and_leaves_no_thread(brokers: str) -> None:
         client.schedule("orders", "k", b"", delay=1)
 
 
-@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "partitioner", "transactional.id"])
+NEVER_SET = ("acks", "metadata.broker.list", "enable.idempotence", "partitioner", "transactional.id")
+
+
+@pytest.mark.parametrize("name", NEVER_SET)
 def test_properties_that_would_break_a_promise_are_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"producer_config may not set '{name}': "):
         TimersClient("127.0.0.1:1", producer_config={name: "0"})

@@ -296,8 +296,11 @@ class ErrorReports:
     def token_of_application(self, callback: Callable[[str], login_tokens.Answer], config: str) -> login_tokens.Answer:
         """The ``oauth_cb`` of a client of an application that has one of its own, by :func:`functools.partial`. As
         :func:`timers.kafka.login_tokens.for_librdkafka` it never fails."""
+        return login_tokens.uncollected(partial(self._token_of, callback), config)
+
+    def _token_of(self, callback: Callable[[str], login_tokens.Answer], config: str) -> login_tokens.Answer:
         try:
-            answer = login_tokens.uncollected(callback, config)
+            answer = callback(config)
         except Exception as error:
             logger.exception("oauth_cb of the application failed")
             self._no_token = self.refusal = AccessError(

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from timers.client import AsyncTimersClient, TimerRequest, TimersClient
-from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, SettingsError
+from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, SettingsError, UnreachableError
 from timers.v1.future_pb2 import Future
 from timers.wire.topics import REQUEST
 
@@ -263,6 +263,21 @@ def test_an_error_in_this_program_does_not_end_the_thread_that_polls(
         client._publisher.submit_record("timer-request", None, b"", None, fail)
         client.schedule("t", "k", b"", delay=60)
     assert "an error in this program: the client goes on" in caplog.messages
+
+
+def test_a_client_whose_thread_cannot_start_is_not_open(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would send requests, and hear no answer. The machine may have threads a moment later."""
+
+    def start() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with TimersClient(brokers) as client:
+        monkeypatch.setattr(client._publisher._thread, "start", start)
+        with pytest.raises(UnreachableError, match="no Kafka client can be made now: can't start new thread"):
+            client.schedule("t", "k", b"", delay=60)
+        assert not client._publisher.is_open
+        monkeypatch.undo()
+        assert client.schedule("t", "k", b"", delay=60)
 
 
 def test_an_unknown_property_is_named() -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.harness.oauth import CLIENT, SECRET, OAuthServer, claims_of, jwt, oau
 from tests.harness.secure import Certificates
 from timers.client.config import Connection
 from timers.errors import AccessError, UnreachableError
-from timers.kafka import login_tokens
+from timers.kafka import connection, login_tokens
 from timers.kafka.login_tokens import RENEW_AT, Token, TokenSource, for_librdkafka, source_of
 from timers.process.config.settings import Settings
 
@@ -431,6 +432,22 @@ def test_an_application_s_callback_that_fails_keeps_no_caller(caplog: pytest.Log
     assert kafka.reports.token_of_application(oauth_cb, "")[0] == "token"
     assert kafka.reports.refusal is None
     kafka.producer(linger_ms=1)
+
+
+def test_an_application_s_callback_that_fails_at_a_renewal_takes_no_token_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    began_s, answers = time.time(), [("token", time.time() + 60, "ada", {"a": "b"})]
+    reports = Connection.resolve("127.0.0.1:1", None, None, 1.0, None).reports
+
+    def ask() -> tuple[Any, ...]:
+        return reports.token_of_application(lambda _: answers.pop(), "")
+
+    assert ask()[0] == "token"
+    token, end_s, *more = ask()
+    assert (token, more) == ("token", ["ada", {"a": "b"}]) and reports.refusal is None
+    assert began_s < end_s < began_s + 60, "librdkafka asks again soon"
+    monkeypatch.setattr(connection, "Clock", lambda: SimpleNamespace(now_s=lambda: began_s + 61))
+    assert ask()[0] == login_tokens.NO_TOKEN
+    assert "gives no token (IndexError" in str(reports.refusal)
 
 
 def test_a_callback_whose_answer_is_no_token_is_no_wrong_setting() -> None:

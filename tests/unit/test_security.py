@@ -21,7 +21,7 @@ from tests.harness.secure import Certificates
 from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
-from timers.errors import AccessError, SettingsError, UnacknowledgedError, UnreachableError
+from timers.errors import AccessError, PublishError, SettingsError, UnacknowledgedError, UnreachableError
 from timers.kafka import aiokafka_clients, connection
 from timers.process.config.settings import Settings
 from timers.process.config.variables import Secret
@@ -404,6 +404,27 @@ def test_a_refusal_of_a_former_time_says_nothing_about_an_outage(monkeypatch: py
     found = kafka.user_error(over, sent=True)
     assert type(found) is UnacknowledgedError and "TIMERS_SSL_CA_FILE" not in str(found)
     assert type(kafka.unreachable_error(UnreachableError)) is UnreachableError
+
+
+@pytest.mark.parametrize(("backoff_ms", "lasts"), [(120_000, True), ("120000", True), (10_000, False), ("a", False)])
+def test_a_refusal_counts_until_librdkafka_would_repeat_it(
+    monkeypatch: pytest.MonkeyPatch, backoff_ms: object, lasts: bool
+) -> None:
+    kafka = Connection.resolve("a:1", None, {"reconnect.backoff.max.ms": backoff_ms}, 1.0, None)
+    kafka.reports(KafkaError(KafkaError._SSL, "ssl://b:9093/1: SSL handshake failed: Disconnected (after 3ms)"))
+    later = monotonic() + 90
+    monkeypatch.setattr(connection, "monotonic", lambda: later)
+    assert (kafka.reports.refusal is not None) == lasts
+
+
+def test_a_command_that_was_sent_before_a_refusal_is_not_acknowledged() -> None:
+    reports = connection.ErrorReports(Settings.load(SASL))
+    reports(KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://a:1/1: no (after 3ms in state AUTH_REQ)"))
+    over = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    assert type(reports.user_error(over, "no answer", PublishError)) is AccessError
+    found = reports.user_error(over, "no answer", UnacknowledgedError)
+    assert type(found) is UnacknowledgedError and found.__cause__ is reports.refusal
+    assert "TIMERS_SASL_USERNAME" in str(found) and "may still be taken" in str(found)
 
 
 def test_unreachable_brokers_do_not_count_as_refused_credentials() -> None:

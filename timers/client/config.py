@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -143,7 +144,10 @@ class Connection:
             servers = brokers if isinstance(brokers, str) else ",".join(brokers)
             settings = replace(settings, brokers=variables.brokers("brokers", servers))
         settings = replace(settings, id_topic=id_topic or settings.id_topic)
-        return replace(cls.of(settings), timeout_s=timeout_s, max_request_bytes=limit, extra=extra)
+        resolved = replace(cls.of(settings), timeout_s=timeout_s, max_request_bytes=limit, extra=extra)
+        with suppress(KeyError, TypeError, ValueError):  # a wrong one is refused when a client is made
+            resolved.reports.note_backoff(int(extra["reconnect.backoff.max.ms"]) / 1000)
+        return resolved
 
     @classmethod
     def of(cls, settings: Settings) -> Connection:
@@ -290,12 +294,7 @@ class Connection:
     ) -> TimersError:
         """The error when no broker answered within ``timeout_s``, by default that of this connection."""
         waited_s = self.timeout_s if timeout_s is None else timeout_s
-        refusal = self.reports.refusal
-        if refusal is not None and issubclass(kind, UnacknowledgedError):
-            error = kind(f"{refusal}. What was already sent may still be taken")
-            error.__cause__ = refusal
-            return error
-        return refusal or kind(
+        return self.reports.refused(kind) or kind(
             f"no broker at {self.settings.brokers} acknowledged within {waited_s:g} s: {self.reports.causes()} Has "
             "each partition a leader? What was already sent may still be taken"
         )

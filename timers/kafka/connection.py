@@ -22,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.printable import quoted
-from timers.errors import AccessError, SettingsError, TimersError
+from timers.errors import AccessError, SettingsError, TimersError, UnacknowledgedError
 from timers.kafka import login_tokens
 from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE, code_of, limit_of
+from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.config.variables import OAUTHBEARER, TOKEN_URL, Secret, uses_sasl, uses_tls
 from timers.process.renewed_tls import RenewedContext
@@ -47,8 +48,10 @@ _RECENT_S = 15.0
 """librdkafka tries a broker that it needs again every 10 s or earlier, so an older report says nothing about now."""
 
 _REFUSED_S = 60.0
-"""librdkafka repeats a refusal that lasts every 10 s or earlier, so an older one says nothing about now: one broker may
-have refused a login, or broken a TLS handshake, while it restarted."""
+"""librdkafka tries again every 10 s or earlier, and reports the same refusal again after 30 s or earlier. So an older
+one says nothing about now: one broker may have refused a login, or broken a TLS handshake, while it restarted."""
+
+_REPEATED_S = 30.0
 
 _HELD_BACK = (
     "a quota of the brokers holds this client back (producer_byte_rate, consumer_byte_rate, request_percentage, or "
@@ -232,18 +235,20 @@ class ErrorReports:
     The client must be polled for the callbacks to run.
 
     Attributes:
-        refusal: why the brokers refuse the connection; None if they have not, for :data:`_REFUSED_S`.
+        refusal: why the brokers refuse the connection; None if they have not, for ``refused_s``.
+        refused_s: how long a refusal counts.
         are_down: no broker takes a connection. A broker that is slow to answer does not count.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._refusal: AccessError | None = None
-        self._refused_at = -math.inf
+        self._refused: tuple[AccessError | None, float, bool] = None, -math.inf, False
+        """The refusal, when it came, and whether there was no token: then it ends as soon as there is one."""
+        self.refused_s = _REFUSED_S
+        self._former: login_tokens.Answer = ()
+        """The last answer of the application's ``oauth_cb``."""
         self._no_token: AccessError | None = None
         """Why the application gave no token the last time."""
-        self._is_by_token = False
-        """Whether there was no token: the refusal ends as soon as there is one."""
         self.are_down = False
         self.serve: Callable[[], object] = int
         """Lets a client that nothing polls make its reports now."""
@@ -253,20 +258,33 @@ class ErrorReports:
 
     @property
     def refusal(self) -> AccessError | None:
-        is_over = monotonic() - self._refused_at > _REFUSED_S
-        if is_over or (self._is_by_token and not login_tokens.troubles(self._settings)):
-            self.refusal = None
-        return self._refusal
+        refusal, refused_at, is_by_token = self._refused
+        is_over = monotonic() - refused_at > self.refused_s
+        return None if is_over or (is_by_token and not login_tokens.troubles(self._settings)) else refusal
 
     @refusal.setter
     def refusal(self, refusal: AccessError | None) -> None:
-        self._refusal, self._refused_at = refusal, monotonic()
-        self._is_by_token = refusal is not None and bool(login_tokens.troubles(self._settings))
+        is_by_token = refusal is not None and bool(login_tokens.troubles(self._settings))
+        self._refused = refusal, monotonic(), is_by_token
+
+    def refused(self, kind: type[TimersError]) -> TimersError | None:
+        """The refusal as an error of a call that would raise ``kind`` without it. After a request was sent, it is an
+        :class:`UnacknowledgedError`, whose cause is the refusal."""
+        refusal = self.refusal
+        if refusal is None or not issubclass(kind, UnacknowledgedError):
+            return refusal
+        error = kind(f"{refusal}. What was already sent may still be taken")
+        error.__cause__ = refusal
+        return error
+
+    def note_backoff(self, longest_s: float) -> None:
+        """Let a refusal count for as long as a client needs that tries again after up to ``longest_s``."""
+        self.refused_s = max(_REFUSED_S, _REPEATED_S + 2 * longest_s)
 
     @property
     def is_outage(self) -> bool:
         """Whether the refusal is for want of a token, although there was one before: then waiting may help."""
-        if self.refusal is None or not self._is_by_token:
+        if self.refusal is None or not self._refused[2]:
             return False
         return login_tokens.source_of(self._settings).left_s is not None
 
@@ -303,12 +321,17 @@ class ErrorReports:
             answer = callback(config)
         except Exception as error:
             logger.exception("oauth_cb of the application failed")
+            now_s = Clock().now_s()
+            match self._former:  # a renewal failed: the token is good until its end
+                case (token, int() | float() as end_s, *more) if end_s > now_s:
+                    return token, min(end_s, now_s + login_tokens.ASK_AGAIN_S), *more
             self._no_token = self.refusal = AccessError(
                 f"oauth_cb of producer_config gives no token ({type(error).__name__}, see the log): try again later"
             )
             return login_tokens.no_token()
         if self._no_token is not None:
             self._no_token = self.refusal = None
+        self._former = answer
         return answer
 
     def _note_throttle(self, event: Any) -> None:
@@ -348,7 +371,7 @@ class ErrorReports:
         )
 
     def user_error(self, error: KafkaException, failed: str, kind: type[TimersError] = TimersError) -> TimersError:
-        """An error with a sentence for users.
+        """An error with a sentence for users. If the brokers refuse the connection, it is that of :meth:`refused`.
 
         Args:
             error: raised by a call of the client.
@@ -358,7 +381,7 @@ class ErrorReports:
         reason: KafkaError = error.args[0]
         if code_of(error) in UNREACHABLE:
             self.serve()
-            return self.refusal or kind(
+            return self.refused(kind) or kind(
                 f"{failed}: {self.causes()}"
                 if self._unreached_now() or self._is_throttled
                 else f"no broker answers at {self._settings.brokers}: {self.causes()}"

@@ -117,7 +117,7 @@ class RepeatingOutbox(DiscardingOutbox):
     """Like ``DiscardingOutbox``, for timers that repeat: each firing writes the next occurrence."""
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
-        followers = future_by_id.encode_occurrences(output.followers, self._transaction.source)
+        followers = [*future_by_id.encode_occurrences(output.followers, self._transaction.source)]
         self._transaction.add_own(followers)
         self.own += followers
         super().commit(progress, output._replace(followers=(), lacking={}))

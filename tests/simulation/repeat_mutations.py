@@ -6,7 +6,7 @@ from tests.simulation.edits import changed
 
 MUTATIONS = {
     "an occurrence counts whatever it follows": changed(
-        ("chain is None or place_of(chain) != follows[:2] or due_s is None", "chain is None"),
+        ("chain is None or place_of(chain) != (followed, defined_at) or due_s is None", "chain is None"),
     ),
     "no occurrence follows": changed(("if output.followers:\n    ...(output.followers)", "pass")),
     "fires in its own append second": changed(
@@ -36,7 +36,7 @@ occurrence = occurrence if occurrence.nominal_s is not None else occurrence._rep
         ),
     ),
     "a dead letter is for the occurrence of its record": changed(
-        ("Origin(_id_of(row), plan.due_s, 0)", "Origin(_id_of(row), due_s, 0)"),
+        ("Origin(_id_of(row), sent_s, 0)", "Origin(_id_of(row), due_s, 0)"),
     ),
     "what is late is sent": changed(("judged_s - each <= limit_s", "True")),
     "an occurrence goes cold": changed(

@@ -157,11 +157,11 @@ class ConditionalIndex(Index):
                 time_s = appended_s
             entry = known.get(id)
             if (follows := all_follows.get(offset)) is not None:
-                chain = repeating(entry)
-                if chain is None or place_of(chain) != follows[:2] or due_s is None:
+                chain, (followed, defined_at, is_last) = repeating(entry), follows
+                if chain is None or place_of(chain) != (followed, defined_at) or due_s is None:
                     stale.add(offset)
                 else:
-                    known[id] = entries[id] = repeated(due_s, offset, appended_s, chain, is_last=follows.is_last)
+                    known[id] = entries[id] = repeated(due_s, offset, appended_s, chain, is_last=is_last)
                 continue
             former = None if entry is None or self._is_past(entry, time_s) else entry
             condition = decoded.conditions.get(offset)

@@ -280,17 +280,18 @@ class Repeats:
         plan = plans.get(asked)
         if plan is None:
             plan = plans[asked] = self._plan(occurrence, nominal_s, due_s - nominal_s, second, hold)
-        if plan.next is not None:
-            followers.append(_new_follower((callback, version, plan.next)))
-        if plan.skipped is not None:
-            missed.append(Missed(_id_of(row), version, row[0], *plan.skipped))
-        if plan.due_s is None:
+        sent_s, ending, following, skipped = plan
+        if following is not None:
+            followers.append(_new_follower((callback, version, following)))
+        if skipped is not None:
+            missed.append(Missed(_id_of(row), version, row[0], *skipped))
+        if sent_s is None:
             return None
         offset, topic, key, value, headers, origin = callback
-        if plan.due_s != due_s:
-            origin = Origin(_id_of(row), plan.due_s, 0)
-        headers = [*(headers or ()), (VERSION, version), *plan.ending]
-        return plan.due_s, (offset, topic, key, value, headers, origin)
+        if sent_s != due_s:
+            origin = Origin(_id_of(row), sent_s, 0)
+        headers = [*(headers or ()), (VERSION, version), *ending]
+        return sent_s, (offset, topic, key, value, headers, origin)
 
     def _plan(self, occurrence: Occurrence, nominal_s: int, share_s: int, second: int, hold: Hold | None) -> _Plan:
         """Returns what an occurrence sends, and what follows it. It is the same for all that are due with it, and have

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from timers.core.ports import Follower, NextOccurrence
 from timers.core.printable import quoted
@@ -54,15 +54,16 @@ class Followers:
         large for the topic, because an operator has lowered its limit, ends: the others must not wait for it. Returns
         how many were added."""
         transaction, limit = self._transaction, self._transaction.largest_own
-        records = future_by_id.encode_occurrences(followers, transaction.source)
-        if limit is not None and any(transaction.size_alone(*record) > limit for record in records):
-            limit = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
-            if limit is not None:
-                fit = (self._fits(each, record, limit) for each, record in zip(followers, records, strict=True))
-                records = [*compress(records, fit)]
-        transaction.add_own(records)
-        transaction.counts.followed += len(records)
-        return len(records)
+        records: Iterable[Any] = future_by_id.encode_occurrences(followers, transaction.source)
+        if limit is not None:
+            records = [*records]
+            if any(transaction.size_alone(*record) > limit for record in records):
+                now = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
+                pairs = zip(followers, records, strict=True)
+                records = [record for each, record in pairs if now is None or self._fits(each, record, now)]
+        number = transaction.add_own(records)
+        transaction.counts.followed += number
+        return number
 
     def _fits(self, follower: Follower, record: tuple[bytes, bytes, list[h.Header]], limit: int) -> bool:
         """Whether an occurrence is not larger than a batch of the topic may be. Else its timer ends."""

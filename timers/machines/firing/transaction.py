@@ -604,15 +604,17 @@ class Transaction:
             key, value, headers, timestamp_ms = schedule.as_published(row)
             self._add(self._topic, self._partition, key, value, headers, timestamp_ms)
 
-    def add_own(self, records: Iterable[tuple[bytes, bytes | None, list[h.Header]]]) -> None:
+    def add_own(self, records: Iterable[tuple[bytes, bytes | None, list[h.Header]]]) -> int:
         """Add records (key, value, headers) to the machine's own partition: the lines of :meth:`_add`, as in
-        :meth:`send`, because each occurrence of a timer that repeats is such a record."""
+        :meth:`send`, because each occurrence of a timer that repeats is such a record. Returns how many."""
         now_ms, topic, partition = self._now_ms(), self._topic, self._partition
-        batch = self._filling.setdefault(topic, {}).get(partition)
+        batch, number = self._filling.setdefault(topic, {}).get(partition), 0
         for key, value, headers in records:
             if batch is None or batch.add(len(batch.offsets), now_ms, key, value, headers) is None:
                 batch = self._next_batch(topic, partition, (now_ms, key, value, headers))
             batch.offsets.append(None)
+            number += 1
+        return number
 
     @property
     def largest_own(self) -> int | None:

@@ -87,12 +87,12 @@ class IndexJournal:
         found: dict[bytes, Entry | None] = {}
         missing = []
         for id in ids:
-            if id in newer:
+            if id in known:  # then it is in neither set
+                found[id] = known[id]
+            elif id in newer:
                 found[id] = newer[id]
             elif id in older:
                 found[id] = older[id]
-            elif id in known:
-                found[id] = known[id]
             else:
                 missing.append(id)
         return found, missing

@@ -14,7 +14,7 @@ clients write null for a value that is not set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -488,27 +488,32 @@ def _digest(record: Any) -> bytes:
 
 def encode_occurrences(
     followers: Iterable[Follower], source: Callable[[int], str]
-) -> list[tuple[bytes, bytes, list[h.Header]]]:
-    """Return key, value and headers of the records of occurrences.
+) -> Iterator[tuple[bytes, bytes, list[h.Header]]]:
+    """Yield key, value and headers of the records of occurrences: who writes each one at once needs the memory of one,
+    which is in the processor's cache.
 
     Args:
         source: returns the source of a record of the partition from its offset.
     """
-    records = []
     known, begin, end = None, list[h.Header](), list[h.Header]()
+    known_topic, to_topic = None, list[h.Header]()
+    follows_name, version_name = h.TIMER_FOLLOWS, h.TIMER_VERSION
     for (offset, topic, key, value, callback_headers, origin), version, following in followers:
         assert origin is not None
-        headers = [*(callback_headers or ())]
-        if isinstance(key, str):
-            value = future.encode(topic, key, value)
-        else:
-            headers += future.encode_by_headers(topic, key)
         if following is not known:  # mostly, many that follow one another share it
             known, begin, end = following, *_headers_of(following)
+        target: list[h.Header] = []
+        if isinstance(key, str):
+            value = future.encode(topic, key, value)
+        elif key is not None:
+            target = future.encode_by_headers(topic, key)
+        else:
+            if topic != known_topic:
+                known_topic, to_topic = topic, future.encode_by_headers(topic, None)
+            target = to_topic
         version = source(offset).encode() if version is None else version
-        headers += [*begin, (h.TIMER_FOLLOWS, b"%d" % offset), (h.TIMER_VERSION, version), *end]
-        records.append((id_bytes(origin[0]), value, headers))
-    return records
+        own = (follows_name, b"%d" % offset), (version_name, version)
+        yield id_bytes(origin[0]), value, [*(callback_headers or ()), *target, *begin, *own, *end]
 
 
 def _headers_of(following: NextOccurrence) -> tuple[list[h.Header], list[h.Header]]:

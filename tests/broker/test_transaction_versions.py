@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import threading
@@ -252,6 +253,36 @@ def test_a_produce_of_the_past_is_refused(system: System, loop: ProducerLoop) ->
     assert not answers.keys() & TAKEN_CODES and answers.total() >= rounds - 1, answers
     assert machine.committed() == list(range(rounds))
     machine.producer.close()
+
+
+def test_a_rollback_during_which_another_owner_commits_opens_the_machine_anew(
+    system: System, loop: ProducerLoop
+) -> None:
+    """Version 1: a rollback opens the producer again, which would fence the new owner, and must not go on after it."""
+    machine = Machine(system, loop, "1")
+    machine.commit(0)
+    former: Any = machine.producer
+    abort = former._producer.abort_transaction
+
+    def take_over() -> None:
+        machine.take_over()
+        machine.commit(1)
+
+    async def abort_slowly() -> None:
+        await abort()
+        await asyncio.to_thread(take_over)
+
+    former._producer.abort_transaction = abort_slowly
+    with pytest.raises(Lost, match="another producer was opened"):
+        machine.roll_back(1)
+    former.close()
+    machine.open()
+    assert [machine.committed(partition) for partition in machine.partitions] == [[0, 1]] * PARTITIONS
+    with pytest.raises(BatchesRefused):
+        machine.roll_back(2)
+    machine.commit(2)
+    machine.producer.close()
+    assert machine.next_value() == 3
 
 
 @pytest.mark.long

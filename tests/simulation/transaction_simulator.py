@@ -3,7 +3,7 @@
 The product's own code makes the requests, from the choice of the version to the end of a transaction. Simulated are the
 transaction coordinator, the leaders of partitions, and the time: the event loop does not wait. A request may be lost,
 it may be done without an answer, and it may arrive later, also in a later transaction. A second owner takes over at
-times, and the cluster changes ``transaction.version``.
+times, also in the middle of a rollback, brokers refuse records, and the cluster changes ``transaction.version``.
 
 A run checks that each value is committed once in each partition that it was meant for, that offsets are committed in
 the transaction of their value, all that were acknowledged, that the loser of a takeover is told so, and that without
@@ -13,7 +13,7 @@ faults nothing is opened anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -30,6 +30,7 @@ from aiokafka.protocol.types import Int64
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.kafka.aiokafka_internals import broker_answers, produce
 from timers.kafka.aiokafka_internals.broker_answers import TRANSACTION_VERSION, BrokerAnswers
+from timers.kafka.aiokafka_internals.refusals import RecordsRefused
 from timers.kafka.aiokafka_internals.requests import EPOCH_TAG, FINALIZED, FINALIZED_TAG, NO_TAGS
 from timers.machines.firing.producer import TransactionalProducer
 from timers.process.config.settings import Settings
@@ -200,6 +201,11 @@ class SimCluster:
         self._prepare(*marker, committed=committed, restarts=version == 2)
         return OK, self._id, self._epoch
 
+    @property
+    def has_new_id_next(self) -> bool:
+        """Whether the next opening gets another id."""
+        return self._epoch + 1 >= MOST_EPOCHS
+
     def _raise_epoch(self) -> None:
         self._epoch += 1
         if self._epoch >= MOST_EPOCHS:
@@ -236,8 +242,10 @@ class Faults(NamedTuple):
 class SimClient:
     """aiokafka's producer and its client, of one owner of the machine."""
 
-    def __init__(self, cluster: SimCluster, random: Random, faults: Faults) -> None:
-        self._brokers, self._random, self._faults = cluster, random, faults
+    def __init__(
+        self, cluster: SimCluster, random: Random, faults: Faults, rolled_back: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._brokers, self._random, self._faults, self._rolled_back = cluster, random, faults, rolled_back
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: hash(place[1]) % BROKERS)
         self._conns = {(node, ConnectionGroup.DEFAULT): self for node in range(BROKERS)}
@@ -247,8 +255,12 @@ class SimClient:
             _coordinators={CoordinationType.TRANSACTION: 0, CoordinationType.GROUP: 0},
             _find_coordinator=self._coordinator,
             _coordinator_dead=lambda kind: None,
+            sender_task=None,
         )
         self._txn_manager = TransactionManager("app-requests-0", 10_000)
+
+    async def close(self) -> None:
+        pass
 
     def connected(self) -> bool:
         return True
@@ -344,7 +356,11 @@ class SimClient:
     # ---- what aiokafka's sender does in version 1 ------------------------------------------------------------------
 
     async def send_batch(self, batch: Any, topic: str, *, partition: int) -> Any:
-        raise RequestTimedOutError(topic)
+        if batch.value is not None:
+            raise RequestTimedOutError(topic)
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(RecordsRefused(topic, partition, REFUSED, "bad", ()))
+        return refused
 
     async def send_offsets_to_transaction(self, offsets: Any, group: str) -> None:
         pass
@@ -355,19 +371,26 @@ class SimClient:
             raise ProducerFenced
         manager._transition_to(TransactionState.ABORTING_TRANSACTION)
         manager.complete_transaction()
+        await self._rolled_back()
 
 
 class Owner(TransactionalProducer):
     """The producer of one owner of the machine; the product's, except that it opens a simulated client."""
 
     def __init__(self, cluster: SimCluster, random: Random, faults: Faults, answers: BrokerAnswers) -> None:
-        self._new_client = partial(SimClient, cluster, random, faults)
+        self._new_client = lambda: SimClient(cluster, random, faults, self._after_rollback)
+        self.between: Callable[[], Awaitable[None]] | None = None
+        """Runs in a rollback of version 1, between the end of the transaction and the opening."""
         self._settings = Settings(transaction_version=AUTO)
         self._machine, self._transactional_id = OWN, "app-requests-0"
         self._loop: Any = SimpleNamespace(answers=answers)
         self._metrics = PartitionMetrics()
         self._producer: Any = None
         self._road, self.held_from = produce.VERSION_ONE, set()
+
+    async def _after_rollback(self) -> None:
+        if self.between is not None:
+            await self.between()
 
     async def _open(self) -> None:
         client: Any = self._new_client()
@@ -396,7 +419,7 @@ class TransactionSimulator:
         self._cluster = SimCluster(random, version or random.choice([1, 2]))
         self._meant: dict[Place, list[int]] = {place: [] for place in (OWN, *TARGETS)}
         self.counts = dict.fromkeys(
-            ("committed", "reopened", "fenced", "refused", "versions", "attempts", "offsets"), 0
+            ("committed", "reopened", "fenced", "refused", "versions", "attempts", "offsets", "between"), 0
         )
         self._acknowledged: list[int] = []
         """Offsets of transactions whose commit was answered."""
@@ -424,8 +447,8 @@ class TransactionSimulator:
             if self._random.random() < 0.05:
                 place = await self._take_over(owners, place, value)
                 value = self._next()
-            plan = self._plan(value)
-            if await self._try_to_commit(owners[place], value, plan):
+            owners[place].between = partial(self._come_between, owners[1 - place], range(value, values))
+            if await self._try_to_commit(owners[place], value, self._plan(value)):
                 value += 1
             else:
                 await owners[place]._open()
@@ -471,9 +494,21 @@ class TransactionSimulator:
         assert before == {at: each.committed for at, each in self._cluster.partitions.items()}
         return 1 - place
 
-    async def _try_to_commit(self, owner: Owner, value: int, places: list[Place]) -> bool:
+    async def _come_between(self, other: Owner, following: range) -> None:
+        """At times another owner opens the machine while a rollback of version 1 is going on, and may commit values."""
+        if self._random.random() < 0.5:
+            self.counts["fenced"] += self._cluster.has_new_id_next
+            return
+        self.counts["fenced"] += 1
+        self.counts["between"] += 1
+        await other._open()
+        for value in following[: self._random.randint(0, 2)]:
+            if not await self._try_to_commit(other, value, self._plan(value), may_refuse=False):
+                return
+
+    async def _try_to_commit(self, owner: Owner, value: int, places: list[Place], *, may_refuse: bool = True) -> bool:
         """Returns whether it has committed a value; if not, the machine must be opened anew."""
-        is_bad = owner._road.version == 2 and self._random.random() < 0.05
+        is_bad = may_refuse and self._random.random() < 0.05
         for bad in (True, False) if is_bad else (False,):
             batches: Mapping[Place, Any] = {place: [SimBatch(value)] for place in places}
             if bad:

@@ -265,17 +265,23 @@ class TransactionalProducer:
         """End the open transaction, and open a producer whose sequence numbers match those of the brokers. In version 2
         the end of a transaction is enough: the numbers begin at 0 in the next one.
 
-        Opening would fence another owner. The abort comes first: in version 1 it fails if there is another owner. In
+        The opening fences another owner. The abort comes first: in version 1 it fails if there is another owner. One
+        that opens between the abort and the opening may have committed: the opening then has not the next epoch. In
         version 2 no opening follows, and the next transaction fails then.
+
+        Raises:
+            Lost: another opening came between, or the coordinator has given another id.
         """
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
             if self._road.abort is not None:
                 await self._road.abort(producer)
                 return
             await producer.abort_transaction()
-            self._producer = None
+            (id, epoch), self._producer = produce.opening(producer), None
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             await self._open()
+            if self.opening != (id, epoch + 1):
+                raise Lost(f"{self._transactional_id}: another producer was opened during a rollback")
 
     def _wait(self, outcome: Future[_T]) -> _T:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""

@@ -351,6 +351,22 @@ def test_a_worker_says_which_version_its_machines_use(system: System) -> None:
     assert {value for (name, _), value in samples if name == "timers_transaction_version"} == {2}
 
 
+@pytest.mark.parametrize("version", ["1", "auto"])
+def test_timers_fire_while_the_coordinator_of_the_group_answers_and_takes_no_offsets(
+    version: str, tmp_path: Path
+) -> None:
+    """As while it loads its partition of the offsets topic. Here the copy of the progress is too long for it."""
+    with EmbeddedBroker(tmp_path / "broker", 0, {"offset.metadata.max.bytes": "20"}) as broker:
+        assert broker.address is not None
+        system = System(broker.address, tmp_path / "app")
+        worker = system.worker().start(TIMERS_TRANSACTION_VERSION=version).ready()
+        for _ in range(2):
+            requests = system.send(*timers(system.target(), 200, due_in(2), 5))
+            assert len(system.fired(requests)) == 200
+        assert worker.log.count("takes no offsets") == 1
+        system.close()
+
+
 @pytest.mark.long
 def test_a_transaction_that_cannot_begin_is_red_with_the_command_and_each_timer_fires_once(
     own_broker: EmbeddedBroker, tmp_path: Path

@@ -3,7 +3,8 @@
 The product's own code makes the requests, from the choice of the version to the end of a transaction. Simulated are the
 transaction coordinator, the leaders of partitions, and the time: the event loop does not wait. A request may be lost,
 it may be done without an answer, and it may arrive later, also in a later transaction. A second owner takes over at
-times, also in the middle of a rollback, brokers refuse records, and the cluster changes ``transaction.version``.
+times, also in the middle of a rollback, brokers refuse records, the group's coordinator takes no offsets for a while,
+and the cluster changes ``transaction.version``.
 
 A run checks that each value is committed once in each partition that it was meant for, that offsets are committed in
 the transaction of their value, all that were acknowledged, that the loser of a takeover is told so, and that without
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError, ProducerFenced, RequestTimedOutError
+from aiokafka.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOutError
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 from aiokafka.protocol.types import Int64
 
@@ -43,13 +44,16 @@ OWN: Place = ("requests", 0)
 """Partition of the machine: each transaction writes its value there, as progress."""
 TARGETS: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 GROUP: Place = ("group", 0)
-BROKERS = 2
+BROKERS = OWNERS = 2
 MOST_ATTEMPTS = 20
 """Attempts for each value, in the mean of a run."""
 MOST_EPOCHS = 6
 """Epochs of an id, in place of Kafka's 32,767."""
 
-OK, OUT_OF_ORDER, FENCED_EPOCH, BAD_STATE, BAD_ID, BUSY, REFUSED, FENCED = 0, 45, 47, 48, 49, 51, 87, 90
+TAKES_NONE_S = 60.0
+"""For so long the group's coordinator answers and takes no offsets, at times."""
+
+OK, LOADING, OUT_OF_ORDER, FENCED_EPOCH, BAD_STATE, BAD_ID, BUSY, REFUSED, FENCED = 0, 14, 45, 47, 48, 49, 51, 87, 90
 
 
 class SimLoop(asyncio.SelectorEventLoop):
@@ -151,6 +155,8 @@ class SimCluster:
         self.joined: list[str] = []
         self.offsets: list[int] = []
         """Offsets that were committed in a transaction, in this order."""
+        self.no_offsets_until_s = -1.0
+        """Until then the group's coordinator takes none."""
 
     def open(self) -> tuple[int, int, int]:
         """Returns an error code, id and epoch."""
@@ -175,6 +181,14 @@ class SimCluster:
             self._state, self._added = "ongoing", set()
         self._added |= places
         return OK
+
+    def add_offset(self, id: int, epoch: int, offset: int) -> int:
+        if asyncio.get_running_loop().time() < self.no_offsets_until_s:
+            return LOADING
+        code = self.add(id, epoch, {GROUP})
+        if code == OK and offset not in (sent := self.partitions[GROUP].open.setdefault(id, [])):
+            sent.append(offset)
+        return code
 
     def verify(self, id: int, epoch: int, place: Place) -> int:
         is_added = (id, epoch, self._state) == (self._id, self._epoch, "ongoing") and place in self._added
@@ -339,10 +353,7 @@ class SimClient:
     def _OffsetsInTransaction(self, request: Any) -> Any:
         _, _, id, epoch, *_, topics, _ = request.fields
         ((_, offset, *_),) = topics[0][1]
-        code = self._brokers.add(id, epoch, {GROUP})
-        if code == OK and offset not in (sent := self._brokers.partitions[GROUP].open.setdefault(id, [])):
-            sent.append(offset)
-        return SimpleNamespace(topics=[("requests", [(0, code, {})], {})])
+        return SimpleNamespace(topics=[("requests", [(0, self._brokers.add_offset(id, epoch, offset), {})], {})])
 
     def _EndTxnRequest(self, request: Any) -> Any:
         ours, committed = (request._producer_id, request._producer_epoch), request._transaction_result
@@ -363,7 +374,12 @@ class SimClient:
         return refused
 
     async def send_offsets_to_transaction(self, offsets: Any, group: str) -> None:
-        pass
+        ((_, named),) = offsets.items()
+        id, epoch = self._txn_manager._pid_and_epoch
+        while code := self._brokers.add_offset(id, epoch, named.offset):
+            if code not in (LOADING, BUSY):
+                raise ProducerFenced if code == FENCED else InvalidTxnState
+            await asyncio.sleep(0.1)
 
     async def abort_transaction(self) -> None:
         manager = self._txn_manager
@@ -378,7 +394,7 @@ class Owner(TransactionalProducer):
     """The producer of one owner of the machine; the product's, except that it opens a simulated client."""
 
     def __init__(self, cluster: SimCluster, random: Random, faults: Faults, answers: BrokerAnswers) -> None:
-        self._new_client = lambda: SimClient(cluster, random, faults, self._after_rollback)
+        self._new_client = partial(SimClient, cluster, random, faults, self._after_rollback)
         self.between: Callable[[], Awaitable[None]] | None = None
         """Runs in a rollback of version 1, between the end of the transaction and the opening."""
         self._settings = Settings(transaction_version=AUTO)
@@ -419,7 +435,18 @@ class TransactionSimulator:
         self._cluster = SimCluster(random, version or random.choice([1, 2]))
         self._meant: dict[Place, list[int]] = {place: [] for place in (OWN, *TARGETS)}
         self.counts = dict.fromkeys(
-            ("committed", "reopened", "fenced", "refused", "versions", "attempts", "offsets", "between"), 0
+            (
+                "committed",
+                "reopened",
+                "fenced",
+                "refused",
+                "versions",
+                "attempts",
+                "offsets",
+                "between",
+                "without offsets",
+            ),
+            0,
         )
         self._acknowledged: list[int] = []
         """Offsets of transactions whose commit was answered."""
@@ -436,7 +463,7 @@ class TransactionSimulator:
             loop.close()
 
     async def _commit_all(self, values: int) -> None:
-        owners = [self._owner(), self._owner()]
+        owners = [self._owner() for _ in range(OWNERS)]
         place, value = 0, 0
         await owners[place]._open()
         while value < values:
@@ -444,6 +471,9 @@ class TransactionSimulator:
             assert self.counts["attempts"] < MOST_ATTEMPTS * values, "no value is committed any more"
             if self._changes and self._random.random() < 0.2:
                 await self._change_version(owners)
+            if self._random.random() < 0.02 and not self.counts["without offsets"]:
+                self.counts["without offsets"] += 1
+                self._cluster.no_offsets_until_s = asyncio.get_running_loop().time() + TAKES_NONE_S
             if self._random.random() < 0.05:
                 place = await self._take_over(owners, place, value)
                 value = self._next()
@@ -514,12 +544,12 @@ class TransactionSimulator:
             if bad:
                 batches[places[-1]].append(SimBatch(None))
             offsets: Any = {}
-            if owner._road.version == 2 and self._random.random() < 0.3:
+            if self._random.random() < 0.3:
                 offsets = {TopicPartition(*OWN): SimpleNamespace(offset=value, metadata="")}
             try:
-                await owner._transact(batches, offsets)  # type: ignore[arg-type]
+                with_offsets = await owner._transact(batches, offsets)  # type: ignore[arg-type]
                 assert not bad, "a refused record was committed"
-                self._acknowledged += [each.offset for each in offsets.values()]
+                self._acknowledged += [each.offset for each in offsets.values() if with_offsets]
             except BatchesRefused:
                 assert bad, "nothing was refused"
                 self.counts["refused"] += 1

@@ -233,3 +233,31 @@ async def test_one_machine_at_a_time_looks_for_an_absent_coordinator(
     answers._group_from = 1e-9
     assert await answers.has_coordinator(producer, GROUP)
     assert [record.message.rsplit(" ", 1)[-1] for record in caplog.records] == ["updated", "again"]
+
+
+async def test_a_coordinator_that_answers_and_takes_no_offsets_is_tried_with_longer_and_longer_pauses(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads its partition of the offsets topic, or that has too few replicas in sync."""
+    caplog.set_level(logging.WARNING)
+    now_s, answers, producer = 100.0, BrokerAnswers(), SimProducer()
+    monkeypatch.setattr(broker_answers, "monotonic", lambda: now_s)
+    sim: Any = producer
+    pauses_s = []
+    for _ in range(5):
+        assert await answers.has_coordinator(sim, GROUP)
+        began_s, now_s = now_s, now_s + 8.0
+        for _ in range(3):  # other machines made their attempts at the same time
+            answers.note_offsets(GROUP, began_s, Unanswered(()))
+        assert answers.doubts_group
+        failed_s = now_s
+        while not await answers.has_coordinator(sim, GROUP):
+            now_s += 1.0
+        pauses_s.append(now_s - failed_s)
+        assert not await answers.has_coordinator(sim, GROUP), "one machine tries"
+        now_s += broker_answers.GROUP_RETRY_S
+    assert pauses_s == [10.0, 20.0, 40.0, 60.0, 60.0]
+    answers.note_offsets(GROUP, now_s)
+    assert not answers.doubts_group and await answers.has_coordinator(sim, GROUP)
+    first, last = (record.message for record in caplog.records)
+    assert GROUP in first and "takes no offsets" in first and "takes offsets again" in last

@@ -24,6 +24,7 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
+from timers.core.backoff import Pauses
 from timers.kafka.aiokafka_internals.requests import NO_TAGS, FeaturesRequest, finalized_features
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ GROUP_ANSWER_S = 1.0
 GROUP_RETRY_S = 10.0
 """Seconds without an answer after which a group's coordinator counts as absent, and seconds until it is asked again."""
 
+REFUSED_OFFSETS = Pauses(GROUP_RETRY_S, 60.0)
+"""Before offsets are sent again to a coordinator that answers and did not take the last ones. An attempt may cost a
+transaction."""
+
 _NO_COORDINATOR = (
     errors.CoordinatorLoadInProgressError,
     errors.CoordinatorNotAvailableError,
@@ -97,6 +102,8 @@ class BrokerAnswers:
         self._pings: dict[int, asyncio.Task[None]] = {}
         self._used: dict[int, tuple[AIOKafkaProducer, float]] = {}
         self._group_from = 0.0
+        self._refused_offsets, self._refused_at = 0, -math.inf
+        """How often in a row the group's coordinator did not take offsets, and when it did not last."""
         self._features = -1, 0
         """Epoch of the features of the cluster, and ``transaction.version``."""
         self._features_at: float | None = None
@@ -182,7 +189,8 @@ class BrokerAnswers:
         self.note([broker])
 
     async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
-        """Whether the coordinator of a consumer group answers; if it did not, it is asked again later."""
+        """Whether offsets may be sent to the coordinator of a consumer group: it answers, and took the last ones. If
+        not, it is tried again later."""
         if monotonic() < self._group_from:
             return False
         was_absent = self._group_from > 0
@@ -196,14 +204,42 @@ class BrokerAnswers:
             answers = not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
         if not answers:
             producer._sender._coordinator_dead(CoordinationType.GROUP)
+        if self._refused_offsets:  # it has always answered: what it does with these offsets counts
+            return answers
         if answers == was_absent:
-            logger.warning(
-                "the coordinator of the group %r %s",
-                group,
-                "answers again" if answers else "does not answer: its offsets, a copy for lag tools, are not updated",
-            )
+            _say(group, "answers again" if answers else f"does not answer: {_NOT_UPDATED}")
         self._group_from = 0.0 if answers else monotonic() + GROUP_RETRY_S
         return answers
+
+    @property
+    def doubts_group(self) -> bool:
+        """Whether the group's coordinator did not take the last offsets."""
+        return self._refused_offsets > 0
+
+    def note_offsets(self, group: str, began_s: float, error: BaseException | None = None) -> None:
+        """Note whether the coordinator of a consumer group took offsets. One that answers may take none for minutes: it
+        loads its partition of the offsets topic, or this has too few replicas in sync. Then transactions go without.
+
+        Args:
+            began_s: when the transaction began, on the monotonic clock.
+            error: why it did not take them.
+        """
+        if error is None:
+            if self._refused_offsets:
+                _say(group, "takes offsets again")
+                self._refused_offsets, self._group_from = 0, 0.0
+        elif began_s > self._refused_at:  # else the attempt was made beside another one that failed
+            if not self._refused_offsets:
+                _say(group, f"takes no offsets ({error!r}): {_NOT_UPDATED}")
+            self._refused_offsets, self._refused_at = self._refused_offsets + 1, monotonic()
+            self._group_from = self._refused_at + REFUSED_OFFSETS.after(self._refused_offsets)
+
+
+_NOT_UPDATED = "its offsets, a copy for lag tools, are not updated"
+
+
+def _say(group: str, what: str) -> None:
+    logger.warning("the coordinator of the group %r %s", group, what)
 
 
 def _is_connected(producer: AIOKafkaProducer, broker: int) -> bool:

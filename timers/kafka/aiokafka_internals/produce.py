@@ -191,16 +191,28 @@ async def transact(
     if with_offsets:
         # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
         # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
-        offsets_sent = asyncio.ensure_future(road.send_offsets(producer, offsets, group))
+        least_s = TRANSACTION_S - DELIVERY_TIMEOUT_S
+        left_s = 0.0 if answers.doubts_group else TRANSACTION_S - (monotonic() - began_s)
         try:
-            left_s = TRANSACTION_S - (monotonic() - began_s)
-            if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
-                raise Unanswered(())
-            await offsets_sent
-        finally:
-            offsets_sent.cancel()
+            await _send_offsets_in_time(road.send_offsets(producer, offsets, group), max(left_s, least_s))
+        except (Unanswered, KafkaError) as error:
+            if not isinstance(error, _OF_THE_PRODUCER):
+                answers.note_offsets(group, began_s, error)
+            raise
+        answers.note_offsets(group, began_s)
     await road.commit(producer)
     return with_offsets
+
+
+async def _send_offsets_in_time(sending: Coroutine[Any, Any, None], seconds: float) -> None:
+    """Send offsets. Raises Unanswered or KafkaError."""
+    sent = asyncio.ensure_future(sending)
+    try:
+        if await wait_awake([sent], seconds):
+            raise Unanswered(())
+        await sent
+    finally:
+        sent.cancel()
 
 
 async def check_leaders(producer: AIOKafkaProducer, answers: BrokerAnswers, places: Collection[Place]) -> set[int]:

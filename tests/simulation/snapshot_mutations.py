@@ -8,7 +8,6 @@ from hashlib import sha256
 
 from tests.harness.memory_store import MemoryView
 from tests.simulation.edits import changed
-from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.worker import SimRunner
 from tests.simulation.pauses import PausingWorker
 from tests.simulation.snapshots import Chunk, SimSnapshots, SnapshotWorker
@@ -16,7 +15,7 @@ from timers.core.keys import decode
 from timers.core.operation import key_of
 from timers.core.ports import Page
 from timers.core.progress import PASSED_OVER, NamedSnapshot, Progress
-from timers.core.snapshots import deletable_before
+from timers.core.snapshots import deletable_before, replaced_before
 from timers.core.timer import TopicPartition
 from timers.machines.store import layout
 
@@ -30,7 +29,7 @@ class NamesEarly(SnapshotWorker):
         number = self.numbers.getrandbits(64)
         digest = sha256(repr(tuple(view[:3])).encode()).digest()
         named = first, first + 1 + len(view) // 3, runner.store.applied, len(view), runner.store.pending, digest
-        yield NamedSnapshot(TOPIC_ID, number, *named)
+        yield NamedSnapshot(self.topics.id_of(runner.name), number, *named)
 
 
 class DeletesEarly(SnapshotWorker):
@@ -38,8 +37,7 @@ class DeletesEarly(SnapshotWorker):
 
     def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
         after = super().naming(runner, progress, new)
-        if after.older_snapshot is not None:
-            self.topics.delete_below(runner.name, after.older_snapshot.first_offset)
+        self.topics.delete_below(runner.name, replaced_before(after))
         return after
 
 
@@ -220,6 +218,7 @@ MUTATIONS = {
     "S6 the progress goes back to its snapshot": changed(
         ("max(progress.next_offset, footer.applied)", "footer.applied")
     ),
+    "S2 offsets of a topic that was deleted count": changed(("newest.topic_id != older.topic_id", "False")),
     "S8 an old snapshot is restored": changed(
         ("store.read_through_s is not None and abs(now_s - store.read_through_s) <= stale_after_s", "True"),
     ),

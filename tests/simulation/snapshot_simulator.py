@@ -98,6 +98,8 @@ class SnapshotSimulator(Simulator):
         super().__init__(seed, steps, worker)
         self._snapshot_random = Random(f"{seed} snapshots")
         self._middle_random = Random(f"{seed} middles")
+        self._topic_random = Random(f"{seed} topics")
+        self._deleted_topics = self._topic_random.choice([0.0] * 7 + [0.6])
         self.topics = snapshot_workers(self.workers, seed)
         self.checkers.watch(self.workers[0], self.topics, self._snapshot_random)
         self.topics.keep_s = self._snapshot_random.choice([0, 3, 3, 20])
@@ -134,6 +136,9 @@ class SnapshotSimulator(Simulator):
             for each in self.machines
             if logs[each].progress.settings.trims and self.log.start(*each) < deletable_before(logs[each].progress)
         ]
+        whole = [each for each in self.machines if not self.log.start(*each)]
+        if whole and self._topic_random.random() < self._deleted_topics:
+            return self._make_topic_anew(self._topic_random.choice(whole))
         machine = self._snapshot_random.choice(trimmed or self.machines)
         lost = lose_snapshot(self.topics, machine, self.checkers.logs[machine].progress, self._snapshot_random)
         owner = self._owner.get(machine)
@@ -145,6 +150,14 @@ class SnapshotSimulator(Simulator):
         elif owner is not None and self._snapshot_random.random() < 0.5:
             take_steps([owner], self._snapshot_random, machine, 12)
         return lost
+
+    def _make_topic_anew(self, machine: TopicPartition) -> str:
+        """The topic of snapshots of a machine is deleted and made anew, and the machine takes the next ones at once."""
+        self.topics.make_anew(machine)
+        owner = self._owner.get(machine)
+        if owner is not None and machine in owner.runners:
+            take_steps([owner], self._topic_random, machine, self._topic_random.choice([12, 40]))
+        return f"the topic of {machine[0]}/{machine[1]}"
 
     def _lose_disk(self) -> str:
         """Lose the disk of a worker, and begin again with an empty one."""

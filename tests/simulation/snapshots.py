@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from tests.harness.memory_store import MemoryView
 from tests.simulation.kit.faults import Faults
 from tests.simulation.kit.log import SimLog
-from tests.simulation.kit.outbox import TOPIC_ID
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from timers.core import store_validity
@@ -26,6 +25,7 @@ from timers.core.snapshots import (
     deletable_before,
     footer_of,
     may_take,
+    replaced_before,
     restored,
     trimmed_to,
     with_named,
@@ -54,8 +54,9 @@ class SnapshotTopics:
     Attributes:
         chunks: (request topic, partition) -> its records.
         starts: (request topic, partition) -> its first offset.
-        excused: numbers of the snapshots that lost records in an unclean election, or whose naming was taken back.
-        taken_back: numbers of the latter.
+        excused: numbers of the snapshots that lost records in an unclean election, or whose naming was taken back, or
+            whose topic was made anew.
+        taken_back: numbers of all but the first.
         keep_s: how long requests are kept.
     """
 
@@ -66,6 +67,20 @@ class SnapshotTopics:
         self.starts: dict[TopicPartition, int] = {}
         self.excused: set[int] = set()
         self.taken_back: set[int] = set()
+        self._made: dict[TopicPartition, int] = {}
+
+    def id_of(self, machine: TopicPartition) -> bytes:
+        """The id of the topic that a partition is in now. Each partition has a topic of its own."""
+        return b"%016d" % self._made.get(machine, 0)
+
+    def make_anew(self, machine: TopicPartition) -> None:
+        """Delete the topic of a partition, and make it anew."""
+        chunks = self.chunks.setdefault(machine, [])
+        self.excused |= {each.number for each in chunks}
+        self.taken_back |= {each.number for each in chunks}
+        chunks.clear()
+        self.starts.pop(machine, None)
+        self._made[machine] = self._made.get(machine, 0) + 1
 
     def delete_below(self, machine: TopicPartition, offset: int) -> None:
         self.starts[machine] = max(self.starts.get(machine, 0), offset)
@@ -82,6 +97,8 @@ class SimSnapshots:
         self._chunks = topics.chunks.setdefault(machine, [])
 
     def footer(self, named: NamedSnapshot) -> Footer:
+        if named.topic_id != self._topics.id_of(self._machine):
+            raise Unreadable("its topic was made anew")
         if named.first_offset < self._topics.starts.get(self._machine, 0):
             raise Unreadable("out of range")
         last = self._chunks[named.end_offset - 1 :][:1]
@@ -99,7 +116,8 @@ class SimSnapshots:
             end = chunks[-1][1].footer
             if end is not None and [each.at for _, each in chunks] == [*range(len(chunks))]:
                 places = chunks[0][0], chunks[-1][0] + 1
-                yield NamedSnapshot(TOPIC_ID, number, *places, end.applied, end.keys, end.rows, end.digest), end
+                topic_id = self._topics.id_of(self._machine)
+                yield NamedSnapshot(topic_id, number, *places, end.applied, end.keys, end.rows, end.digest), end
 
     def has_footer(self, named: NamedSnapshot | None) -> bool:
         try:
@@ -142,7 +160,7 @@ class SimSnapshots:
             return
         offsets.append(self._append(Chunk(number, len(offsets), tuple(chunk), footer)))
         named = offsets[0], offsets[-1] + 1, view.applied, keys, view.rows, digest.digest()
-        yield NamedSnapshot(TOPIC_ID, number, *named)
+        yield NamedSnapshot(self._topics.id_of(self._machine), number, *named)
 
     def _has_lost(self, number: int, offsets: list[int]) -> bool:
         """Whether an election took some of the records."""
@@ -234,9 +252,7 @@ class SnapshotWorker(SimWorker):
 
     def delete(self, runner: SimRunner) -> None:
         """Delete what is older than the older named snapshot."""
-        committed = runner.machine.committed
-        if committed.older_snapshot is not None:
-            self.topics.delete_below(runner.name, committed.older_snapshot.first_offset)
+        self.topics.delete_below(runner.name, replaced_before(runner.machine.committed))
         if self.numbers.random() < 0.8:
             self.trim(runner)
 

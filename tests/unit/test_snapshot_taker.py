@@ -52,7 +52,7 @@ class SimLog:
             raise self.system.error
         end = footer(3, b"digest")
         self.system.did.append(f"write {end.applied}")
-        return NAMED._replace(number=8, applied=end.applied, first_offset=20)
+        return NAMED._replace(number=8, applied=end.applied, first_offset=20, topic_id=self.system.written_id)
 
     def written_ms(self, named: NamedSnapshot) -> int:
         return 1000 * named.number
@@ -104,6 +104,7 @@ class SimSystem:
         self.failed: list[Exception] = []
         self.same_log = True
         self.topic_ids = {"app-snapshot-requests": NAMED.topic_id}
+        self.written_id = NAMED.topic_id
         self.runner = SimRunner(progress)
         self.metrics = PartitionMetrics()
         self.runners = {TP: self.runner}
@@ -184,6 +185,17 @@ def test_snapshots_whose_topic_was_deleted_are_written_again_at_once(
     system.topic_ids = {"app-snapshot-requests": newest.topic_id}
     system.look()
     assert system.taker.lost == {}
+
+
+def test_the_first_snapshot_in_a_new_topic_is_not_deleted_below_an_offset_of_the_former_one(
+    made: Callable[..., SimSystem],
+) -> None:
+    progress = progress_at(2000)
+    assert progress.older_snapshot is not None
+    system = made(replace(progress, older_snapshot=progress.older_snapshot._replace(first_offset=3)))
+    system.lost, system.written_id = {6, 7}, b"id of the new topic"
+    system.look()
+    assert system.named == (8, 6) and system.did == ["write 2000", "close"]
 
 
 def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Callable[..., SimSystem]) -> None:

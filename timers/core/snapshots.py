@@ -182,6 +182,18 @@ def with_named(progress: Progress, new: NamedSnapshot, *, newest_is_whole: bool)
     return replace(progress, snapshot=new, older_snapshot=older)
 
 
+def replaced_before(progress: Progress) -> int:
+    """Returns the offset below which the topic of snapshots has none that is named; 0: nothing may be deleted there.
+
+    If the topic was deleted and made anew since, the older snapshot was in the former one: its offsets say nothing
+    about the newest one, which may be the only one.
+    """
+    newest, older = progress.snapshot, progress.older_snapshot
+    if newest is None or older is None or newest.topic_id != older.topic_id:
+        return 0
+    return older.first_offset
+
+
 # ---- what may be deleted of the log ----------------------------------------------------------------------------------
 
 

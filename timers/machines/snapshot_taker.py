@@ -17,7 +17,16 @@ from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
 from timers.core.progress import Progress
-from timers.core.snapshots import Unreadable, footer_of, is_due, is_outdated, may_name, may_take, with_named
+from timers.core.snapshots import (
+    Unreadable,
+    footer_of,
+    is_due,
+    is_outdated,
+    may_name,
+    may_take,
+    replaced_before,
+    with_named,
+)
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
 from timers.kafka.clients import SILENT_S, asking_admin
@@ -255,8 +264,8 @@ class SnapshotTaker:
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
             is_soon = self._clock.boot_s() < at_s + WITHIN_S  # later, another owner may have written others there
-            if committed.older_snapshot is not None and not doubts and is_soon:
-                log.delete_before(committed.older_snapshot.first_offset)
+            if (before := replaced_before(committed)) and not doubts and is_soon:
+                log.delete_before(before)
             return True
 
     def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:

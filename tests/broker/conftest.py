@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.system import System
+from tests.harness.ids import Ids
+from tests.harness.system import System, with_ids
 from timers.cli.broker import EmbeddedBroker
 
 
@@ -36,8 +37,7 @@ def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
     """The system with the running worker; the environment has its settings."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
+    running.use(monkeypatch)
     return running
 
 
@@ -47,6 +47,23 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
+    """An app whose timers have ids, without a worker."""
+    ids = Ids(broker_address, tmp_path)
+    yield ids
+    ids.system.close()
+
+
+@pytest.fixture
+def id_system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    """A system whose timers may have ids, without a started worker; the environment has its settings."""
+    system = System(broker_address, tmp_path, **with_ids())
+    system.use(monkeypatch)
+    yield system
+    system.close()
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
-from tests.harness.ids import Ids
-from tests.harness.worker import QUICK
+from tests.harness.command_line import command
+from tests.harness.ids import Ids, running_ids
 from timers.wire import headers as h
 
 pytestmark = pytest.mark.broker
@@ -29,13 +28,9 @@ def ids(
     broker_address: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ids]:
     """With a worker that shows values."""
-    ids = Ids(broker_address, tmp_path_factory.mktemp("apply"), TIMERS_QUERIES="values")
-    worker = ids.system.worker()
-    worker.app = QUICK
-    worker.start().ready()
-    set_environment(monkeypatch, {**ids.system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"})
-    yield ids
-    ids.system.close()
+    with running_ids(broker_address, tmp_path_factory.mktemp("apply"), TIMERS_QUERIES="values") as ids:
+        ids.system.use(monkeypatch, TIMERS_WORKER_URL=f"http://127.0.0.1:{ids.system.workers[0].port}")
+        yield ids
 
 
 def test_a_file_is_made_so_and_a_second_run_changes_nothing(

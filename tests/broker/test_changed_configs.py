@@ -23,7 +23,7 @@ from tests.harness.scrape import health, is_ready, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.three_brokers import CONTROLLER, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import QUICK, Worker
+from tests.harness.worker import Worker
 from timers.cli.broker.embedded import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.own_topics import MIN_IN_SYNC
@@ -60,9 +60,7 @@ def system(cleaning_broker: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def watchful(system: System) -> Worker:
-    worker = system.worker()
-    worker.app = QUICK
-    return worker
+    return system.worker(quick=True)
 
 
 def in_few_seconds(target: str, first_s: int, count: int) -> list[Request]:

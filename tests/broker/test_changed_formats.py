@@ -19,7 +19,7 @@ from tests.harness.records import Publisher, Request
 from tests.harness.scrape import health, scrape
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import QUICK, Worker
+from tests.harness.worker import Worker
 from timers.wire import future
 from timers.wire.formats import future_by_id
 
@@ -67,9 +67,7 @@ def owned(worker: Worker) -> list[str]:
 
 
 def test_one_worker_turns_a_format_on_and_off_by_quick_restarts(formats: Formats) -> None:
-    worker = formats.system.worker()
-    worker.app = QUICK
-    worker.start().ready()
+    worker = formats.system.worker(quick=True).start().ready()
     worker.stop()
     worker.start(**formats.on).ready()
     formats.timers_with_an_id_fire()

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness.console_process import ConsoleProcess
-from tests.harness.system import PARTITIONS, System
+from tests.harness.console_process import ConsoleProcess, worker_and_console
+from tests.harness.system import PARTITIONS, System, with_ids
 from tests.harness.waiting import due_in, wait_until
 from timers import __version__
 
@@ -23,25 +23,12 @@ pytestmark = pytest.mark.broker
 @pytest.fixture(scope="module")
 def served(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, ConsoleProcess]]:
     """A worker with ids, and a console that may write."""
-    name = f"by-id-{time.time_ns()}"
-    tmp_path = tmp_path_factory.mktemp("served")
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_SCHEDULE_TOPICS": f"{name}-s"}
-    system = System(broker_address, tmp_path, **topics)
-    system.create_topic(f"{name}-s", 1)
-    worker = system.worker()
-    environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
-    console = ConsoleProcess(
-        tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1", "TIMERS_CONSOLE_SCHEDULER_API": "1"}
-    )
-    try:
-        worker.start()
-        console.start().wait_for(r"console: http://127\.0\.0\.1:\d+ \(reads and writes\)")
-        worker.ready()
-        yield system, console
-        console.stop()
-    finally:
-        console.end()
-        system.close()
+    tmp_path, names = tmp_path_factory.mktemp("served"), with_ids()
+    topic = f"{names['TIMERS_ID_TOPIC']}-s"
+    system = System(broker_address, tmp_path, **names, TIMERS_SCHEDULE_TOPICS=topic)
+    system.create_topic(topic, 1)
+    with worker_and_console(system, tmp_path, TIMERS_CONSOLE_SCHEDULER_API="1") as served:
+        yield served
 
 
 def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, ConsoleProcess]) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.constants import Constants
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import wait_until
 from timers.console import history
 from timers.console.history import Changes, read_changes
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_transaction_that_is_open_is_named_until_it_ends(broker_address: str, tmp_path: Path) -> None:
-    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=f"by-id-{time.time_ns()}")
+    system = System(broker_address, tmp_path, **with_ids())
     try:
         target = system.target(2)
         worker = system.worker()
@@ -77,8 +77,7 @@ def test_a_transaction_that_is_open_is_named_until_it_ends(broker_address: str, 
 
 
 def test_the_programs_of_the_page_of_a_new_timer_run_as_they_are_copied(broker_address: str, tmp_path: Path) -> None:
-    names = {"TIMERS_ID_TOPIC": f"by-id-{time.time_ns()}"}
-    system = System(broker_address, tmp_path, **names)
+    system = System(broker_address, tmp_path, **with_ids())
     system.create_topic(system.settings.id_topic, 1)
     system.create_topic(system.request_topic, 1)
     console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_CONSOLE_WRITE": "1"})

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.contract import Asked, Contract
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -35,9 +35,7 @@ def send(port: int, asked: Asked) -> tuple[int, Mapping[str, str], bytes]:
 
 
 def test_each_answer_is_documented(broker_address: str, tmp_path: Path) -> None:
-    name = f"contract-{time.time_ns()}"
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_QUERIES": "values"}
-    system = System(broker_address, tmp_path, **topics)
+    system = System(broker_address, tmp_path, **with_ids(), TIMERS_QUERIES="values")
     worker = system.worker()
     more = {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_CONSOLE_RATE_PER_S": "100000"}
     environment = {**system.environment, **more, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
@@ -48,7 +46,7 @@ def test_each_answer_is_documented(broker_address: str, tmp_path: Path) -> None:
         console.start().wait_for("console: ")
         worker.ready()
         wait_until(lambda: console.ask("GET", "/v1/health/ready")[1]["reasons"] == [], "brokers and worker answer")
-        callback_topics = [system.target(), system.target(2), f"{name}-missing"]
+        callback_topics = [system.target(), system.target(2), f"{system.app_id}-missing"]
         document = console.ask("GET", "/v1/openapi.json")[1]
         contract = Contract(document, Random(SEED), callback_topics, time.time)
         for _ in range(REQUESTS):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness.console_process import ConsoleProcess
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.console.kafka_cluster import ANSWER_S, PUBLISH_TIMEOUT_S
@@ -24,9 +24,7 @@ SOON_S = min(ANSWER_S, PUBLISH_TIMEOUT_S) / 2
 
 def test_a_restart_is_waited_for(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
-    name = f"restarts-{time.time_ns()}"
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict"}
-    system = System(broker.start(), tmp_path, **topics)
+    system = System(broker.start(), tmp_path, **with_ids())
     target = system.target()
     worker = system.worker().start().ready()
     environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}

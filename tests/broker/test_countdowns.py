@@ -205,8 +205,7 @@ def test_retried_dead_letters_keep_their_due_second_and_do_not_change_their_id(
     later = future_by_id.encode_headers(due_in(1000))
     by_id.send_raw(b"again-2", future.encode(nowhere, "k", b"later"), later, 1)
     service.system.create_topic(nowhere)
-    for name, value in service.system.environment.items():
-        monkeypatch.setenv(name, value)
+    service.system.use(monkeypatch)
     assert main(["dead-letters", "retry", "--topic", nowhere, "--yes"]) == 0
     assert "3 requests published again" in capfd.readouterr().err
     fired = {record.value: record for record in service.system.reader(nowhere).take(3)}
@@ -240,8 +239,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_the_pages_about_migration_run(service: Service, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in service.system.environment.items():
-        monkeypatch.setenv(name, value)
+    service.system.use(monkeypatch)
     topic_admin.create_if_missing(service.system.settings, "jobs", partitions=PARTITIONS)  # the queue of the pages
     names: dict[str, Any] = {}
     exec(block, names)

@@ -77,8 +77,7 @@ def sent(running: System) -> Sent:
 @pytest.fixture
 def run(running: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """A command line on the system's broker: exit code, stdout, stderr."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
+    running.use(monkeypatch)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -302,8 +301,7 @@ def test_a_record_that_is_no_dead_letter_is_counted(
     system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     system.create_own_topics()
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     topic = system.settings.dead_letter_topic
     Publisher(system.address, topic).send_raw(b"key", b"value", [("timer-error", b"x")], 0)
     for words in (["list"], ["retry", "--all", "--dry-run"]):

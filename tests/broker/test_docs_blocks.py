@@ -91,8 +91,7 @@ def test_shell_commands_run(block: Block, docs: System) -> None:
 
 @pytest.mark.parametrize("block", [block for block in of("python") if not is_endless(block)], ids=str)
 def test_a_program_runs(block: Block, docs: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in docs.environment.items():
-        monkeypatch.setenv(name, value)
+    docs.use(monkeypatch)
     names: dict[str, object] = {}
     exec(block.text, names)
     if callable(handle := names.get("handle")):

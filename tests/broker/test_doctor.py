@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import acls
 from tests.harness.acls import CREATE, TOPIC, TRANSACTIONAL_ID, WRITE, acl, worker_acls
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.constants import Constants
 from tests.harness.disk import may_mount, small_disk
 from tests.harness.logins import PASSWORD, USER, login, refused_login
@@ -40,7 +40,7 @@ class Doctor:
     def lines(self, system: System, worker: Worker | None = None, *words: str, **settings: str) -> list[dict[str, str]]:
         """What it says."""
         url = {} if worker is None else {"TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
-        set_environment(self._monkeypatch, {**system.environment, **url, **settings})
+        system.use(self._monkeypatch, **url, **settings)
         ran = command(self._capfd, "doctor", "-o", "json", *words)
         found = [json.loads(line) for line in ran.out.splitlines()]
         assert found, ran.err

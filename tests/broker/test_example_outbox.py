@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from tests.harness.process import ROOT, Process, clean_environment, python
 from tests.harness.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
-    ids = Ids(broker_address, tmp_path)
-    yield ids
-    ids.system.close()
 
 
 def test_an_order_expires_unless_it_is_paid(ids: Ids, tmp_path: Path) -> None:

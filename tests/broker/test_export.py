@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.command_line import Ran, command, set_environment
+from tests.harness.command_line import Ran, command
 from tests.harness.records import Publisher, Reader
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
@@ -43,17 +43,17 @@ class Sides:
         self.target = self.former.target(partitions=2)
 
     def run(self, system: System, *arguments: str) -> Ran:
-        set_environment(self._monkeypatch, system.environment)
+        system.use(self._monkeypatch)
         return command(self._capsys, *arguments)
 
     def set_by_id(self, system: System, ids: dict[str, int]) -> None:
-        set_environment(self._monkeypatch, system.environment)
+        system.use(self._monkeypatch)
         with TimersClient(system.address, timeout_s=30) as client:
             for id, due_s in ids.items():
                 client.schedule(topic=self.target, key=id, value=id.encode(), at=due_s, id=id)
 
     def cancel(self, system: System, id: str) -> str:
-        set_environment(self._monkeypatch, system.environment)
+        system.use(self._monkeypatch)
         with TimersClient(system.address, timeout_s=30) as client:
             return client.cancel(id).verdict
 
@@ -206,7 +206,7 @@ def test_the_way_back_of_timers_with_an_id_is_refused_and_says_what_is_not_set(s
 
 def test_a_repeating_timer_sends_in_the_new_app_what_the_former_one_has_not_sent(sides: Sides) -> None:
     worker = sides.former.worker().start().ready()
-    set_environment(sides._monkeypatch, sides.former.environment)
+    sides.former.use(sides._monkeypatch)
     rule = Repeat.every(5, catch_up="all")
     with TimersClient(sides.former.address, timeout_s=30) as client:
         client.schedule(topic=sides.target, key="k", value=b"again", id="again", repeat=rule)

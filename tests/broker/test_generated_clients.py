@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.foreign.clients import BUILD, HERE
 from tests.harness.command_line import need
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.process import clean_environment
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
@@ -35,8 +34,7 @@ def ran(*command: str, directory: Path, **environment: str) -> str:
 @pytest.fixture
 def arguments(broker_address: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """URL of a console with a worker, whose document is in openapi.json, and a callback topic."""
-    name = f"generated-{time.time_ns()}"
-    system = System(broker_address, tmp_path / "system", TIMERS_ID_TOPIC=name, TIMERS_VERDICT_TOPIC=f"{name}-verdict")
+    system = System(broker_address, tmp_path / "system", **with_ids())
     worker = system.worker()
     more = {"TIMERS_CONSOLE_WRITE": "1", "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
     console = ConsoleProcess(tmp_path / "console", system.environment | more, forked=True)

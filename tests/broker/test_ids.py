@@ -19,13 +19,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness.ids import Ids
+from tests.harness.ids import Ids, running_ids
 from tests.harness.race import race
 from tests.harness.records import Headers, Record, Request
 from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import QUICK
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, MappingFirings, TimersClient, source_of
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
@@ -38,13 +37,8 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def ids(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ids]:
-    """With a worker."""
-    ids = Ids(broker_address, tmp_path_factory.mktemp("ids"))
-    worker = ids.system.worker()
-    worker.app = QUICK
-    worker.start().ready()
-    yield ids
-    ids.system.close()
+    with running_ids(broker_address, tmp_path_factory.mktemp("ids")) as ids:
+        yield ids
 
 
 def versions(records: list[Record]) -> list[tuple[str, str, int]]:
@@ -243,8 +237,7 @@ def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(ids: I
 
 
 def test_the_commands(ids: Ids, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ids.system.environment.items():
-        monkeypatch.setenv(name, value)
+    ids.system.use(monkeypatch)
     asked = ("--topic", ids.target, "--key", "k", "--value", "v")
     assert main(["schedule", "--id", "cli-1", "--in", "1d", *asked]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "cli-1"
@@ -268,8 +261,7 @@ def test_timers_with_an_id_are_on_by_default(
 ) -> None:
     system = System(broker_address, tmp_path, TIMERS_VERDICT_TOPIC=f"verdict-{uuid.uuid4().hex[:8]}")
     del system.environment["TIMERS_ID_TOPIC"]
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     try:
         system.worker().start().ready()
         request = ["--in", "1d", "--topic", system.target(), "--value", "v"]
@@ -283,8 +275,7 @@ def test_timers_with_an_id_are_on_by_default(
 
 
 def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ids.system.environment.items():
-        monkeypatch.setenv(name, value)
+    ids.system.use(monkeypatch)
     far, past = due_in(10_000), due_in(-100)
     with TimersClient() as client:
         assert client.schedule(ids.target, "k", "v", at=far, id="client-1") == "client-1"

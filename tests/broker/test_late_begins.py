@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.records import Publisher
 from tests.harness.system import System
@@ -28,7 +28,7 @@ def test_what_reads_requests_again_knows_that_their_log_may_begin_late(
     system.settings = system.settings.load(system.environment)
     try:
         worker = system.worker().start().ready()
-        set_environment(monkeypatch, {**system.environment, "TIMERS_WEB_PORT": str(worker.port)})
+        system.use(monkeypatch, TIMERS_WEB_PORT=str(worker.port))
         target, nowhere, due_s = system.target(), f"nowhere-{system.app_id}", due_in(900)
         native, by_id = system.publisher(), Publisher(broker_address, ids)
         waiting = native.send_raw(b"%d" % due_s, future.encode(target, "k", b"v"), [("a", b"1")], 0)

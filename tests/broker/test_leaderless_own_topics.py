@@ -180,8 +180,7 @@ def test_verdicts_go_to_a_partition_with_a_leader(
     name = uuid.uuid4().hex[:8]
     formats = {"TIMERS_ID_TOPIC": f"id-{name}", "TIMERS_VERDICT_TOPIC": f"verdict-{name}"}
     system = make_system(lambda each: {each.settings.verdict_topic: EVEN_GONE}, **formats)
-    for variable, value in system.environment.items():
-        monkeypatch.setenv(variable, value)
+    system.use(monkeypatch)
     system.worker().start().ready()
     target = brokers.create(system.app_id + "-target", LIVING)
     reader = system.reader(target)
@@ -219,8 +218,7 @@ def test_a_publisher_whose_partition_has_no_leader_delays_no_other_one(
     name = uuid.uuid4().hex[:8]
     formats = {"TIMERS_ID_TOPIC": f"id-{name}", "TIMERS_VERDICT_TOPIC": f"verdict-{name}"}
     system = make_system(lambda each: {each.settings.id_topic: LAST_GONE}, **formats)
-    for variable, value in system.environment.items():
-        monkeypatch.setenv(variable, value)
+    system.use(monkeypatch)
     ids = [f"id-{number}" for number in range(8 * len(LIVING))]
     lost = [id for id, partition in zip(ids, verdict_partitions(ids), strict=True) if LAST_GONE[partition] == GONE]
     brokers.kill(GONE)

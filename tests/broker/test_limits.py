@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.harness.brokers import NEVER_KILLED, ended
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.queue_calls import receive
 from tests.harness.records import Request
 from tests.harness.scrape import health, is_ready, scrape, wait_equal
-from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.system import PARTITIONS, System, soon, with_ids
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.broker import EmbeddedBroker
@@ -88,8 +88,7 @@ def red_otherwise(worker: Worker, why: str) -> dict[str, str]:
 
 @pytest.mark.long
 def test_128_partitions_start_under_a_soft_limit_of_1024(broker_address: str, tmp_path: Path) -> None:
-    names = {"TIMERS_ID_TOPIC": f"by-id-{tmp_path.name}", "TIMERS_VERDICT_TOPIC": f"verdict-{tmp_path.name}"}
-    system = System(broker_address, tmp_path, TIMERS_PARTITIONS="128", **names)
+    system = System(broker_address, tmp_path, TIMERS_PARTITIONS="128", **with_ids())
     try:
         worker = limited(system, tmp_path, 1024, 16_384).start()
         # The brokers may not say all partitions of new topics at once: then the first line says how many they said.
@@ -128,7 +127,7 @@ def test_a_limit_of_the_brokers_that_is_too_low_is_named(
         worker = system.worker().start()
         worker.wait_for(f"{re.escape(sentence)}.*opening it again")
         wait_until(lambda: sentence in str(health(worker.port, "partitions")[1]["red"]), "the health page says it")
-        set_environment(monkeypatch, system.environment)
+        system.use(monkeypatch)
         asked = command(capsys, "dead-letters", "retry", "--all", "--yes")
         assert asked.code == 1 and sentence in asked.err
         topic = system.create_topic("jobs")

@@ -12,7 +12,6 @@ from tests.harness.records import Request
 from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import due_in, wait_until
-from tests.harness.worker import QUICK
 from timers.core.lineage import Lineage
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
@@ -82,9 +81,7 @@ def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(sys
 
 
 def test_the_worker_creates_deleted_topics_again(system: System) -> None:
-    worker = system.worker()
-    worker.app = QUICK
-    worker.start().ready()
+    worker = system.worker(quick=True).start().ready()
     system.cluster.delete([system.settings.oscillator_topic, system.settings.dead_letter_topic])
     worker.wait_for(f"topic {system.settings.oscillator_topic} was deleted")
     worker.wait_for(f"created topics {system.settings.dead_letter_topic}, {system.settings.oscillator_topic}")

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Message
 from tests.harness.broker_clock import ahead_by
 from tests.harness.brokers import NEVER_KILLED, brokers, ended, start
 from tests.harness.cluster import client_settings
-from tests.harness.command_line import Ran, command, set_environment
+from tests.harness.command_line import Ran, command
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Record
@@ -91,7 +91,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def clocks(started: tuple[System, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Clocks:
     system, ahead_s = started
-    set_environment(monkeypatch, {**system.environment, "TIMERS_WEB_PORT": str(system.workers[0].port)})
+    system.use(monkeypatch, TIMERS_WEB_PORT=str(system.workers[0].port))
     target = system.target(message_timestamp_type="CreateTime")
     return Clocks(system, ahead_s, target, lambda *given: command(capsys, *given))
 

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness.command_line import need, set_environment
+from tests.harness.command_line import need
 from tests.harness.ids import Ids
 from tests.harness.process import ROOT, Process, clean_environment
 from tests.harness.system import System
@@ -283,7 +283,7 @@ def test_a_worker_on_the_mirror_fires_all_again_and_conditions_name_records_of_t
     second = System(
         clusters[1], tmp_path / "second", TIMERS_ID_TOPIC=mirrored, TIMERS_VERDICT_TOPIC=f"verdict-of-{ids.topic}"
     )
-    set_environment(monkeypatch, ids.system.environment)
+    ids.system.use(monkeypatch)
     try:
         fired = second.reader(second.create_topic(ids.target))
         if made_before:

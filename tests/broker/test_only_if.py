@@ -6,11 +6,8 @@ import asyncio
 import json
 import math
 import shutil
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -33,23 +30,12 @@ pytestmark = pytest.mark.broker
 CALLERS = 16
 
 
-@pytest.fixture
-def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
-    run = uuid.uuid4().hex[:8]
-    names = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
-    system = System(broker_address, tmp_path, **names)
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
-    yield system
-    system.close()
-
-
 def test_a_request_that_is_repeated_becomes_one_timer_over_kills_and_an_empty_disk(
-    system: System, capfd: pytest.CaptureFixture[str]
+    id_system: System, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    worker = system.worker().start().ready()
-    target = system.target()
-    reader = system.reader(target)
+    worker = id_system.worker().start().ready()
+    target = id_system.target()
+    reader = id_system.reader(target)
     _repeat_over_kills(worker, target, reader)
     _set_and_change_at_once(target)
     _use_the_command_line(target, capfd)
@@ -134,17 +120,17 @@ def _use_the_command_line(target: str, capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_after_a_cut_of_the_log_calls_get_their_verdicts_and_name_versions_as_the_worker_does(
-    system: System, capfd: pytest.CaptureFixture[str]
+    id_system: System, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The worker names records behind the cut with its number, which their producer does not learn."""
-    worker, target, far = system.worker().start().ready(), system.target(), due_in(10_000)
-    cluster = topics.existing(system.settings, ErrorReports(system.settings))
+    worker, target, far = id_system.worker().start().ready(), id_system.target(), due_in(10_000)
+    cluster = topics.existing(id_system.settings, ErrorReports(id_system.settings))
     with TimersClient() as client:
         before = client.schedule(target, "k", "v", at=far, id="order-1", if_absent=True)
         worker.stop()
         for partition in range(PARTITIONS):
-            place = system.settings.id_topic, partition
-            commit_change(system.settings, cluster, place, lambda progress: progress.with_setting(LOG_CUT, 1))
+            place = id_system.settings.id_topic, partition
+            commit_change(id_system.settings, cluster, place, lambda progress: progress.with_setting(LOG_CUT, 1))
         worker.start().ready()
         assert client.update("order-1", target, "k", "v", at=far, if_source=f"{before.version}~1").verdict == "changed"
         moved = client.update("order-1", target, "k", "v", at=far, if_source=before.version)
@@ -158,11 +144,11 @@ def test_after_a_cut_of_the_log_calls_get_their_verdicts_and_name_versions_as_th
     _use_the_command_line(target, capfd)
 
 
-def test_a_plain_producer_gets_the_same_verdicts(system: System) -> None:
-    system.worker().start().ready()
-    target, topic = system.target(), system.settings.id_topic
-    verdicts = system.reader(system.settings.verdict_topic, append_time=False)
-    publisher = Publisher(system.address, topic)
+def test_a_plain_producer_gets_the_same_verdicts(id_system: System) -> None:
+    id_system.worker().start().ready()
+    target, topic = id_system.target(), id_system.settings.id_topic
+    verdicts = id_system.reader(id_system.settings.verdict_topic, append_time=False)
+    publisher = Publisher(id_system.address, topic)
     headers = [*future_by_id.encode_headers(due_in(1000)), ("timer-if", b"absent")]
     for expected in ("set", "exists"):
         publisher.send_raw(b"order-1", future.encode(target, "k", b"v"), headers, partition_of(b"order-1", PARTITIONS))

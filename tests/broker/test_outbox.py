@@ -85,13 +85,6 @@ class Relay(Process):
         super().__init__("the relay", command, environment, directory, directory / "relay.log")
 
 
-@pytest.fixture
-def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
-    ids = Ids(broker_address, tmp_path)
-    yield ids
-    ids.system.close()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     if request.param == "sqlite":

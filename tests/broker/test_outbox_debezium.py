@@ -40,13 +40,6 @@ def server() -> Iterator[PostgresServer]:
         server.close()
 
 
-@pytest.fixture
-def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
-    ids = Ids(broker_address, tmp_path)
-    yield ids
-    ids.system.close()
-
-
 @pytest.fixture(scope="module")
 def jars() -> str:
     """The class path of Kafka Connect with Debezium's connector."""

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_line import Ran, command, set_environment
+from tests.harness.command_line import Ran, command
 from tests.harness.command_walk import UNSAFE, WALKS, Planted, Walk
 from tests.harness.letters import await_letters
 from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.records import Headers
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.client import TimersClient
 from timers.core.printable import printable
@@ -28,9 +28,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def by_id(broker_address: str, tmp_path: Path) -> Iterator[System]:
     """A system with a worker that takes ids and answers queries with values."""
-    name = f"walked-{time.time_ns()}"
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_QUERIES": "values"}
-    system = System(broker_address, tmp_path, **topics)
+    system = System(broker_address, tmp_path, **with_ids(), TIMERS_QUERIES="values")
     try:
         worker = system.worker().start()
         worker.ready()
@@ -82,7 +80,7 @@ def assert_safe(text: str) -> None:
 def test_no_command_prints_what_controls_a_terminal_or_the_direction(
     by_id: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_environment(monkeypatch, by_id.environment)
+    by_id.use(monkeypatch)
     monkeypatch.chdir(tmp_path)
     walked = planted(by_id, tmp_path)
     for name, walks in WALKS.items():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.logins import PASSWORD, PLAIN_PASSWORD, USER, login
 from tests.harness.records import Request
 from tests.harness.secure import SecureBroker, secure_broker
-from tests.harness.system import System, soon
+from tests.harness.system import System, soon, with_ids
 from tests.harness.waiting import due_in
 from timers.kafka.own_topics import own_topics
 
@@ -27,8 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def system(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
-    run = uuid.uuid4().hex[:8]
-    made = System(broker.address, tmp_path, TIMERS_ID_TOPIC=f"by-id-{run}", TIMERS_VERDICT_TOPIC=f"verdict-{run}")
+    made = System(broker.address, tmp_path, **with_ids())
     yield made
     made.close()
 
@@ -37,7 +35,7 @@ def test_a_worker_runs_with_the_topics_and_acls_that_the_commands_create(
     system: System, broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target = system.target()
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     created = command(capfd, "topics", "create", "--engine")
     assert created.code == 0, created.err
     assert {line.split(":")[0] for line in created.out.splitlines()} == {
@@ -54,7 +52,7 @@ def test_a_worker_runs_with_the_topics_and_acls_that_the_commands_create(
     sent = system.send(*soon(target, 20), Request(target, due_in(2), "id-1"))
     assert len(system.reader(target).take(len(sent))) == len(sent)
     # The same login, as the one of a console or an operator.
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     status = command(capfd, "status")
     assert status.code == 0, status.out + status.err
     assert command(capfd, "dead-letters", "list").code == 0
@@ -65,7 +63,7 @@ def test_a_worker_runs_with_the_topics_and_acls_that_the_commands_create(
 def test_without_a_login_that_may_it_says_so(
     system: System, broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    set_environment(monkeypatch, system.environment | login(broker))
+    system.use(monkeypatch, **login(broker))
     refused = command(capfd, "acls", "--create")
     assert (refused.code, refused.out) == (1, "")
     assert "User:ada may not create ACLs at" in refused.err and "Alter on the cluster" in refused.err

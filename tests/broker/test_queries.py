@@ -235,8 +235,7 @@ def test_a_query_must_be_signed(fleet: Fleet) -> None:
 
 
 def test_timers_get_and_list(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in fleet.system.environment.items():
-        monkeypatch.setenv(name, value)
+    fleet.system.use(monkeypatch)
     monkeypatch.setenv("TIMERS_WORKER_URL", f"http://127.0.0.1:{fleet.workers[1].port}")
     fleet.set("cli/1", due_in(7_200), b"v", "commands")
     fleet.set("cli/2", due_in(9_000), b"\0w", "commands")

@@ -40,8 +40,7 @@ receive = partial(queue_calls.receive, deadline_s=4 * DEADLINE_S)
 def without_worker(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     """A system whose worker does not run."""
     system = System(broker_address, tmp_path)
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     system.create_own_topics()
     yield system
     system.close()

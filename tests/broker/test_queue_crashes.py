@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,16 +26,10 @@ Start = Callable[..., Process]
 
 
 @pytest.fixture
-def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
-    """A system with timers that have ids, and its worker."""
-    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=f"by-id-{uuid.uuid4().hex[:8]}")
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
-    try:
-        system.worker().start().ready()
-        yield system
-    finally:
-        system.close()
+def system(id_system: System) -> System:
+    """With a worker."""
+    id_system.worker().start().ready()
+    return id_system
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from confluent_kafka import Producer
@@ -28,51 +29,62 @@ MESSAGES = 3000
 def alone(own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     """A system on that broker, without a worker."""
     system = System(own_broker.start(), tmp_path)
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     yield system
     system.close()
+
+
+Work: TypeAlias = Callable[[int], bool]
+"""Settles some messages; whether so many more are done since the kill."""
+
+
+def assert_written_once(queue: Queue, system: System, results: str, kill: Callable[[Work], None]) -> None:
+    """Check that each message has one visible output, although there are two kills while they are written."""
+    queue.send_many((None, b"%d" % number, ()) for number in range(MESSAGES))
+    done: set[bytes | None] = set()
+
+    def work(target: int) -> bool:
+        for message in queue.receive(20, wait_s=0.5):
+            message.output(results, message.value)
+            with contextlib.suppress(LeaseLostError):
+                message.ack()
+                done.add(message.value)
+        return len(done) >= target
+
+    for target in (MESSAGES // 3, 2 * MESSAGES // 3):
+        wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
+        kill(lambda more, target=target: work(target + more))  # type: ignore[misc]
+    reader = system.reader(results)
+    written: list[bytes | None] = []
+
+    def all_written() -> bool:
+        work(MESSAGES)
+        written.extend(record.value for record in reader.rest())
+        return len(set(written)) == MESSAGES
+
+    wait_until(all_written, "all outputs", 6 * DEADLINE_S)
+    queue.settle()
+    written.extend(record.value for record in reader.rest())
+    assert len(written) == MESSAGES
 
 
 def test_outputs_are_visible_once_though_the_broker_is_killed_in_transactions(
     own_broker: EmbeddedBroker, alone: System
 ) -> None:
     topic, results = alone.target(partitions=2), alone.target()
-    done: set[bytes | None] = set()
+
+    def kill(work: Work) -> None:
+        own_broker.kill()
+        own_broker.start()
+
     with Queue(topic, **PATIENT) as queue:
-        queue.send_many((None, b"%d" % number, ()) for number in range(MESSAGES))
-
-        def work(target: int) -> bool:
-            for message in queue.receive(20, wait_s=0.5):
-                message.output(results, message.value)
-                with contextlib.suppress(LeaseLostError):
-                    message.ack()
-                    done.add(message.value)
-            return len(done) >= target
-
-        for target in (MESSAGES // 3, 2 * MESSAGES // 3):
-            wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
-            own_broker.kill()
-            own_broker.start()
-        reader = alone.reader(results)
-        written: list[bytes | None] = []
-
-        def all_written() -> bool:
-            work(MESSAGES)
-            written.extend(record.value for record in reader.rest())
-            return len(set(written)) == MESSAGES
-
-        wait_until(all_written, "all outputs", 6 * DEADLINE_S)
-        queue.settle()
-    written.extend(record.value for record in reader.rest())
-    assert len(written) == MESSAGES
+        assert_written_once(queue, alone, results, kill)
 
 
 def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
     running: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
+    running.use(monkeypatch)
     topic = running.target(partitions=4)
     keys, count = 8, 400
     done: dict[int, set[int]] = {key: set() for key in range(keys)}
@@ -144,8 +156,7 @@ def test_outputs_are_visible_once_though_their_coordinator_fails_over(
     try:
         brokers.start()
         system = System(brokers.address, tmp_path)
-        for name, value in system.environment.items():
-            monkeypatch.setenv(name, value)
+        system.use(monkeypatch)
         for topic in ("jobs", "results", "queue.jobs-returns", "queue.jobs-ledger", system.request_topic):
             brokers.create(topic, [1, 2])
         brokers.create(system.settings.dead_letter_topic, [1])
@@ -168,35 +179,14 @@ def write_outputs(brokers: ThreeBrokers, system: System) -> None:
         for name in names
         if (TRANSACTION_STATE, coordinating_partition(f"queue.jobs-{name}", TRANSACTION_PARTITIONS)) in led
     )
-    done: set[bytes | None] = set()
+
+    def kill(work: Work) -> None:
+        brokers.brokers[GONE].kill()
+        wait_until(partial(work, 100), "messages after the kill", 3 * DEADLINE_S)
+        brokers.start_again(GONE)
+
     with Queue("jobs", member=member, **PATIENT) as queue:
-        queue.send_many((None, b"%d" % number, ()) for number in range(MESSAGES))
-
-        def work(target: int) -> bool:
-            for message in queue.receive(20, wait_s=0.5):
-                message.output("results", message.value)
-                with contextlib.suppress(LeaseLostError):
-                    message.ack()
-                    done.add(message.value)
-            return len(done) >= target
-
-        for target in (MESSAGES // 3, 2 * MESSAGES // 3):
-            wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
-            brokers.brokers[GONE].kill()
-            wait_until(partial(work, target + 100), "messages after the kill", 3 * DEADLINE_S)
-            brokers.start_again(GONE)
-        reader = system.reader("results")
-        written: list[bytes | None] = []
-
-        def all_written() -> bool:
-            work(MESSAGES)
-            written.extend(record.value for record in reader.rest())
-            return len(set(written)) == MESSAGES
-
-        wait_until(all_written, "all outputs", 6 * DEADLINE_S)
-        queue.settle()
-    written.extend(record.value for record in reader.rest())
-    assert len(written) == MESSAGES
+        assert_written_once(queue, system, "results", kill)
 
 
 def test_retries_and_dead_letters_go_to_partitions_whose_leaders_answer(
@@ -204,8 +194,7 @@ def test_retries_and_dead_letters_go_to_partitions_whose_leaders_answer(
 ) -> None:
     constants("timers.kafka.leaders", FRESH_S=0.0)  # an open transaction would wait for the frozen broker
     system = System(three.address, tmp_path)
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     requests, letters, results = system.request_topic, system.settings.dead_letter_topic, "results"
     for topic in ("jobs", "queue.jobs-returns", "queue.jobs-ledger"):
         three.create(topic, [1])

@@ -106,8 +106,7 @@ def test_after_a_lost_ledger_a_retried_message_is_a_dead_letter_that_can_be_put_
         place = f"{topics.queue_returns(topics.queue_group(topic))}/0/0"
         letter = await_letters(here, {place})[place]
         assert f"not made with a key in topic queue.{topic}-ledger" in letter.text("timer-error-message")
-        for name, value in here.environment.items():
-            monkeypatch.setenv(name, value)
+        here.use(monkeypatch)
         assert main(["queue", "redrive", topic, "--code", "unsigned", "--yes"]) == 0
         (again,) = receive(queue, 1, ack=True)
         assert (again.value, again.key, again.attempt, again.source) == (b"paid", b"k", 1, place), source

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -161,13 +160,6 @@ class LateUpdates:
         self._read(self.tries, lambda each: asked[each.id].source in self.told)
         assert {self.told[record.source].verdict for record in asked.values()} == {"changed"}
         return {id: self.told[record.source].version for id, record in asked.items()}
-
-
-@pytest.fixture
-def ids(broker_address: str, tmp_path: Path) -> Iterator[Ids]:
-    ids = Ids(broker_address, tmp_path)
-    yield ids
-    ids.system.close()
 
 
 @pytest.mark.parametrize(

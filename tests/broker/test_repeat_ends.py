@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.logs.broker_disk import restart_without_end
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.ids import Ids
 from tests.harness.scrape import scrape
 from tests.harness.waiting import wait_until
-from tests.harness.worker import QUICK
 from timers.cli.broker import EmbeddedBroker
 from timers.wire import headers as h
 
@@ -31,9 +30,7 @@ def test_a_timer_whose_next_occurrence_the_log_has_lost_goes_on(tmp_path: Path) 
     broker = EmbeddedBroker(tmp_path / "broker", 0)
     ids = Ids(broker.start(), tmp_path)
     try:
-        worker = ids.system.worker()
-        worker.app = QUICK
-        worker.start().ready()
+        worker = ids.system.worker(quick=True).start().ready()
         log = ids.system.reader(ids.topic)
         from_s = int(time.time()) + 4
         define(ids, "report", b"daily", f"every={EVERY_S}; from={from_s}")
@@ -59,10 +56,8 @@ def test_a_timer_whose_next_occurrence_is_too_large_does_not_hold_up_the_others(
 ) -> None:
     ids = Ids(broker_address, tmp_path)
     try:
-        worker = ids.system.worker()
-        worker.app = QUICK
-        worker.start().ready()
-        set_environment(monkeypatch, ids.system.environment)
+        ids.system.worker(quick=True).start().ready()
+        ids.system.use(monkeypatch)
         ids.system.configure(ids.topic, max_message_bytes="20000")
         for number in range(20):
             define(ids, f"small-{number}", b"x", "every=1")

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
-from tests.harness.ids import Ids
+from tests.harness.command_line import command
+from tests.harness.ids import Ids, running_ids
 from tests.harness.records import Record
 from tests.harness.waiting import DEADLINE_S, wait_until
-from tests.harness.worker import QUICK
 from timers.client import AsyncTimersClient, Repeat, TimersClient, VerdictMessage
 from timers.wire import headers as h
 
@@ -27,13 +26,8 @@ TIMERS = 120
 
 @pytest.fixture
 def ids(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ids]:
-    """With a worker."""
-    ids = Ids(broker_address, tmp_path_factory.mktemp("repeating"))
-    worker = ids.system.worker()
-    worker.app = QUICK
-    worker.start().ready()
-    yield ids
-    ids.system.close()
+    with running_ids(broker_address, tmp_path_factory.mktemp("repeating")) as ids:
+        yield ids
 
 
 def nominal_s(record: Record) -> int:
@@ -101,7 +95,7 @@ def test_all_senders_set_the_same_timer(
     ids: Ids, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And a deploy that sets it again changes nothing."""
-    set_environment(monkeypatch, ids.system.environment)
+    ids.system.use(monkeypatch)
     id, rule = "report", Repeat.every(1, from_=1_795_000_000)
     arguments = (ids.target, "key", b"daily")
     with TimersClient() as client:

@@ -20,7 +20,6 @@ from tests.harness.race import race
 from tests.harness.records import Headers
 from tests.harness.schedules import PARTITIONS, Schedules, id_of
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import QUICK
 from timers.errors import TopicConfigError
 from timers.kafka import topics
 from timers.machines.opener import LEAST_AHEAD
@@ -250,9 +249,7 @@ def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_
 
     schedules = Schedules(broker_address, tmp_path, TIMERS_SCHEDULE_OVERDUE="reject")
     try:
-        worker = schedules.system.worker()
-        worker.app = QUICK
-        worker.start().ready()
+        worker = schedules.system.worker(quick=True).start().ready()
         due_s = due_in(2)
         schedules.set(b"overdue", due_s, b"late", timestamp_s=due_s + 1)
         schedules.set(b"good", due_s, b"on time", timestamp_s=due_s)

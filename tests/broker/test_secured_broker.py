@@ -10,7 +10,6 @@ import asyncio
 import json
 import sqlite3
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -52,7 +51,7 @@ from tests.harness.queue_calls import PATIENT, joined_by_another, receive
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
-from tests.harness.system import System, soon
+from tests.harness.system import System, soon, with_ids
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.client import SqlOutbox, TimersClient
 from timers.client.outbox import TABLE, schema
@@ -83,9 +82,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 @pytest.fixture
 def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
     """A system on the secure broker with its topics; its worker logs in by SASL_SSL and SCRAM."""
-    run = uuid.uuid4().hex[:8]
-    topics_of_ids = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}"}
-    system = System(broker.address, tmp_path, **topics_of_ids)
+    system = System(broker.address, tmp_path, **with_ids())
     system.environment |= login(broker)
     system.create_own_topics()
     yield system
@@ -147,7 +144,7 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     # An operator, with the least ACLs of one, tries again what has become possible.
     acls.add(guarded.admin, operator_acls(guarded.settings, PLAIN_USER))
     guarded.create_topic(missing)
-    set_environment(monkeypatch, guarded.environment | login(broker, **AS_PLAIN))
+    guarded.use(monkeypatch, **login(broker, **AS_PLAIN))
     assert command(capfd, "dead-letters", "retry", "--yes", unknown.source).code == 0
     assert f"{missing}" in command(capfd, "dead-letters", "list").out
     (retried,) = guarded.reader(missing).take(1)
@@ -191,7 +188,7 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
     worker = system.worker()
     worker.log_level = "debug"
     worker.start().ready()
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     with TimersClient() as client:
         first = client.schedule(target, "by the client", b"", delay=1)
     asked = command(capfd, "schedule", "--in", "1s", "-t", target, "-k", "by a command", "-v", "")
@@ -230,7 +227,7 @@ def test_dead_letter_commands_need_no_more_than_the_documented_acls(
         *acl(GROUP, "timers-watch", READ, principal=who),
     ]
     acls.add(guarded.admin, reading)
-    set_environment(monkeypatch, guarded.environment)
+    guarded.use(monkeypatch)
     listed = command(capsys, "dead-letters", "list")
     assert listed.code == 0, listed.err
     assert listed.out.count(original) == 2
@@ -265,7 +262,7 @@ def test_a_pause_needs_no_more_than_the_documented_acls(
         *acl(GROUP, "timers-watch", READ, principal=who),
     ]
     acls.add(guarded.admin, looking)
-    set_environment(monkeypatch, guarded.environment)
+    guarded.use(monkeypatch)
     listed = command(capsys, "targets", "list")
     assert listed.code == 0, listed.err
     acls.add(guarded.admin, acl(TOPIC, target, DESCRIBE, principal=who))
@@ -293,7 +290,7 @@ def test_a_queue_needs_no_more_than_the_documented_acls(guarded: System, monkeyp
             *acl(TOPIC, guarded.settings.id_topic, READ, principal=f"User:{USER}"),
         ],
     )
-    set_environment(monkeypatch, guarded.environment)
+    guarded.use(monkeypatch)
     with Queue(topic, **PATIENT) as queue:
         queue.send_many((None, b"%d" % number, ()) for number in range(4))
         refused, rejected, written, retried = receive(queue, 4)
@@ -381,7 +378,7 @@ def queue_of_two_partitions(system: System, monkeypatch: pytest.MonkeyPatch) -> 
     acls.add(system.admin, queue_acls(system.settings, USER, topic))
     for partition in range(2):
         Publisher(system.address, topic).send_raw(None, b"", [], partition)
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     return topic
 
 

@@ -107,8 +107,7 @@ def test_batches_that_unpack_to_much_more_cost_neither_memory_nor_time(
     assert (letter.key, letter.value) == (unknown.wire_key, unknown.wire_value)
     assert peak_mb(worker.pid) < before + MAX_GROWTH_MB
 
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     own_before = psutil.Process().memory_info().rss
     assert main(["dead-letters", "retry", "--yes", bombs[0]]) == 1
     assert "it has only the first 4096 of 100000000 bytes of its value" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from tests.harness.cluster import client_settings
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.memory_store import MemoryStore, MemoryView
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
@@ -168,7 +168,7 @@ def test_snapshots_are_listed_with_their_size_and_age_and_what_they_replace(
     system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     system.create_own_topics()
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     requests, topic = system.request_topic, snapshots(system.settings.app_id, system.request_topic)
     publish(system, requests, [(b"1", b"")] * 45)
     seen = view()

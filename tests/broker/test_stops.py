@@ -15,7 +15,7 @@ from tests.harness.records import Request
 from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, done_in_time, due_in, wait_until
-from tests.harness.worker import QUICK, READY
+from tests.harness.worker import READY
 from timers.cli.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
@@ -86,8 +86,7 @@ def test_timers_fire_while_the_group_rebalances_and_a_worker_that_waits_for_it_e
     system = System(broker_address, tmp_path, TIMERS_SESSION_TIMEOUT_S="300")
     try:
         target = system.target()
-        worker, paused = system.worker(), system.worker()
-        worker.app = QUICK
+        worker, paused = system.worker(quick=True), system.worker()
         worker.start().ready()
         paused.start().ready()
         worker.wait_for(r"deal 2 of the group")
@@ -139,9 +138,7 @@ def test_a_worker_whose_brokers_have_gone_ends_without_a_handover(own_broker: Em
     """Within 5 s; it would wait for 25 s for answers that cannot come. What it had accepted fires at its next start."""
     system = System(own_broker.start(), tmp_path)
     try:
-        worker = system.worker()
-        worker.app = QUICK
-        worker.start().ready()
+        worker = system.worker(quick=True).start().ready()
         requests = system.send(*timers(system.target(), 40, due_in(3), 1))
         system.wait_past(1)
         own_broker.kill()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness import kafka_version
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.queue_calls import PATIENT, receive
 from tests.harness.records import Request
 from tests.harness.scrape import get, scrape, wait_equal
@@ -100,7 +100,7 @@ def test_a_worker_that_finds_a_stranger_says_so_and_begins_when_it_has_gone(
         shown = scrape(worker.port)
         assert shown.total("timers_group_taken") == 1
         assert "timers_partitions_unowned" not in shown.names
-        set_environment(monkeypatch, {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"})
+        system.use(monkeypatch, TIMERS_WORKER_URL=f"http://127.0.0.1:{worker.port}")
         for code, arguments in ((NOT_KNOWN_CODE, "status"), (1, "list"), (0, "levels"), (1, "levels --raise 9")):
             ran = command(capsys, *arguments.split())
             assert ran.code == code and IS_NAMED.search(ran.out + ran.err), (arguments, ran)

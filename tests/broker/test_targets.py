@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, done_in_time, due_in, wait_until
-from tests.harness.worker import QUICK, Worker
+from tests.harness.worker import Worker
 from timers.core.levels import FIRST, HOLDS
 from timers.kafka import progress_log, records
 from timers.kafka.clients import librdkafka
@@ -44,13 +44,12 @@ class Operator:
 
 @pytest.fixture
 def operator(system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Operator:
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     return Operator(capsys)
 
 
 def started(system: System, monkeypatch: pytest.MonkeyPatch) -> Worker:
-    worker = system.worker()
-    worker.app = QUICK
+    worker = system.worker(quick=True)
     monkeypatch.setenv("TIMERS_WORKER_URL", f"http://127.0.0.1:{worker.port}")
     return worker.start().ready()
 

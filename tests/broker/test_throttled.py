@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.callbacks import check, read_callbacks
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.judge import judge
 from tests.harness.publication import Publication, dues, start_publisher
 from tests.harness.quotas import PARTITIONS_PER_S, PRODUCER_BYTES_PER_S, set_quota
@@ -106,7 +106,7 @@ def test_senders_say_that_a_quota_holds_them_back(
     with closing(System(own_broker.start(), tmp_path)) as system:
         system.create_own_topics()
         target, jobs = system.target(), system.target()
-        set_environment(monkeypatch, system.environment)
+        system.use(monkeypatch)
         set_quota(system.address, PRODUCER_BYTES_PER_S, ONE_MINUTE_BYTES_PER_S)
         with TimersClient(timeout_s=3) as client:
             client.schedule(target, None, MANY, delay=3600)  # is taken, and nothing more is read of this client
@@ -137,7 +137,7 @@ def test_messages_that_are_retried_go_on_under_a_quota_and_the_log_names_it(
     with closing(System(own_broker.start(), tmp_path)) as system:
         system.worker().start().ready()
         jobs = system.target(PARTITIONS)
-        set_environment(monkeypatch, system.environment)
+        system.use(monkeypatch)
         with Queue(jobs) as queue:
             for number in range(count):
                 queue.send(b"%d" % number + bytes(size))
@@ -164,7 +164,7 @@ def test_a_quota_on_new_topics_stops_a_first_start_and_no_other_worker(
         before, under_quota = old.target(), old.target()
         old.fired(old.send(*soon(before, 1)))  # makes all that the next look at callbacks needs
         set_quota(address, PARTITIONS_PER_S, 0.1)
-        set_environment(monkeypatch, old.environment)
+        old.use(monkeypatch)
         names = map("many-{}".format, itertools.count())
 
         def is_refused() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.oauth import CLIENT, SECRET, SIGNED, UNSECURED, OAuthBroker, OAuthServer, oauth_server
 from tests.harness.queue_calls import PATIENT, receive
@@ -86,7 +86,7 @@ def test_worker_client_and_commands_log_in_with_tokens_of_a_command(
     worker = system.worker()
     worker.log_level = "debug"
     worker.start().ready()
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     with TimersClient() as client:
         first = client.schedule(target, "by the client", b"", delay=1)
         asked = command(capfd, "schedule", "--in", "1s", "-t", target, "-k", "by a command", "-v", "")
@@ -128,7 +128,7 @@ def test_nothing_is_lost_while_no_token_comes_for_a_minute(
     """Tokens of 20 s end while their server fails for a minute. Then everything goes on, without a restart."""
     worker, console = working
     target, jobs = system.target(), system.target()
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     due_s = due_in(5)
     requests = system.send(*timers(target, 2400, due_s, 120))
     with TimersClient(timeout_s=10) as client, Queue(jobs, **PATIENT) as queue:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from tests.harness.scrape import health
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, wait_until
-from tests.harness.worker import QUICK, Worker
+from tests.harness.worker import Worker
 from timers.cli.main import main
 
 pytestmark = pytest.mark.broker
@@ -125,9 +125,7 @@ def with_red(worker: Worker, names: set[str]) -> dict[str, Any]:
 
 def test_a_topic_that_is_changed_under_a_running_worker_is_red_until_it_is_right(system: System) -> None:
     """Its timers fire meanwhile."""
-    worker = system.worker()
-    worker.app = QUICK
-    worker.start().ready()
+    worker = system.worker(quick=True).start().ready()
     requests, retries = system.request_topic, system.settings.retry_topic
     body = wait_until(lambda: (page := with_red(worker, set()))["notes"] and page, "the first comparison")
     assert "all rests on one copy" in body["notes"][0]

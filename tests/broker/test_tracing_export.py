@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.docs.markdown import ROOT
-from tests.harness.command_line import set_environment
 from tests.harness.example_programs import BUILD_S, PRODUCERS, TOOLS, copied, need_tools, printed, receiver
 from tests.harness.go_tools import tool
 from tests.harness.ids import Ids
@@ -162,7 +161,7 @@ def sent(running: System) -> tuple[str, set[str]]:
     asked = {f"{trace}{number:08x}-{number + 1:016x}" for number in range(TIMERS)}
     due_s = due_in(5)
     with pytest.MonkeyPatch.context() as patch:
-        set_environment(patch, running.environment)
+        running.use(patch)
         with TimersClient() as client:
             for number, context in enumerate(sorted(asked)):
                 headers = {"traceparent": f"00-{context}-01"} | ({"retry-attempt": "2"} if number == 1 else {})

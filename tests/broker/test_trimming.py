@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import ended
-from tests.harness.command_line import command, set_environment
+from tests.harness.command_line import command
 from tests.harness.strangers import has_kind, member
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
-from tests.harness.worker import QUICK, READY
+from tests.harness.worker import READY
 from timers.cli.broker import EmbeddedBroker
 from timers.kafka.clients import librdkafka, reader
 from timers.machines.log_trimmer import LogTrimmer
@@ -77,8 +77,7 @@ def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
         TIMERS_LOG_KEEP_S="1",
     )
     try:
-        worker = system.worker()
-        worker.app = QUICK  # an idle machine takes snapshots until one holds only what is pending
+        worker = system.worker(quick=True)  # an idle machine takes snapshots until one holds only what is pending
         worker.start().ready()
         target = system.target()
         later = timers(system.target(), later_count, due_in(86_400), 3)
@@ -91,7 +90,7 @@ def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
         least = (fired_count + soon_count + later_count) // PARTITIONS - RECORDS
         wait_until(lambda: min(starts(system).values()) >= least, "both logs begin near their ends", 150)
         assert "log and snapshots agree" in worker.log
-        set_environment(monkeypatch, {**system.environment, "TIMERS_WEB_PORT": str(worker.port)})
+        system.use(monkeypatch, TIMERS_WEB_PORT=str(worker.port))
         asked = command(capsys, "snapshots", "--now")
         assert asked.code == 0, asked.err
         worker.stop()
@@ -134,9 +133,7 @@ def test_what_a_killed_broker_brings_back_is_deleted_again(tmp_path: Path) -> No
     broker = EmbeddedBroker(tmp_path / "broker", 0, {"log.flush.start.offset.checkpoint.interval.ms": "86400000"})
     settings = {"TIMERS_PARTITIONS": "1", "TIMERS_SNAPSHOT_RECORDS": str(RECORDS), "TIMERS_LOG_KEEP_S": "0"}
     with ended(broker), closing(System(broker.start(), tmp_path, **settings)) as system:
-        worker = system.worker()
-        worker.app = QUICK
-        worker.start().ready()
+        system.worker(quick=True).start().ready()
 
         def fire() -> None:
             sent = system.send(*timers(system.target(), count, due_in(3), 3))
@@ -234,9 +231,7 @@ def test_a_worker_deletes_nothing_that_a_group_of_any_kind_has_not_read(broker_a
     try:
         system.create_own_topics()
         groups = let_groups_begin(system, kinds_here())
-        worker = system.worker()
-        worker.app = QUICK
-        worker.start().ready()
+        worker = system.worker(quick=True).start().ready()
         sent = system.send(*timers(system.target(), count, due_in(3), 3))
         assert len(system.fired(sent, deadline_s=60)) == count
 

@@ -48,7 +48,7 @@ def clusters(broker_address: str, tmp_path: Path) -> Iterator[Clusters]:
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: System, *words: str) -> Ran:
     """A command with the settings of a system."""
-    set_environment(monkeypatch, system.environment)
+    system.use(monkeypatch)
     return command(capsys, *words)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.harness import chromium
-from tests.harness.console_process import ConsoleProcess
-from tests.harness.system import System
+from tests.harness.console_process import ConsoleProcess, worker_and_console
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import DEADLINE_S
 
 
@@ -32,21 +31,10 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="package")
 def served(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, ConsoleProcess]]:
     """A worker with ids, and a console below a path of a proxy, which may write."""
-    name, tmp_path = f"by-id-{time.time_ns()}", tmp_path_factory.mktemp("pages")
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_QUERIES": "values"}
-    system = System(broker_address, tmp_path, **topics)
-    worker = system.worker()
-    environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
-    console = ConsoleProcess(tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1"}, "/ops/timers")
-    try:
-        worker.start()
-        console.start().wait_for(r"console: http://127\.0\.0\.1:\d+/ops/timers \(reads and writes\)")
-        worker.ready()
-        yield system, console
-        console.stop()
-    finally:
-        console.end()
-        system.close()
+    tmp_path = tmp_path_factory.mktemp("pages")
+    system = System(broker_address, tmp_path, **with_ids(), TIMERS_QUERIES="values")
+    with worker_and_console(system, tmp_path, "/ops/timers") as served:
+        yield served
 
 
 class Watched:

@@ -56,8 +56,7 @@ def test_a_queue_shows_what_waits_and_what_it_gave_up(
 ) -> None:
     system, console = served
     topic = system.target()
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     with Queue(topic) as queue:
         for text in ("bad", "good", "later"):
             queue.send(text)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.browser.screens import settled
-from tests.harness.console_process import ConsoleProcess
+from tests.harness.console_process import ConsoleProcess, worker_and_console
 from tests.harness.records import Request
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.queue import Queue
 
@@ -30,23 +30,13 @@ MOST_BYTES = 100_000
 @pytest.fixture(scope="module")
 def shop(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, ConsoleProcess]]:
     """A worker and a console that may write, for the app ``shop``."""
-    name, tmp_path = f"by-id-{time.time_ns()}", tmp_path_factory.mktemp("shop")
-    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_QUERIES": "values"}
-    system = System(broker_address, tmp_path, "shop", **topics, TIMERS_WORKER_ID="worker-1")
+    tmp_path = tmp_path_factory.mktemp("shop")
+    settings = {**with_ids(), "TIMERS_QUERIES": "values", "TIMERS_WORKER_ID": "worker-1"}
+    system = System(broker_address, tmp_path, "shop", **settings)
     for topic in {TIMEOUTS, REMINDERS, QUEUE} - set(system.cluster.topics()):
         system.create_topic(topic, 2)
-    worker = system.worker()
-    environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
-    console = ConsoleProcess(tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1"})
-    try:
-        worker.start()
-        console.start().wait_for("console: ")
-        worker.ready()
-        yield system, console
-        console.stop()
-    finally:
-        console.end()
-        system.close()
+    with worker_and_console(system, tmp_path) as shop:
+        yield shop
 
 
 def fill(system: System, console: ConsoleProcess) -> None:
@@ -83,8 +73,7 @@ def give_up(console: ConsoleProcess) -> None:
 
 def fill_queue(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue with messages that wait, and one that was given up."""
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     with Queue(QUEUE) as queue:
         for number in range(12):
             queue.send(f"message {number}")

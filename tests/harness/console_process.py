@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.harness.process import Process, clean_environment, python
+from tests.harness.system import System
 from timers.cli.broker.embedded import free_port
 
 
@@ -63,3 +66,22 @@ class ConsoleProcess(Process):
         """Stop it as an operator does."""
         self.send(signal.SIGTERM)
         assert self.exit_code() == 0, self.tail()
+
+
+@contextmanager
+def worker_and_console(
+    system: System, directory: Path, base_path: str | None = None, **settings: str
+) -> Iterator[tuple[System, ConsoleProcess]]:
+    """A worker of a system, and a console that may write. At the end the system is closed."""
+    worker = system.worker()
+    own = {"TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}", "TIMERS_CONSOLE_WRITE": "1", **settings}
+    console = ConsoleProcess(directory / "console", system.environment | own, base_path)
+    try:
+        worker.start()
+        console.start().wait_for(rf"console: {re.escape(console.url)} \(reads and writes\)")
+        worker.ready()
+        yield system, console
+        console.stop()
+    finally:
+        console.end()
+        system.close()

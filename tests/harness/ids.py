@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.harness.records import Headers, Publisher
-from tests.harness.system import PARTITIONS, System
+from tests.harness.system import PARTITIONS, System, with_ids
 from tests.harness.waiting import DEADLINE_S
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
@@ -16,15 +17,12 @@ class Ids:
     """A system whose request format for timers with an id is open."""
 
     def __init__(self, address: str, directory: Path, **environment: str) -> None:
-        run = uuid.uuid4().hex[:8]
-        self.topic, verdicts = f"by-id-{run}", f"verdict-{run}"
-        self.system = System(
-            address, directory, TIMERS_ID_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts, **environment
-        )
+        self.system = System(address, directory, **with_ids(), **environment)
+        self.topic = self.system.settings.id_topic
         self.system.create_own_topics()
         self.target = self.system.target(partitions=2)
         self.fired = self.system.reader(self.target)
-        self.verdicts = self.system.reader(verdicts, append_time=False)
+        self.verdicts = self.system.reader(self.system.settings.verdict_topic, append_time=False)
         self._publisher = Publisher(address, self.topic)
 
     def send(self, id: bytes | None, value: bytes | None, headers: Headers) -> None:
@@ -57,3 +55,14 @@ class Ids:
             value = future.encode(fence, "", b"")
             self._publisher.send_raw(f"fence-{partition}-{fence}".encode(), value, headers, partition)
         self.system.reader(fence).take(PARTITIONS)
+
+
+@contextmanager
+def running_ids(address: str, directory: Path, **environment: str) -> Iterator[Ids]:
+    """An app with a quick worker, which runs."""
+    ids = Ids(address, directory, **environment)
+    try:
+        ids.system.worker(quick=True).start().ready()
+        yield ids
+    finally:
+        ids.system.close()

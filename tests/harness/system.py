@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.harness.cluster import APPEND_TIME, Cluster
+from tests.harness.command_line import set_environment
 from tests.harness.judge import Callbacks, judge
 from tests.harness.records import Publisher, Reader, Record, Request
 from tests.harness.waiting import DEADLINE_S, due_in
-from tests.harness.worker import Worker
+from tests.harness.worker import QUICK, Worker
 from timers.kafka import topics
 from timers.process.config.settings import Settings
 
@@ -29,6 +31,12 @@ MAX_LAG_MS = 15_000
 def _config(named: Mapping[str, str]) -> dict[str, str]:
     """The configuration of a topic, of names with ``_`` for a dot."""
     return {**APPEND_TIME, **{name.replace("_", "."): value for name, value in named.items()}}
+
+
+def with_ids() -> dict[str, str]:
+    """The settings of a system whose timers may have ids: names of topics that no other one has."""
+    name = f"by-id-{uuid.uuid4().hex[:8]}"
+    return {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict"}
 
 
 class System:
@@ -76,6 +84,10 @@ class System:
         for reader in self._readers:
             reader.close()
 
+    def use(self, monkeypatch: pytest.MonkeyPatch, **others: str) -> None:
+        """Let commands and clients in this process have its settings, and others."""
+        set_environment(monkeypatch, self.environment | others)
+
     # ---- topics -------------------------------------------------------------------------------------------------
 
     def create_own_topics(self) -> None:
@@ -117,9 +129,11 @@ class System:
 
     # ---- workers ------------------------------------------------------------------------------------------------
 
-    def worker(self, *, forked: bool = True) -> Worker:
-        """Make a worker; the test starts it. A fork starts faster than the command of a user does."""
+    def worker(self, *, forked: bool = True, quick: bool = False) -> Worker:
+        """Make a worker; the test starts it. A fork starts faster than the command of a user does. A quick worker has
+        short periods."""
         worker = Worker(self._directory / f"worker-{next(self._numbers)}", self.environment, forked=forked)
+        worker.app = QUICK if quick else worker.app
         self.workers.append(worker)
         return worker
 

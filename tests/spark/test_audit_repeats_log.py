@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.harness.system import System
+from tests.harness.system import System, with_ids
 from tests.harness.waiting import DEADLINE_S
 from tests.spark.repeat_chains import Became, ChainLog, broken_chains, whole_chains
 from timers.core.levels import REPEATS
@@ -77,9 +76,7 @@ class BrokerLog(ChainLog):
 
 @pytest.fixture
 def log(broker_address: str, tmp_path: Path) -> Iterator[BrokerLog]:
-    run = uuid.uuid4().hex[:8]
-    names = {"TIMERS_ID_TOPIC": f"by-id-{run}", "TIMERS_VERDICT_TOPIC": f"verdict-{run}", "TIMERS_PARTITIONS": "1"}
-    system = System(broker_address, tmp_path, **names)
+    system = System(broker_address, tmp_path, **with_ids(), TIMERS_PARTITIONS="1")
     system.create_own_topics()
     yield BrokerLog(system)
     system.close()

@@ -24,8 +24,7 @@ def test_a_pause_and_a_slow_release_across_a_failed_task_and_a_takeover(
     spark: SparkSession, broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = System(broker_address, tmp_path)
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
 
     cluster = topics.ensure(system.settings)
     allow_in_new_app(system.settings, cluster.partitions[system.settings.progress_topic])

@@ -28,8 +28,7 @@ def test_each_occurrence_comes_once_over_micro_batches_a_restart_and_a_takeover(
 ) -> None:
     ids = Ids(broker_address, tmp_path)
     system, engine = ids.system, tmp_path / "engine"
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     cluster = topics.ensure(system.settings)
     allow_in_new_app(system.settings, cluster.partitions[system.settings.progress_topic])
     begun_s = int(time.time())

@@ -29,8 +29,7 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 def test_each_pending_timer_is_a_row_and_the_forecast_counts_them(
     spark: SparkSession, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in system.environment.items():
-        monkeypatch.setenv(name, value)
+    system.use(monkeypatch)
     system.worker().start().ready()
     target, other = system.target(), system.target()
     hour_s = due_in(7200) // 3600 * 3600

@@ -1,13 +1,17 @@
-"""The chaos checker finds each violation of a promise in made-up callbacks."""
+"""The checkers of chaos find each violation of a promise in made-up callbacks, and its plans follow from a seed."""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from tests.chaos import plan
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, catch_up_s, verdict
+from tests.chaos.queues.round import Member
 from tests.harness.judge import Callbacks, Ints
 
 FIRST_S = 1_700_000_000
@@ -129,3 +133,93 @@ def test_a_round_does_not_count_if_a_fault_hit_no_timer_in_flight(miss: Injected
     assert found.in_flight == (50, 0)
     assert found.missed == 1 and not found.counts
     assert judged(correct_callbacks(), [FAULT, replace(miss, delays=False)]).counts
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_makes_the_same_plan() -> None:
+    assert plan.make(7, 4, 1000) == plan.make(7, 4, 1000)
+    assert plan.make(7, 4, 1000) != plan.make(8, 4, 1000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_kind_of_fault_happens_once_at_a_burst_during_publishing(seed: int) -> None:
+    made = plan.make(seed, 4, 1_000_000)
+    assert sorted(fault.kind for fault in made.faults) == sorted(plan.KINDS)
+    moments = [fault.at_s for fault in made.faults]
+    assert moments == sorted(set(moments))
+    assert all(moment % plan.BURST_EVERY_S == 0 for moment in moments)
+    assert moments[0] > 0 and moments[-1] < made.storm_s
+    assert made.clock_offsets_s[0] == 0, "one worker's clock is right"
+
+
+def test_at_least_two_workers_are_left() -> None:
+    with pytest.raises(ValueError, match="3 workers are too few"):
+        plan.make(7, 3, 1000)
+    assert plan.make(7, 3, 1000, (plan.KILL, plan.PAUSE))
+
+
+# ---- ends of the consumers of queues ---------------------------------------------------------------------------------
+
+
+STARTED_AT = 1000.0
+NO_BROKER = "timers.errors.QueueError: no broker answers at 127.0.0.1:9: is it running?\n"
+
+
+class SimProcess:
+    """A process that has ended."""
+
+    name = "consumer-1"
+    started_at = STARTED_AT
+
+    def __init__(self, code: int, log: str) -> None:
+        self._code = code
+        self.log = log
+
+    def exit_code(self) -> int:
+        return self._code
+
+    def tail(self) -> str:
+        return self.log
+
+
+def failure(code: int, log: str = "opened\n", *, faulty: bool = False, broker_back_at: float = 0.0) -> str:
+    """What is said of a consumer that ended, by a fault or by itself."""
+    member = Member(cast(Any, SimProcess(code, log)), back_s=1.0 if faulty else None)
+    return member.failure(broker_back_at)
+
+
+@pytest.mark.parametrize("code", [0, -signal.SIGKILL])
+def test_a_fault_explains_an_end(code: int) -> None:
+    assert failure(code, faulty=True) == ""
+
+
+@pytest.mark.parametrize("code", [0, 1, -signal.SIGKILL, -signal.SIGTERM])
+def test_an_end_without_a_fault_is_a_failure(code: int) -> None:
+    assert failure(code, "opened\nits last words") == f"consumer-1 ended with {code}: opened\nits last words"
+
+
+def test_a_drain_that_ends_with_an_error_is_a_failure() -> None:
+    assert failure(1, faulty=True).startswith("consumer-1 ended with 1")
+
+
+def test_a_consumer_may_be_drained_before_it_handles_signals() -> None:
+    assert failure(-signal.SIGTERM, "", faulty=True) == ""
+
+
+def test_a_consumer_that_was_started_while_the_broker_was_down_may_end() -> None:
+    assert failure(1, NO_BROKER, broker_back_at=STARTED_AT + 5) == ""
+    assert failure(1, NO_BROKER, faulty=True, broker_back_at=STARTED_AT + 5) == ""
+
+
+def test_a_consumer_that_finds_no_broker_while_one_runs_is_a_failure() -> None:
+    assert failure(1, NO_BROKER, broker_back_at=STARTED_AT - 5).startswith("consumer-1 ended with 1")
+
+
+def test_a_consumer_that_worked_must_outlive_the_broker() -> None:
+    assert failure(1, "opened\nworking\n" + NO_BROKER, broker_back_at=STARTED_AT + 5).startswith("consumer-1 ended")
+
+
+def test_a_consumer_that_ends_for_another_reason_beside_a_kill_of_the_broker_is_a_failure() -> None:
+    assert failure(1, "ValueError\n", broker_back_at=STARTED_AT + 5).startswith("consumer-1 ended with 1")

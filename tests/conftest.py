@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def order(item: pytest.Item) -> tuple[bool, bool, int, bool]:
         group = group_of(item.nodeid)
-        is_simulator = group.startswith("tests/simulation/test_simulator.py")
+        is_simulator = group.startswith("tests/simulation/test_simulator")
         starts = starts_brokers(group.partition("::")[0])
         return not group.startswith("spark"), not is_simulator, -sizes[group], not starts
 

@@ -15,9 +15,10 @@ from tests.harness.machines import NativeRig
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
-from timers.core.ports import NOTHING, Output
+from timers.core.ports import NOTHING, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.errors import Fenced
 from timers.machines.life import ReadAhead
 from timers.machines.store.failures import StoreDamaged
 from timers.process.partition_metrics import PartitionMetrics
@@ -129,6 +130,21 @@ def test_a_query_that_finds_a_damaged_store_ends_the_machine() -> None:
         runner.ask(find_damage).result(PATIENCE_S)
     assert runner.join(PATIENCE_S)
     assert isinstance(pool.failure, StoreDamaged)
+
+
+@pytest.mark.parametrize("error", [Fenced("another owner"), Lost("a time-out")])
+def test_a_question_that_fails_as_a_transaction_does_ends_the_machine(error: Exception) -> None:
+    """It has committed: to name a snapshot, to raise the level. No transaction may follow."""
+    pool = SimPool()
+    runner = started(pool)
+
+    def commit(machine: Machine) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        runner.ask(commit).result(PATIENCE_S)
+    assert runner.join(PATIENCE_S)
+    assert pool.failure is error
 
 
 def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_caller() -> None:

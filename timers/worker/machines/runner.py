@@ -24,6 +24,7 @@ from timers.core.ports import Lost, View
 from timers.core.progress import WITNESS_S
 from timers.core.snapshots import RECORD_BYTES
 from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.errors import MachineStopped
 from timers.machines.firing.transaction import Transaction
 from timers.machines.life import ReadAhead
 from timers.machines.store.failures import forget_frames
@@ -274,11 +275,13 @@ class Runner:
             forget_frames(error)
             self._post(self._pool.on_failed, self, error)
         finally:
-            self._close()
-            for question in self._questions:
-                if question.answer.set_running_or_notify_cancel():
-                    question.answer.set_exception(Ended())
-            self._metrics.heartbeat.rest()
+            try:
+                self._close()
+            finally:
+                for question in self._questions:
+                    if question.answer.set_running_or_notify_cancel():
+                        question.answer.set_exception(Ended())
+                self._metrics.heartbeat.rest()
 
     def _take(self) -> bool:
         """Empty the queue; if there is nothing else to do, wait for an item. Returns False when the thread must end."""
@@ -399,7 +402,7 @@ class Runner:
         if question.answer.set_running_or_notify_cancel():
             try:
                 question.answer.set_result(question.ask(self.machine))
-            except BaseException as error:  # the caller gets it; the machine continues, unless its store is damaged
+            except BaseException as error:  # the caller gets it; the machine continues, unless it must stop
                 question.answer.set_exception(error)
-                if isinstance(error, Lost):
+                if isinstance(error, (Lost, MachineStopped)):
                     raise

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from concurrent.futures import Future
+from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -13,6 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
+    KafkaError,
     LeaderNotAvailableError,
     NodeNotReadyError,
     NotCoordinatorError,
@@ -23,17 +27,22 @@ from aiokafka.errors import (
     RequestTimedOutError,
     UnknownError,
     UnknownTopicOrPartitionError,
+    for_code,
 )
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from tests.harness.constants import Constants
-from timers.core.ports import BatchesRefused, DeliveryFailed, Unanswered
+from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
+from timers.errors import Fenced
 from timers.kafka.aiokafka_internals import broker_answers, produce
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
+from timers.kafka.aiokafka_internals.transaction_errors import ANSWERS, Does
+from timers.machines.firing import producer as producer_module
 from timers.machines.firing.producer import TransactionalProducer
 from timers.process.config.settings import Settings
+from timers.process.partition_metrics import PartitionMetrics
 
 Place = tuple[str, int]
 FIRST_OFFSET = 40
@@ -134,6 +143,48 @@ async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:
     with pytest.raises(DeliveryFailed) as failed:
         await deliver({("a", 0): [None], ("b", 0): [UnknownError()]})
     assert {topic: type(error) for topic, error in failed.value.culprits.items()} == {"b": UnknownError}
+
+
+@pytest.mark.parametrize(
+    "code", [code for code, does in ANSWERS.items() if does is not Does.DONE and for_code(code).errno == code]
+)
+async def test_what_brokers_have_forgotten_of_the_producer_is_not_the_fault_of_a_topic(code: int) -> None:
+    """Version 1 asks the same table as version 2. After an unclean election a leader knows no sequence numbers.
+    aiokafka has no name for codes 90 and 120, with which no broker answers version 8 of the produce request."""
+    of_producer = ANSWERS[code] in (Does.ANEW, Does.FENCED, Does.RIGHT)
+    with pytest.raises(KafkaError if of_producer else DeliveryFailed) as failed:
+        await deliver({("a", 0): [None], ("b", 0): [for_code(code)()]})
+    if not of_producer:
+        assert isinstance(failed.value, DeliveryFailed) and failed.value.culprits.keys() == {"b"}
+
+
+class EndsAtLast(Future[None]):
+    """A future that ends after a wait for it has timed out."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self._error = error
+
+    def done(self) -> bool:
+        if self._error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(self._error)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ProducerFenced(), Fenced), (RequestTimedOutError(), Lost), (TimeoutError(), Lost), (None, None)],
+)
+def test_an_answer_that_comes_while_a_wait_ends_is_judged_as_any_other(
+    error: Exception | None, raised: type[Exception] | None, constants: Constants
+) -> None:
+    constants(producer_module, STOP_POLL_S=0.001)
+    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
+    producer._metrics, producer._stop, producer._transactional_id = PartitionMetrics(), Event(), "app-t-0"
+    with nullcontext() if raised is None else pytest.raises(raised):
+        producer._wait(EndsAtLast(error))
 
 
 async def test_a_partition_that_lost_its_leader_or_is_gone_is_seen_in_the_metadata(impatient: None) -> None:

@@ -85,13 +85,8 @@ pause each time, 64 machines on a busy machine sent four of five requests in vai
 END_S = 20.0
 """Time for the end of a transaction; the coordinator moves in less. Then the machine is opened anew."""
 
-_OF_THE_PRODUCER = (
-    errors.ProducerFenced,
-    errors.InvalidProducerEpoch,
-    errors.InvalidTxnState,
-    errors.IllegalOperation,
-    errors.TransactionalIdAuthorizationFailed,
-)
+_OF_THE_PRODUCER = {Does.ANEW, Does.FENCED, Does.RIGHT}
+"""Effects of errors that are not the fault of a topic or a group."""
 
 
 class Road(NamedTuple):
@@ -196,7 +191,7 @@ async def transact(
         try:
             await _send_offsets_in_time(road.send_offsets(producer, offsets, group), max(left_s, least_s))
         except (Unanswered, KafkaError) as error:
-            if not isinstance(error, _OF_THE_PRODUCER):
+            if not _is_of_producer(error):
                 answers.note_offsets(group, began_s, error)
             raise
         answers.note_offsets(group, began_s)
@@ -307,11 +302,15 @@ def _failed(
     failed: dict[str, BaseException] = {}
     for task, (topic, _) in sending.items():
         error = _error(task)
-        if isinstance(error, _OF_THE_PRODUCER):
+        if error is not None and _is_of_producer(error):
             raise error
         if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
             failed[topic] = error
     return failed
+
+
+def _is_of_producer(error: BaseException) -> bool:
+    return isinstance(error, errors.IllegalOperation) or effect_of(getattr(error, "errno", None)) in _OF_THE_PRODUCER
 
 
 def first_offset(producer: AIOKafkaProducer, place: Place) -> int | None:

@@ -84,9 +84,9 @@ _BUSY = {
 }
 
 
-def effect_of(code: int) -> Does:
-    """What follows from an error code."""
-    return ANSWERS.get(code, Does.TOPIC)
+def effect_of(code: int | None) -> Does:
+    """What follows from an error code; None: an error of aiokafka, which no broker has named."""
+    return Does.TOPIC if code is None else ANSWERS.get(code, Does.TOPIC)
 
 
 def is_of_replicas(code: int, others: Sequence[Any]) -> bool:

@@ -285,17 +285,16 @@ class TransactionalProducer:
 
     def _wait(self, outcome: Future[_T]) -> _T:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
-        polls_left = produce.DELIVERY_TIMEOUT_S / STOP_POLL_S
+        polls_left, is_over = produce.DELIVERY_TIMEOUT_S / STOP_POLL_S, False
         while True:
             self._metrics.heartbeat.beat()
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:
-                if outcome.done():  # it ended just now, or the coroutine itself timed out
-                    with contextlib.suppress(TimeoutError):
-                        return outcome.result()
+                if is_over:  # the coroutine itself timed out
                     raise Lost(f"{self._transactional_id}: timed out") from None
-                polls_left -= self._stop.is_set()
+                is_over = outcome.done()
+                polls_left -= self._stop.is_set() and not is_over
                 if polls_left <= 0:
                     outcome.cancel()
                     raise Lost(f"{self._transactional_id}: stopped while the brokers did not answer") from None

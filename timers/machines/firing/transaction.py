@@ -371,10 +371,12 @@ class Transaction:
     def close(self) -> None:
         """Commit what the group does not know yet, if its coordinator answers, and close the producer."""
         self.release_compute_lock()
-        if self._is_settled:
-            with contextlib.suppress(Lost, Fenced, AccessError):  # the next owner has the progress itself
-                self.tell_group()
-        self._producer.close()
+        try:
+            if self._is_settled:
+                with contextlib.suppress(Lost, Fenced, AccessError):  # the next owner has the progress itself
+                    self.tell_group()
+        finally:
+            self._producer.close()
 
     def _now_ms(self) -> int:
         """The brokers' time, never before the tick. If it is not known: the tick plus the time since it was read."""

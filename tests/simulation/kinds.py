@@ -24,8 +24,9 @@ from tests.simulation import (
     spark_losses,
     spark_mutations,
     spark_snapshots,
+    transaction_mutations,
 )
-from tests.simulation.edits import QUEUE_ROOMS, ROOMS, SPARK_ROOMS, Mutation
+from tests.simulation.edits import QUEUE_ROOMS, ROOMS, SPARK_ROOMS, TRANSACTION_ROOMS, Mutation
 from tests.simulation.kit.faults import Violation
 from tests.simulation.loss_simulator import LossSimulator
 from tests.simulation.marker_simulator import MarkerSimulator
@@ -37,6 +38,7 @@ from tests.simulation.snapshot_simulator import SnapshotLossSimulator, SnapshotS
 from tests.simulation.spark_losses import LosingSpark
 from tests.simulation.spark_simulator import SchedulingSpark, SimSpark
 from tests.simulation.spark_snapshots import SnapshotSpark
+from tests.simulation.transaction_simulator import HAPPENS, AllTransactions
 
 
 class Kind(NamedTuple):
@@ -113,6 +115,16 @@ KINDS = {
         {"generations": 200, "acknowledged": 100, "guarded": 5, "returned": 5},
         queue_mutations.MUTATIONS,
         QUEUE_ROOMS,
+        are_runs_quick=True,
+    ),
+    "transactions": Kind(
+        "the producer of a machine commits each value once, with its offsets, in both versions of transactions",
+        AllTransactions,
+        range(3, 2003, 200),
+        dict.fromkeys(HAPPENS, 3),
+        transaction_mutations.MUTATIONS,
+        TRANSACTION_ROOMS,
+        AssertionError,
         are_runs_quick=True,
     ),
     "spark": Kind(

@@ -14,6 +14,7 @@ faults nothing is opened anew.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,11 @@ OWN: Place = ("requests", 0)
 TARGETS: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 GROUP: Place = ("group", 0)
 BROKERS = OWNERS = 2
+HAPPENS = (
+    *("committed", "reopened", "fenced", "refused", "versions", "attempts"),
+    *("offsets", "between", "without offsets"),
+)
+"""What a run counts."""
 MOST_ATTEMPTS = 20
 """Attempts for each value, in the mean of a run."""
 MOST_EPOCHS = 6
@@ -434,20 +440,7 @@ class TransactionSimulator:
         self._changes = version is None
         self._cluster = SimCluster(random, version or random.choice([1, 2]))
         self._meant: dict[Place, list[int]] = {place: [] for place in (OWN, *TARGETS)}
-        self.counts = dict.fromkeys(
-            (
-                "committed",
-                "reopened",
-                "fenced",
-                "refused",
-                "versions",
-                "attempts",
-                "offsets",
-                "between",
-                "without offsets",
-            ),
-            0,
-        )
+        self.counts = dict.fromkeys(HAPPENS, 0)
         self._acknowledged: list[int] = []
         """Offsets of transactions whose commit was answered."""
 
@@ -559,3 +552,27 @@ class TransactionSimulator:
                 self.counts["reopened"] += 1
                 return False
         return True
+
+
+class AllTransactions:
+    """The runs of a seed: each version, and changes between them, with the faults of the seed and without faults.
+
+    Attributes:
+        counts: what happened.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Do all runs. Raises AssertionError if a promise is broken."""
+        for version in (1, 2, None):
+            for faults in (None, Faults()):
+                simulator = TransactionSimulator(self._seed, faults, version)
+                simulator.run()
+                if faults is not None and version is not None:
+                    without_reason = simulator.counts["reopened"] - simulator.counts["fenced"]
+                    most = OWNERS * simulator.counts["without offsets"]
+                    assert 0 <= without_reason <= most, "opened anew without a reason"
+                self.counts += Counter(simulator.counts)

@@ -22,7 +22,7 @@ from timers.core.keys import MAX_OFFSET
 from timers.core.levels import HOLDS
 from timers.core.progress import Progress
 from timers.core.steps import State
-from timers.core.timer import TopicPartition
+from timers.core.timer import CLOCK_STEP_BACK_S, TopicPartition
 from timers.wire import headers as h
 from timers.wire import topics
 
@@ -131,11 +131,13 @@ class HoldChecks:
                 ended[hold.target, hold.begin, hold.end] = hold
         for hold in after.holds:
             known = ended.get((hold.target, hold.begin, hold.end))
-            has_other_pace = known is not None and known.number != hold.number
-            if has_other_pace and hold.target not in over:
+            if known is None or hold.target in over:
+                continue
+            if has_other_pace := known.number != hold.number:
                 self._check_ended(machine, hold, before, after)
-                self._releases[machine, hold.target] = self._release(machine, hold)
                 self.counts["other paces"] += 1
+            if has_other_pace or hold.resumed_s < known.resumed_s - CLOCK_STEP_BACK_S:  # it began at a wrong time
+                self._releases[machine, hold.target] = self._release(machine, hold)
         for target in over:
             pauses = [each for each in after.holds if each.target == target and each.reason == PAUSE]
             newest = next((each for each in pauses if _begun(each) == _begun(was[target])), None)

@@ -72,7 +72,7 @@ class SimAdmin:
         if self.error is not None:
             raise KafkaException(self.error)
         names = self.topics if topic is None else [topic]
-        return SimpleNamespace(topics={name: self._described(name) for name in names})
+        return SimpleNamespace(topics={name: self._described(name) for name in names}, brokers=self.nodes)
 
     def _described(self, name: str) -> Any:
         leaders = dict(enumerate(self.topics.get(name, ())))

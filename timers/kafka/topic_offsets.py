@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, span_reader
-from timers.kafka.error_codes import MOVING, UNREACHABLE, code_of
+from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs, identity
 from timers.process.config.settings import Settings
@@ -40,7 +40,10 @@ _SKIP_S = 3.0
 
 _MOST_NAMED = 5
 
-_AWAY = MOVING | UNREACHABLE
+_MOVING = MOVING | NO_TOPIC
+"""A topic that has just been made is not known to all brokers at once. One that is deleted meanwhile is left out."""
+
+_AWAY = _MOVING | UNREACHABLE
 
 
 class NewestRecord(NamedTuple):
@@ -67,6 +70,8 @@ _NO_LIST = "the list of topics cannot be read"
 class TopicOffsets:
     """The topics that exist, and their offsets. Joins no group and commits nothing.
 
+    A topic that is deleted while a method asks is missing in its result, and does not exist from then on.
+
     Args:
         timeout_s: how long each method may wait for leaders.
         skips_leaderless: return what is known: the offsets of partitions whose leaders do not answer within 3 s are
@@ -89,7 +94,7 @@ class TopicOffsets:
         self._admin = admin_client(settings, self._reports)
         with self._reports.explained(_NO_LIST):
             found = connection.metadata(self._admin, self._reports, timeout_s)
-        self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
+        self._partitions = _partitions_of(found)
         self._leaders = {name: topic.partitions for name, topic in found.topics.items()}
         self.brokers = len(found.brokers)
 
@@ -190,9 +195,12 @@ class TopicOffsets:
     def _offsets_at(
         self, topics: Iterable[str], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> Offsets:
-        offsets: Offsets = {topic: {} for topic in self.existing(topics)}
-        for (topic, partition), found in self._listed(offsets, spec, isolation).items():
-            offsets[topic][partition] = found.offset
+        names = self.existing(topics)
+        listed = self._listed(names, spec, isolation)
+        offsets: Offsets = {topic: {} for topic in self.existing(names)}
+        for (topic, partition), found in listed.items():
+            if topic in offsets:
+                offsets[topic][partition] = found.offset
         return offsets
 
     def _listed(
@@ -223,19 +231,25 @@ class TopicOffsets:
             if failed and (waited_s > self._timeout_s or (waited_s > _SKIP_S and self._may_skip(listed, failed))):
                 self._give_up(failed, is_answered=bool(listed))
                 break
-            wanted = dict.fromkeys(failed, spec)
             if failed:
                 sleep(_POLL_S)
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
-                    connection.metadata(self._admin, self._reports, left_s)
+                    self._forget_deleted(connection.metadata(self._admin, self._reports, left_s))
+            wanted = {place: spec for place in failed if place.partition in self._partitions.get(place.topic, ())}
         self._has_listed = self._has_listed or bool(listed)
         return listed
+
+    def _forget_deleted(self, metadata: Any) -> None:
+        found = _partitions_of(metadata)
+        self._partitions = {
+            name: [p for p in known if p in found[name]] for name, known in self._partitions.items() if name in found
+        }
 
     def _may_skip(self, listed: Mapping[tuple[str, int], Any], failed: Mapping[TopicPartition, KafkaException]) -> bool:
         """Whether the brokers can be reached, so that only some leaders are away. If all are away, a broker may be
         starting again, which is waited for."""
-        is_moving = any(code_of(error) in MOVING for error in failed.values())
+        is_moving = any(code_of(error) in _MOVING for error in failed.values())
         return self._skips_leaderless and (bool(listed) or (self._has_listed and is_moving))
 
     def _give_up(self, failed: Mapping[TopicPartition, KafkaException], *, is_answered: bool) -> None:
@@ -247,14 +261,23 @@ class TopicOffsets:
         Raises:
             TimersError: all partitions are needed, or no broker answers.
         """
-        away = [where for where, error in failed.items() if code_of(error) in MOVING or is_answered]
+        away = [where for where, error in failed.items() if code_of(error) in _MOVING or is_answered]
         if not away:
             where, error = next(iter(failed.items()))
             raise self._user_error(error, where.topic) from error
-        if not self._skips_leaderless:
-            names = ", ".join(partition_name(where.topic, where.partition) for where in away[:_MOST_NAMED])
-            raise TimersError(f"the leader of {names} does not answer")
         self.unknown |= {(where.topic, where.partition): "its leader does not answer" for where in failed}
+        if not self._skips_leaderless:
+            self.check_known({where.topic for where in away})
+
+    def check_known(self, topics: Collection[str]) -> None:
+        """Check that no offsets of some topics were left out.
+
+        Raises:
+            TimersError: some were.
+        """
+        missing = [partition_name(*place) for place in sorted(self.unknown) if place[0] in topics]
+        if missing:
+            raise TimersError(f"the leader of {', '.join(missing[:_MOST_NAMED])} does not answer")
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, dict[int, int]]:
         """Time since which each partition has all records; 0 if its offsets show no deletion.
@@ -266,8 +289,9 @@ class TopicOffsets:
         Args:
             as_of_ms: time of a partition that has lost all records.
         """
-        names = self.existing(topics)
-        starts, ends = self.starts(names), self.ends(names)
+        starts = self.starts(topics)
+        ends = self.ends(starts)
+        names = list(ends)
         since = {topic: dict.fromkeys(starts[topic], 0) for topic in names}
         with self._reports.explained(_NO_LIST):
             found = configs(self._admin, names, TIMEOUT_S, skip_denied=True)
@@ -300,3 +324,7 @@ class TopicOffsets:
 
     def _user_error(self, error: KafkaException, topic: str) -> TimersError:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")
+
+
+def _partitions_of(metadata: Any) -> dict[str, list[int]]:
+    return {name: sorted(topic.partitions) for name, topic in metadata.topics.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -199,9 +199,21 @@ class Reading:
         starts: first offsets that the request topics still contain.
         high_watermarks: ends of all topics, with the records of open transactions.
         ends: offsets up to which topics were read.
+
+    Args:
+        others: asked for the topics that may be callback topics, which are all of the cluster: some of its partitions
+            may have no leader, and matter only if requests name their topic.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings, scope: Scope, topics: TopicOffsets, kept: Kept) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        scope: Scope,
+        topics: TopicOffsets,
+        others: TopicOffsets,
+        kept: Kept,
+    ) -> None:
         self._spark = spark
         self._settings = settings
         self._scope = scope
@@ -210,12 +222,16 @@ class Reading:
         # A KeepAlive of a message holds no timer of its own, which the rules of the audit cannot express.
         self.formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
         request_topics = topics.existing(self.formats)
-        everything = topics.all()
-        self._output_ends = topics.high_watermarks(everything)
+        outputs = {settings.dead_letter_topic, settings.verdict_topic, settings.progress_topic, settings.cold_topic}
+        self._own = topics.existing(outputs | {*request_topics})
+        self._others = others
+        self._output_ends = self._of_all(TopicOffsets.high_watermarks)
         self.high_watermarks = self._output_ends | topics.high_watermarks(request_topics)
         ends = self._settle(request_topics)
         since_ms = None if scope.from_ms is None else max(0, scope.from_ms - MARGIN_MS)
-        self._output_starts = topics.starts(everything) if since_ms is None else topics.at_time(everything, since_ms)
+        self._output_starts = self._of_all(
+            TopicOffsets.starts if since_ms is None else lambda of, names: of.at_time(names, since_ms)
+        )
         whole = {t for t in request_topics if self.formats[t].has_ids or t == settings.retry_topic}
         self.span = scope.span(topics, request_topics, ends, whole)
         self.starts = topics.starts(request_topics)
@@ -225,6 +241,10 @@ class Reading:
             [t for t, kind in kinds.items() if kind == each] for each in ((False, False), (True, False), (True, True))
         )
         self.ends: Offsets = dict(ends)
+
+    def _of_all(self, ask: Callable[[TopicOffsets, list[str]], Offsets]) -> Offsets:
+        strangers = [topic for topic in self._others.all() if topic not in self._own]
+        return ask(self._others, strangers) | ask(self._topics, self._own)
 
     def _settle(self, topics: Iterable[str]) -> Offsets:
         high_watermarks = {topic: self.high_watermarks[topic] for topic in topics}
@@ -270,9 +290,15 @@ class Reading:
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
     def outputs(self, topics: Iterable[str]) -> DataFrame:
-        """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD`."""
+        """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD`.
+
+        Raises:
+            TimersError: the leader of a partition does not answer.
+        """
         known = [topic for topic in topics if topic in self._output_starts]
+        self._others.check_known(known)
         self.ends |= self._settle(topic for topic in known if topic not in self.ends)
+        known = [topic for topic in known if topic in self.ends]  # the others were deleted meanwhile
         # A callback topic may be a request topic, whose end is that of its requests.
         ends = {t: {p: min(end, self._output_ends[t][p]) for p, end in self.ends[t].items()} for t in known}
         return self._read({topic: self._output_starts[topic] for topic in known}, ends)

@@ -66,7 +66,8 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
         check_cold_tables(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
-    reading = Reading(spark, audit.settings, audit.scope, topics, kept)
+    others = TopicOffsets(audit.settings, skips_leaderless=True)
+    reading = Reading(spark, audit.settings, audit.scope, topics, others, kept)
     done: list[tuple[str, int, float]] = []
     stages = partial(measured, spark, say, done)
     with stages("requests read") as stage:

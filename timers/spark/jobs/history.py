@@ -339,10 +339,10 @@ class _Job:
         self._moment = Moment(as_of_ms=0, grace_s=0, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS)
         if self._known.through < self._known.batch:  # the process before this one was killed
             self._make()
-        highs = topics.high_watermarks(topics.all())  # before those of requests: see the module
+        outputs = topics.existing({settings.dead_letter_topic, settings.verdict_topic, *self._named})
+        highs = topics.high_watermarks(outputs)  # before those of requests: see the module
         progress = self._progress = progress_of(settings)
         asked = topics.existing(self._formats)
-        outputs = topics.existing({settings.dead_letter_topic, settings.verdict_topic, *self._named})
         requests = self._plan(topics, history.REQUEST, asked, topics.high_watermarks(asked), as_of_ms, progress)
         _name_anew(requests)
         self._open(requests)
@@ -411,8 +411,10 @@ class _Job:
         accepted: only then their feature level and their cuts are known [I21, I28]."""
         firsts, stable = topics.starts(names), topics.ends(names)
         plan = _Plan(role, {}, {}, {})
-        for topic in names:
+        for topic in stable:
             id, begins = topics.id_of(topic).hex(), self._begins(topics, role, topic)
+            if not id:
+                continue  # it was deleted meanwhile
             for partition, first in firsts[topic].items():
                 high = highs.get(topic, {}).get(partition, 0)
                 end = min(stable[topic][partition], high)
@@ -480,7 +482,7 @@ class _Job:
         since_ms = self._named.get(topic)
         if since_ms is None or role == history.REQUEST or (role, topic, 0) in self._known.positions:
             return {}
-        return topics.at_time([topic], max(0, since_ms - MARGIN_MS))[topic]
+        return topics.at_time([topic], max(0, since_ms - MARGIN_MS)).get(topic, {})
 
     def _deleted(
         self, topics: TopicOffsets, role: str, topic: str, partition: int, start: int, end: int, as_of_ms: int

@@ -1,0 +1,56 @@
+"""What is left of the offsets of topics while topics are deleted or made, or have no leader. No broker answers here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.harness.constants import Constants
+from tests.harness.sim_admin import SimAdmin
+from timers.errors import TimersError
+from timers.kafka import topic_offsets
+from timers.kafka.topic_offsets import TopicOffsets
+from timers.process.config.settings import Settings
+
+NO_TOPIC, NO_LEADER = (
+    KafkaException(KafkaError(code)) for code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> SimAdmin:
+    made = SimAdmin(orders=2, strange=1)
+    monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: made)
+    constants(topic_offsets, TIMEOUT_S=0.3, _POLL_S=0.01, _SKIP_S=0.1)
+    return made
+
+
+def offsets(**more: Any) -> TopicOffsets:
+    return TopicOffsets(Settings.load({}), 0.3, **more)
+
+
+def test_a_topic_that_is_deleted_while_it_is_asked_for_is_left_out(admin: SimAdmin) -> None:
+    topics = offsets()
+    del admin.topics["strange"]
+    assert topics.starts(["orders", "strange"]) == {"orders": {0: 7, 1: 7}}
+    assert topics.existing(["orders", "strange"]) == ["orders"]
+    admin.topics["orders"] = [1]  # it was made anew with fewer partitions
+    assert topics.ends(["orders"]) == {"orders": {0: 7}}
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_is_asked_for_again(admin: SimAdmin) -> None:
+    topics = offsets()
+    admin.failures = [NO_TOPIC]
+    assert topics.ends(["strange"]) == {"strange": {0: 7}}
+
+
+def test_what_was_left_out_matters_to_those_who_need_it(admin: SimAdmin) -> None:
+    admin.offsets["strange", 0] = NO_LEADER
+    topics = offsets(skips_leaderless=True)
+    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {}}
+    topics.check_known(["orders"])
+    for ask in (topics.check_known, offsets().ends):
+        with pytest.raises(TimersError, match=r"^the leader of strange/0 does not answer$"):
+            ask(["orders", "strange"])

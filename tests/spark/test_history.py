@@ -24,6 +24,7 @@ from timers.spark.audit import history
 from timers.spark.audit.anew import told_apart
 from timers.spark.audit.history import History
 from timers.spark.jobs import history as job
+from timers.spark.monitoring import AT_WORK_S, Monitor
 from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
 from timers.wire.formats import future_by_id
 
@@ -137,7 +138,8 @@ def test_a_topic_that_is_made_anew_while_nothing_is_asked_is_counted_once(
     settings, topic, said = audited.settings, audited.settings.id_topic, list[str]()
     planted.writer.ask_by_id(planted.target, "order", planted.due_s, planted.asked_ms)
     tables.open(job._owner(settings), keys=False)
-    running = job._Job(spark, settings, job.Params(tables.root), tables, said.append, job.Total(), Event(), 10)
+    params, monitor = job.Params(tables.root), Monitor("history", 10)
+    running = job._Job(spark, settings, params, tables, said.append, job.Total(), Event(), 10, monitor)
     assert running.round() == 1
     audited.delete_topic(topic)
     audited.create_own_topics()
@@ -341,7 +343,7 @@ def test_tables_are_maintained_each_day_however_often_the_job_starts(
     assert start(None) == []
     assert start(1000) == ["SORT", "VACUUM END"]
     assert rows(spark, table).count() == 4
-    assert len(promised) == 2 and min(promised) > job.AT_WORK_S - 600, "an audit would end the job"
+    assert len(promised) == 2 and min(promised) > AT_WORK_S - 600, "an audit would end the job"
     assert tables.known().again_s == 0, "an audit would wait for a job that has ended"
     alter(spark, tables.timers, LAYOUT, KNOWN_LAYOUT + 1)
     with pytest.raises(SettingsError, match=r"/timers' has the layout 2, and this version of kafka-timers knows 1: "):

@@ -11,9 +11,12 @@ import pytest
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.spark.audit.history import ANEW, CUT, DELETED, REQUEST, Gap, Known, Position
+from timers.spark.jobs import history as job
 from timers.spark.jobs.history import FRESH_S, IDLE_S, Params, Total, _Job
+from timers.spark.monitoring import AT_WORK_S, Monitor
 
 TOPIC, NOW_MS, FIRST_MS = "requests", 5000, 4000
+GONE = "deleted"
 
 
 class SimOffsets:
@@ -29,7 +32,7 @@ class SimOffsets:
         return {TOPIC: self._end}
 
     def id_of(self, topic: str) -> bytes:
-        return b"\x02"
+        return b"" if topic == GONE else b"\x02"
 
     def first_ms(self, *place: Any) -> int:
         return FIRST_MS
@@ -86,7 +89,7 @@ def test_an_audit_that_is_killed_while_it_fills_the_tables_may_start_again_soon(
 ) -> None:
     table: Any = SimHistory(as_of_ms)
     spark: Any = None
-    found = _Job(spark, Settings.load({}), Params("t"), table, print, Total(), Event(), every_s)
+    found = _Job(spark, Settings.load({}), Params("t"), table, print, Total(), Event(), every_s, Monitor("history", 0))
     promised_s = (*table.promised_s, found._at_work_s)  # of its start, and of a part of many records
     assert [each <= IDLE_S + FRESH_S for each in promised_s] == [is_soon] * 2
 
@@ -113,3 +116,107 @@ def test_a_log_that_has_lost_its_end_lacks_what_was_read_of_it() -> None:
     found = plan({0: (7, 9, "02")}, {0: 0}, {0: 3})
     assert found.gaps == [Gap(TOPIC, 0, 3, 9, NOW_MS, CUT, REQUEST)]
     assert found.starts == {TOPIC: {0: 3}} and found.gaps[0].offsets == "3 to 9"
+
+
+class SimCluster(SimOffsets):
+    """A topic of requests with three records, an empty one of callbacks, and one of other programs, whose partition has
+    no leader."""
+
+    brokers = 1
+    strange = "strange"
+
+    def __init__(self) -> None:
+        super().__init__({0: 1}, {0: 4})
+
+    def newest_append_ms(self, topic: str) -> dict[int, Any]:
+        return {}
+
+    def all(self) -> list[str]:
+        return [TOPIC, "timer-dead-letter", self.strange]
+
+    def existing(self, names: Any) -> list[str]:
+        return sorted({*names} & {*self.all()})
+
+    def starts(self, names: list[str]) -> Offsets:
+        return {topic: ({0: 1} if topic == TOPIC else {0: 0}) for topic in self._answered(names)}
+
+    def ends(self, names: list[str]) -> Offsets:
+        return {topic: ({0: 4} if topic == TOPIC else {0: 0}) for topic in self._answered(names)}
+
+    high_watermarks = ends
+
+    def _answered(self, names: list[str]) -> list[str]:
+        assert self.strange not in names, "its leader does not answer"
+        return names
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """A job whose commits, and notes of what it needs, are listed in their order: (name, offset of the requests)."""
+    steps: list[Any] = []
+    settings = Settings.load({"TIMERS_REQUEST_TOPIC": TOPIC, "TIMERS_ID_TOPIC": ""})
+    sim: Any = SimHistory(1000)
+    spark: Any = None
+    made = _Job(spark, settings, Params("t", max_records=1), sim, print, Total(), Event(), 10, Monitor("history", 10))
+    made._known = made._known._replace(through=3, batch=3)
+
+    def add(plans: Any, progress: Any, as_of_ms: int | None, again_s: int | None) -> None:
+        for each in plans:
+            made._known = made._known._replace(positions={**made._known.positions, **each.after()})
+        steps.append(("committed", made._known.positions[REQUEST, TOPIC, 0].offset))
+
+    class Group:
+        def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
+            steps.append(("noted", *(each.offset for each in offsets)))
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    monkeypatch.setattr(made, "_add", add)
+    monkeypatch.setattr(made, "_open", lambda plan: steps.append(("snapshot read",)))
+    monkeypatch.setattr(job, "TopicOffsets", lambda *_: SimCluster())
+    monkeypatch.setattr(job, "progress_of", lambda *_: {})
+    monkeypatch.setattr(job, "reader", lambda *_, **__: Group())
+    return made, steps
+
+
+def test_nothing_is_trimmed_that_a_round_has_not_read(rounds: tuple[Any, list[Any]]) -> None:
+    """Also during the first one, which may take hours. A topic of other programs is not asked for."""
+    made, steps = rounds
+    assert made.round() == 3
+    expected: list[Any] = [("noted", 1), ("snapshot read",)]
+    for offset in (2, 3, 4, 4):
+        expected += [("committed", offset), ("noted", offset)]
+    assert steps == expected
+
+
+def test_a_topic_that_is_deleted_while_a_round_plans_is_not_made_anew() -> None:
+    made: Any = _Job.__new__(_Job)
+    made._known, made._named = Known(3, {(REQUEST, GONE, 0): Position(7, 9, 0, "01", 0)}, 3, 1000), {}
+    cluster: Any = SimOffsets({0: 0}, {0: 3})
+    cluster.starts = cluster.ends = lambda names: {GONE: {0: 3}}
+    found = made._plan(cluster, REQUEST, [GONE], {GONE: {0: 3}}, NOW_MS, {})
+    assert (found.gaps, found.positions) == ([], {})
+    cluster.starts = cluster.ends = lambda names: {}
+    assert made._plan(cluster, REQUEST, [GONE], {}, NOW_MS, {}).positions == {}
+
+
+def test_upkeep_and_a_make_of_all_timers_may_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that ended the job before would end it again each time: nothing of them is kept."""
+    now_s, table = [0.0], SimHistory(1000)
+    monitor, spark, sim = Monitor("history", 10, lambda: now_s[0]), None, table
+    made: Any = _Job(spark, Settings.load({}), Params("t"), sim, print, Total(), Event(), 10, monitor)  # type: ignore[arg-type]
+
+    def make(*_: Any) -> int:
+        now_s[0] += AT_WORK_S - 60
+        assert list(monitor.unlive()) == []
+        assert list(monitor.unready()) != [], "it reads nothing"
+        return 0
+
+    monkeypatch.setattr(table, "make", make, raising=False)
+    made._make()
+    with made.at_work():
+        make()
+    assert list(monitor.unlive()) == []
+    now_s[0] += AT_WORK_S - 60
+    assert list(monitor.unlive()) != [], "nothing is at work"

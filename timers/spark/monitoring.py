@@ -35,6 +35,11 @@ UNREADY_S = 60.0
 UNLIVE_S = 1800.0
 """The same for a job that must be restarted. A long micro-batch after a downtime must not end its process."""
 
+AT_WORK_S = 3 * 3600
+"""How long work may take of which nothing is kept if it is ended before: upkeep of the history, to make all its timers
+again, the search of `promote` in the logs. An audit does not end a job of the history that is at such work, or at a
+part of many records, but uses the tables as they are."""
+
 
 class EngineCounts:
     """What the engine has fired since the start of its driver, and what waits.
@@ -109,6 +114,7 @@ class Monitor:
         self._now_s = now_s
         self._seen_s = now_s()
         self._has_begun = False
+        self._may_take_s = 0.0
         self._noted_s = -math.inf
         clock = Clock()
         self.past_figures = PastFigures(None, lambda: self.broker_now_s() or clock.now_s())
@@ -131,12 +137,21 @@ class Monitor:
         self.looked()
 
     def looked(self) -> None:
-        """The job has looked for records and found none."""
+        """The job has looked for records and found none, or has read a part of those that it found."""
         self._seen_s = self._now_s()
         self._has_begun = True
         if self.engine is not None and self._seen_s - self._noted_s >= STEP_S:
             self._noted_s, now_s = self._seen_s, self.broker_now_s()
             self.past_figures.note(self.engine.numbers(), self.engine.present(now_s))
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside the block the job does what may take :data:`AT_WORK_S`: it need not be restarted before."""
+        before, self._seen_s, self._may_take_s = self._may_take_s, self._now_s(), AT_WORK_S
+        try:
+            yield
+        finally:
+            self._seen_s, self._may_take_s = self._now_s(), before
 
     def upkept(self) -> None:
         """The tables of the job are maintained; or the job begins, which has tables to maintain."""
@@ -178,7 +193,7 @@ class Monitor:
 
     def unlive(self) -> Iterator[str]:
         """Why the job must be restarted."""
-        yield from self._late(UNLIVE_S)
+        yield from self._late(max(UNLIVE_S, self._may_take_s))
 
     def _late(self, limit_s: float) -> Iterator[str]:
         limit_s += 3 * self._every_s

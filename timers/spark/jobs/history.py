@@ -44,7 +44,7 @@ from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.reading import NO_LIMIT, read_opening
 from timers.spark.columns import header_text
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
-from timers.spark.monitoring import Monitor
+from timers.spark.monitoring import AT_WORK_S, Monitor
 from timers.spark.session import described, sentence_of
 from timers.spark.storage import retried
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
@@ -66,10 +66,6 @@ RETRY_UPKEEP_S = 3600
 
 FRESH_S = 60
 """A job that runs notes after :data:`IDLE_S` and at most this time that it has read all."""
-
-AT_WORK_S = 3 * 3600
-"""How long upkeep may take, or a part of many records, or to make all timers again: for this time after such work has
-begun, an audit does not end the job, but uses the tables as they are."""
 
 _WHY = {
     DELETED: "they were deleted before they were read",
@@ -162,16 +158,15 @@ def run(
     if params.keys and not keeps_keys:
         raise SettingsError(f"the history in {params.table!r} keeps no keys: leave out --keys, or name another --table")
     params = replace(params, keys=keeps_keys)
-    job = _Job(spark, settings, params, table, say, total, stop, every_s)
+    monitor = monitor or Monitor("history", every_s or 0)
+    job = _Job(spark, settings, params, table, say, total, stop, every_s, monitor)
     next_look_s = monotonic() + LOOK_S
-    if monitor is not None:
-        monitor.upkept()
+    monitor.upkept()
     while True:
         begun, named = monotonic(), job.named
         with described(spark, "timers history"):
             count = job.round()
-        if monitor is not None:
-            monitor.ended(count, monotonic() - begun, job.behind)
+        monitor.ended(count, monotonic() - begun, job.behind)
         if every_s is None and job.named == named:
             _keep_up(job, table, say, monitor)
             return total
@@ -202,7 +197,7 @@ def is_kept_up(spark: SparkSession, settings: Settings, table: str, as_of_ms: in
     return True
 
 
-def _keep_up(job: _Job, table: History, say: Callable[[str], None], monitor: Monitor | None) -> bool:
+def _keep_up(job: _Job, table: History, say: Callable[[str], None], monitor: Monitor) -> bool:
     """Maintain the tables if it is time, by what they note themselves: a process may run for less than a day. Returns
     whether it has succeeded."""
     now_s = int(Clock().now_s())
@@ -215,8 +210,7 @@ def _keep_up(job: _Job, table: History, say: Callable[[str], None], monitor: Mon
     except jvm.ERRORS as error:
         say(f"history: the tables are not maintained, and it is tried again later: {sentence_of(error)}")
         return False
-    if monitor is not None:
-        monitor.upkept()
+    monitor.upkept()
     return True
 
 
@@ -280,8 +274,10 @@ class _Job:
         total: Total,
         stop: Event,
         every_s: int | None,
+        monitor: Monitor,
     ) -> None:
         self._spark, self._settings, self._params = spark, settings, params
+        self._monitor = monitor
         self._table, self._say, self._total = table, say, total
         self._stop, self._every_s = stop, every_s
         self._unheld = ""
@@ -319,7 +315,8 @@ class _Job:
         """Inside the block the job commits nothing for a long time, and no audit ends it."""
         self._note(AT_WORK_S)
         try:
-            yield
+            with self._monitor.at_work():
+                yield
         finally:
             self._note(self._again_s if self._every_s is not None else None)
 
@@ -345,6 +342,8 @@ class _Job:
         asked = topics.existing(self._formats)
         requests = self._plan(topics, history.REQUEST, asked, topics.high_watermarks(asked), as_of_ms, progress)
         _name_anew(requests)
+        if requests.size:
+            self._hold_trimming(requests.starts)
         self._open(requests)
         plans = requests, self._plan(topics, history.OUTPUT, outputs, highs, as_of_ms, {})
         for gap in (gap for plan in plans for gap in plan.gaps):
@@ -358,6 +357,7 @@ class _Job:
         *parts, rest = [plans] if size <= most else [(part,) for plan in plans for part in plan.split(most)]
         for some in parts:
             self._add(some, progress, None, self._at_work_s)
+            self._hold_trimming()
         self._add(rest, progress, as_of_ms, self._again_s if size or not is_last else None)
         if is_last and size:
             self._note(None)  # also that the timers are made
@@ -365,14 +365,16 @@ class _Job:
         self._hold_trimming()
         return size
 
-    def _hold_trimming(self) -> None:
+    def _hold_trimming(self, begins: Offsets | None = None) -> None:
         """Note in a group how far requests are read: workers trim no log further than this. Brokers forget offsets of a
-        group without members after seven days, so each round notes them anew."""
-        places = [
-            KafkaPlace(topic, partition, each.offset)
-            for (role, topic, partition), each in self._known.positions.items()
-            if role == history.REQUEST
-        ]
+        group without members after seven days, so each round notes them anew.
+
+        Args:
+            begins: where the round begins to read; None: as far as the table has them. A round may take hours.
+        """
+        read = {place[1:]: each.offset for place, each in self._known.positions.items() if place[0] == history.REQUEST}
+        read |= {(topic, p): offset for topic, of in (begins or {}).items() for p, offset in of.items()}
+        places = [KafkaPlace(*tp, offset) for tp, offset in read.items()]
         group, why = history_group(self._settings.app_id), ""
         try:
             with closing(reader(librdkafka(self._settings), group_id=group)) as consumer:
@@ -532,6 +534,7 @@ class _Job:
             is_made = known.through == batch - 1
             self._known = self._known._replace(through=batch if is_made else known.through)
             return
+        self._monitor.looked()
         size = sum(plan.size for plan in plans)
         self._total.records += size
         self._say(f"history: {counted(size, 'record')} read, {per_second(size / (monotonic() - begun))}")
@@ -586,7 +589,8 @@ class _Job:
         """Bring the timers up to the events."""
         begun, through = monotonic(), self._known.batch
         topics = topics_in(self._settings, self._known, self._anew)
-        count = retried(partial(self._table.make, self._known.through, through, topics, self._moment))
+        with self._monitor.at_work():  # it may be all timers, and is not kept if it does not end
+            count = retried(partial(self._table.make, self._known.through, through, topics, self._moment))
         self._known = self._known._replace(through=through)
         self._total.timers += count
         if count:

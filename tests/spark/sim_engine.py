@@ -120,6 +120,7 @@ class SimLogs(Logs):
         trimmed: what it has written before it died is deleted.
         gone: topics that do not exist any more.
         refuses: source of a request whose copy is refused.
+        noted: name of the last batch that may have written, which is kept outside of the tables.
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
@@ -132,6 +133,13 @@ class SimLogs(Logs):
         self.blind = self.trimmed = False
         self.gone: set[str] = set()
         self.refuses = ""
+        self.noted = ""
+
+    def noted_batch(self) -> str:
+        return self.noted
+
+    def note_batch(self, name: str) -> None:
+        self.noted = name
 
     def ends(self) -> Offsets:
         kept = [topic for topic in cold_sources(self._engine.settings) if topic not in self.gone]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 from pathlib import Path
 from threading import Event
@@ -269,6 +270,58 @@ def test_a_request_that_was_held_twice_is_written_once(spark: SparkSession, tabl
     assert (first.promoted, second.promoted, second.more) == (4, 2, False)
     assert logs.deliver() == 6
     assert spark.read.format("delta").load(tables.promoted).count() == 6
+
+
+def assert_older_tables_repeat_nothing(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, *, is_trimmed: bool, has_promoted: bool
+) -> None:
+    """A backup of the tables comes back days later: what was written back meanwhile has fired."""
+    engine, directory = SimEngine(NOW_S, 60), tmp_path / "cold"
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    days = [NOW_S + day * DAY_S for day in (1, 2, 3, 4)]
+    asked = [engine.ask(due_s, b"%d" % due_s) for due_s in days]
+    take_in(spark, tables, engine)
+
+    def promote_at(now_s: int, by: SimLogs = logs) -> list[str]:
+        said: list[str] = []
+        engine.advance_to(now_s)
+        promote.run(spark, Promote(tables, lead_s=60), by, lambda: now_s, said.append)
+        by.deliver()
+        engine.advance_to(now_s + 60)
+        return said
+
+    if has_promoted:
+        promote_at(days[0] - 30)
+    shutil.copytree(directory, tmp_path / "backup")
+    promote_at(days[1] - 30)
+    assert len(engine.fired) == 2
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "backup", directory)
+
+    later = SimLogs(spark, engine, tmp_path / "later")
+    later.noted, later.trimmed = logs.noted, is_trimmed
+    said = promote_at(days[2] + DAY_S - 7200, later)  # the third one became due while nothing ran
+    assert any("the tables may be older than what was written back last" in line for line in said), said
+    expected = sorted((str(due_s).encode(), sent.source) for due_s, sent in zip(days, asked, strict=True))
+    assert sorted(engine.fired) == expected[:3], "the partition remembers copies of the last day"
+    said = promote_at(days[3] - 30, later)
+    assert not any("the tables may be older" in line for line in said), said
+    assert any("1 overdue timers may have fired before" in line for line in said) == is_trimmed, said
+    assert sorted(engine.fired) == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("is_trimmed", "has_promoted"), [(False, False), (True, True)])
+def test_older_tables_that_come_back_repeat_nothing(
+    spark: SparkSession,
+    tables: ColdTables,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_trimmed: bool,
+    has_promoted: bool,
+) -> None:
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    assert_older_tables_repeat_nothing(spark, tables, tmp_path, is_trimmed=is_trimmed, has_promoted=has_promoted)
 
 
 # ---- cost and care --------------------------------------------------------------------------------------------------

@@ -236,9 +236,8 @@ def promote(
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs, pause_s = job.Logs(spark, settings), None if once else every_s
         monitor.upkept()
-        total = job.run(
-            spark, arguments, logs, lambda: int(time.time()), say, pause_s, stop, monitor.ended, monitor.upkept
-        )
+        watched = monitor.ended, monitor.upkept, monitor.at_work()
+        total = job.run(spark, arguments, logs, lambda: int(time.time()), say, pause_s, stop, *watched)
     output.show({"written_back": total}, f"promote: {total:,} written back")
 
 

@@ -131,7 +131,11 @@ class Steps:
         name = self._schema.names[0]
         steps = self._spark.read.format("delta").load(self._path)
         done = steps.where(F.col("state") == DONE).select(name)
-        return steps.where(F.col("state") == BEGUN).join(done, name, "left_anti").select(self._schema.names).collect()
+        return self.begun().join(done, name, "left_anti").select(self._schema.names).collect()
+
+    def begun(self) -> DataFrame:
+        """The first row of each step."""
+        return self._spark.read.format("delta").load(self._path).where(F.col("state") == BEGUN)
 
 
 class Kept(ExitStack):

@@ -65,7 +65,8 @@ commander_id: Name = "{}-targets".format
 """Transactional id of a command about a target: a second command fences the first, so each has its own number."""
 
 promoter_id: Name = "{}-promote".format
-"""Transactional id of `timers spark promote`: a second promoter fences the first."""
+"""Transactional id of `timers spark promote`: a second promoter fences the first. Also the group in which it notes its
+newest batch: the group has no members."""
 
 engine_id: Name = "{}-engine".format
 """Transactional id with which the engine on Spark says that it starts, and the consumer group of its driver."""

@@ -4,7 +4,10 @@ A search finds the timers that are due first, and reads their requests; a few ro
 the first round the job records that this *batch* begins, and where the request logs end; after the last one, which
 copies it has written, and the end of the batch. After a crash, the next run looks for copies in the logs from those
 ends on, and records them before it chooses new ones. So a crash at any point repeats no copy. If a copy is repeated
-nevertheless, its partition ignores it.
+nevertheless, its partition ignores it for a day after the timer was due (``TIMERS_VERDICT_RETENTION_S``).
+
+Tables that come back from a backup do not know what was written back since. So Kafka has the name of the newest batch:
+tables without it are older, and the next run looks for copies from their newest batch on.
 
 Spark's own Kafka sink has no transactions. So one task writes, with one transactional id: a second promoter, or a task
 that Spark starts again, fences the first.
@@ -16,7 +19,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
@@ -26,7 +29,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPlace
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,11 +40,11 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.kafka import connection
-from timers.kafka.clients import admin_client
+from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.progress_log import read_all
 from timers.kafka.records import Record, TransactionalWriter
-from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.kafka.topic_offsets import TIMEOUT_S, Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
@@ -219,6 +223,26 @@ class Logs:
         except KafkaException as error:
             raise SparkError(f"transactional id {self._id!r} cannot be used: {error.args[0].str()}") from error
 
+    def noted_batch(self) -> str:
+        """Name of the newest batch that may have written copies; empty: there was none, or it is not known any more."""
+        with self._noting() as consumer:
+            (found,) = consumer.committed([KafkaPlace(self._settings.progress_topic, 0)], timeout=TIMEOUT_S)
+        return found.metadata or ""
+
+    def note_batch(self, name: str) -> None:
+        """Keep the name of a batch where no backup of the tables is: brokers keep it for seven days."""
+        with self._noting() as consumer:
+            place = KafkaPlace(self._settings.progress_topic, 0, 0, name)
+            consumer.commit(offsets=[place], asynchronous=False)
+
+    @contextmanager
+    def _noting(self) -> Iterator[Consumer]:
+        failed = f"the group {self._id!r}, in which `promote` notes what it writes, cannot be used"
+        reports = connection.ErrorReports(self._settings)
+        config = {**connection.librdkafka(self._settings), **reports.callbacks}
+        with closing(reader(config, group_id=self._id)) as consumer, reports.explained(failed, SparkError):
+            yield consumer
+
     def copies_since(self, starts: Offsets) -> DataFrame:
         """Sources of the copies in the logs at or after ``starts``: (source).
 
@@ -317,6 +341,7 @@ def run(
     stop: Event | None = None,
     ended: Callable[[int, float], None] = lambda rows, took_s: None,
     maintained: Callable[[], None] = lambda: None,
+    searching: AbstractContextManager[None] | None = None,
 ) -> int:
     """Promote until ``stop`` is set, or once.
 
@@ -325,10 +350,16 @@ def run(
         every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
         ended: called after each round with the number of its timers and its duration in seconds.
         maintained: called when the maintenance of the tables has succeeded.
+        searching: entered while the job looks in the logs, which may take hours.
     """
     job.tables.create(spark)
-    with described(spark, "timers promote: look for what the previous run has written"):
-        found = record_interrupted(spark, job.tables, logs)
+    with searching or nullcontext(), described(spark, "timers promote: look for what the previous run has written"):
+        if note_older_tables(spark, job, logs, now_s()):
+            say(
+                "promote: the tables may be older than what was written back last (from a backup, or after seven "
+                "days without a run): looking in the request logs for what was written back since"
+            )
+        found = record_interrupted(spark, job.tables, logs, overdue=job.overdue)
     if found:
         say(f"promote: {found:,} had been written back when the previous run ended")
     if logs.deleted:
@@ -352,6 +383,7 @@ def run(
                 continue
             if upkeep.begins(second):
                 refused.clear()  # the topic may take larger records now
+                logs.note_batch(logs.noted_batch())  # brokers would forget it after seven days
             if every_s is None:
                 upkeep.wait()
                 break
@@ -432,8 +464,36 @@ class Upkeep:
             )
 
 
-def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
-    """Record the copies of interrupted batches. Must run before the first round."""
+def note_older_tables(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> bool:
+    """Begin a batch for what the tables do not know of, if they are older than what was written back last. It has all
+    copies since the newest batch of the tables, and :func:`record_interrupted` records them. Returns whether it began.
+
+    A restored table has old times at which its requests were held, so :func:`timers.spark.cold.does_no_harm` cannot see
+    that they come from a backup.
+    """
+    logs.fence()  # a former promoter may be about to write
+    noted, steps = logs.noted_batch(), job.tables.steps(spark)
+    begun = steps.begun()
+    newest = begun.orderBy(F.desc("until_s")).limit(1).collect()
+    if not begun.where(F.col("batch") == noted).isEmpty() or not (noted or newest):
+        return False
+    starts = (
+        newest[0].starts
+        if newest
+        else kafka.as_json({topic: dict.fromkeys(of, 0) for topic, of in logs.ends().items()})
+    )
+    name = uuid.uuid4().hex
+    steps.add(name, BEGUN, now_s + job.lead_s, starts)
+    logs.note_batch(name)
+    return True
+
+
+def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs, *, overdue: bool = False) -> int:
+    """Record the copies of interrupted batches. Must run before the first round.
+
+    Args:
+        overdue: the user takes it that what is not found has not been written back.
+    """
     steps = tables.steps(spark)
     interrupted = steps.unfinished()
     logs.fence()
@@ -448,7 +508,7 @@ def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> i
             rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
             found += rows.count()
             cold.append(rows, tables.promoted, PROMOTED)
-        if logs.deleted > deleted:  # the batch is not done: the next run must not be sure of it, either
+        if logs.deleted > deleted and not overdue:  # the batch is not done: the next run must not be sure of it, either
             logs.unsure_until_s = max(logs.unsure_until_s, until_s)
         else:
             steps.add(batch, DONE, until_s, "")
@@ -499,6 +559,7 @@ def begin(spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Co
     if not count:
         return batch
     job.tables.steps(spark).add(batch.name, BEGUN, until_s, kafka.as_json(ends))
+    logs.note_batch(batch.name)
     numbers = pa.array([number for number, size in enumerate(sizes) for _ in range(size)], pa.int32())
     chosen = rows.slice(0, count).select(["due_day", "due_s", "source"]).append_column("round", numbers)
     whole = cold.whole_requests(spark, job.tables, chosen, "round").sortWithinPartitions("round")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,75 @@ def test_hold_counts_the_records_that_are_no_cold_requests(spark: SparkSession, 
     assert said[0].startswith("hold: 1 held, ") and said[0].endswith("/s, 1 since the start")
     why = "the headers of a cold request are missing"
     assert said[1:] == [f"hold: 2 records of {settings.cold_topic} will not be promoted: {why}"]
+
+
+@pytest.mark.long
+def test_hold_reads_again_what_a_restored_half_lost_or_new_log_would_hide(
+    spark: SparkSession, system: System, tmp_path: Path
+) -> None:
+    """Spark goes on at the offsets of its checkpoint, and Delta skips micro-batches by their number."""
+    system.create_own_topics()
+    writer, settings = ByteWriter(system), system.settings
+    tables = ColdTables((tmp_path / "cold").as_uri())
+    checkpoint, backup = tmp_path / "cold" / "held" / "_checkpoint", tmp_path / "backup"
+    asked: list[str] = []
+
+    def ask(count: int) -> None:
+        for _ in range(count):
+            sent = writer.ask("orders", now_s() + cold.DAY_S, now_s() * 1000)
+            writer.put_cold(sent)
+            asked.append(sent.source)
+
+    def hold_all() -> list[str]:
+        said: list[str] = []
+        hold.run(spark, settings, tables, said.append)
+        rows = spark.read.format("delta").load(tables.held).select("source").distinct().collect()
+        assert {row.source for row in rows} >= {*asked}
+        return [line for line in said if "held, " not in line]
+
+    for _ in range(3):
+        ask(2)
+        assert hold_all() == []
+        if not backup.exists():
+            shutil.copytree(checkpoint, backup)
+    assert hold_all() == []
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)  # it was copied before the table was
+    ask(1)
+    older = "hold: the checkpoint is older than the table: some requests are read once more"
+    assert hold_all() == [older]
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    assert (hold_all(), hold_all()) == ([older], []), "also if there is nothing to read"
+    ask(1)
+    assert hold_all() == []
+
+    topic, anew = settings.cold_topic, f"so {settings.cold_topic} is read from its start"
+    for damage in (
+        lambda: spark.sql(f"RESTORE TABLE delta.`{tables.held}` TO VERSION AS OF 2"),
+        lambda: shutil.rmtree(checkpoint / "offsets"),
+        lambda: (checkpoint / "metadata").write_text(""),
+    ):
+        damage()
+        ask(1)
+        assert hold_all() == [f"hold: table and checkpoint do not fit together, {anew}"]
+        assert hold_all() == []
+
+    system.create_anew(topic, len(system.cluster.partitions(topic)))
+    asked.clear()
+    ask(60)  # more than before
+    assert hold_all() == [f"hold: {topic} was made anew, {anew}"]
+    assert hold_all() == []
+
+
+def test_the_name_of_the_newest_batch_is_kept_in_kafka(system: System) -> None:
+    system.create_own_topics()
+    spark: Any = None
+    logs = Logs(spark, system.settings)
+    assert logs.noted_batch() == ""
+    for name in ("first", "second"):
+        logs.note_batch(name)
+        assert Logs(spark, system.settings).noted_batch() == name
 
 
 @pytest.mark.long

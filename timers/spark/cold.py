@@ -95,6 +95,13 @@ _LOG_RETENTION = "interval 7 days"
 
 CLUSTERED_BY = "due_s"
 
+TOPIC_ID = "timers.cold-topic-id"
+"""Property of the held table: the id of the cold topic from which its checkpoint reads, 32 hex digits."""
+
+WENT_ON = "timers.went-on-after."
+"""Begins a property of the held table, and the id of a query ends it: the micro-batch of another query after which this
+one goes on."""
+
 _STEP_ROWS = 200_000
 """Rows that upkeep deletes in one commit, about: it takes a few seconds."""
 
@@ -129,7 +136,7 @@ class ColdTables:
         self.root = root
         self.held, self.promoted, self.batches = (table_at(root, name) for name in ("held", "promoted", "batches"))
         self.checkpoint = f"{self.held}/_checkpoint"
-        """That of `hold`: inside the held table, so that both can only be lost together. Delta ignores the name."""
+        """That of `hold`: inside the held table, so that both are copied together. Delta ignores the name."""
 
     def steps(self, spark: SparkSession) -> Steps:
         return Steps(spark, self.batches, BATCHES)

@@ -99,6 +99,17 @@ def delete(spark: SparkSession, url: str) -> None:
     files.delete(path, False)
 
 
+def move(spark: SparkSession, url: str, to: str) -> None:
+    """Give a directory another name. Without it, `hold` goes on with a checkpoint that would skip requests.
+
+    Raises:
+        OSError: the storage refuses it.
+    """
+    path, files = on_storage(spark, url)
+    if not files.rename(path, on_storage(spark, to)[0]):
+        raise OSError(f"{url!r} cannot be renamed to {to!r}")
+
+
 def write_text(spark: SparkSession, url: str, text: str) -> None:
     """Write a small file. Without it, the mark of a run of an import would be a table, which costs seconds."""
     path, files = on_storage(spark, url)
@@ -132,6 +143,18 @@ def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str | Non
 
 
 # ---- streaming queries ----------------------------------------------------------------------------------------------
+
+
+def last_in_table(spark: SparkSession, table: str, query: str) -> int | None:
+    """Number of the last micro-batch of a query, by its id, that a Delta table has; None if it has none.
+
+    Delta skips a micro-batch of the query with this number or a smaller one, whatever records it has. Without it,
+    `hold` does not see that its checkpoint is older than its table.
+    """
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+    found = log.unsafeVolatileSnapshot().transactions().get(query)
+    return int(found.get()) if found.isDefined() else None
 
 
 def planned_offsets(running: StreamingQuery, number: int) -> list[dict[str, dict[str, int]]]:

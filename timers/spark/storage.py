@@ -61,6 +61,24 @@ def check_shared(spark: SparkSession, option: str, directory: str, *, always_loc
         )
 
 
+PLANNED = "offsets"
+"""Spark's directory in a checkpoint, with a file for each planned micro-batch."""
+
+ENDED = "commits"
+"""The same for each micro-batch that has ended."""
+
+
+def children(spark: SparkSession, directory: str) -> dict[str, Any]:
+    """Name -> Hadoop's status of what is in a directory; empty if it does not exist."""
+    path, files = on_storage(spark, directory)
+    return {each.getPath().getName(): each for each in files.listStatus(path)} if files.exists(path) else {}
+
+
+def numbers(spark: SparkSession, directory: str) -> list[int]:
+    """The numbers of the micro-batches that a directory has files for."""
+    return [int(name) for name in children(spark, directory) if name.isdecimal()]
+
+
 BEGUN, DONE = "begun", "done"
 """Values of the column ``state``."""
 

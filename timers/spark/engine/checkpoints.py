@@ -6,26 +6,20 @@ A checkpoint is a cache of the request log: with another number of buckets the e
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from timers.errors import SettingsError
 from timers.spark.engine.bucket import FORMAT
 from timers.spark.jvm import on_storage
-from timers.spark.storage import check_shared
+from timers.spark.storage import ENDED, PLANNED, check_shared, children, numbers
 
 _NAME = re.compile(r"state-([0-9]+)-([0-9]+)")
 """Format of the state, and number of buckets."""
 
 _OWNER = "owner-"
 """Begins the name of the empty file that says whose directory it is: a file that is complete when it exists."""
-
-_PLANNED = "offsets"
-"""Spark's directory with a file for each planned micro-batch."""
-
-_ENDED = "commits"
-"""Spark's directory with a file for each micro-batch that has ended."""
 
 
 class Checkpoint(NamedTuple):
@@ -49,12 +43,12 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
             Kafka cluster.
     """
     check_shared(spark, "--checkpoint", directory)
-    if _children(spark, directory).keys() & {_PLANNED, _ENDED}:
+    if children(spark, directory).keys() & {PLANNED, ENDED}:
         raise SettingsError(f"--checkpoint {directory!r} has a checkpoint of another query: use another directory")
     own = f"{_OWNER}{app_id}@{cluster_id}"
 
     def others() -> list[str]:
-        return sorted({name for name in _children(spark, directory) if name.startswith(_OWNER)} - {own})
+        return sorted({name for name in children(spark, directory) if name.startswith(_OWNER)} - {own})
 
     mine, files = on_storage(spark, f"{directory.rstrip('/')}/{own}")
     is_new = not others() and files.createNewFile(mine)
@@ -80,7 +74,7 @@ def choose_checkpoint(
         default: number for a new checkpoint.
         anew: the existing checkpoint cannot be used.
     """
-    listed = _children(spark, directory)
+    listed = children(spark, directory)
     names = sorted(listed, key=lambda name: -listed[name].getModificationTime())
     found = {name: tuple(map(int, parts.groups())) for name in names if (parts := _NAME.fullmatch(name))}
     same_format = [buckets for version, buckets in found.values() if version == FORMAT]
@@ -88,7 +82,7 @@ def choose_checkpoint(
     chosen = f"state-{FORMAT}-{buckets}"
     root = directory.rstrip("/")
     # Without a planned micro-batch it has nothing, whatever Spark has noted about the starts of topics.
-    is_new = anew or chosen not in found or not _numbers(spark, f"{root}/{chosen}/{_PLANNED}")
+    is_new = anew or chosen not in found or not numbers(spark, f"{root}/{chosen}/{PLANNED}")
     replaced = tuple(f"{root}/{name}" for name in sorted(found) if is_new or name != chosen)
     return Checkpoint(f"{root}/{chosen}", buckets, is_new, replaced)
 
@@ -104,18 +98,7 @@ def forget_planned(spark: SparkSession, checkpoint: str) -> None:
 
     A repeated micro-batch need not be the same one: what has fired is in the progress.
     """
-    ended = _numbers(spark, f"{checkpoint}/{_ENDED}")
-    for number in _numbers(spark, f"{checkpoint}/{_PLANNED}"):
+    ended = numbers(spark, f"{checkpoint}/{ENDED}")
+    for number in numbers(spark, f"{checkpoint}/{PLANNED}"):
         if number > max(ended, default=-1):
-            delete(spark, f"{checkpoint}/{_PLANNED}/{number}")
-
-
-def _numbers(spark: SparkSession, directory: str) -> list[int]:
-    """The numbers of the micro-batches that a directory has files for."""
-    return [int(name) for name in _children(spark, directory) if name.isdecimal()]
-
-
-def _children(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Name -> Hadoop's status of what is in a directory; empty if it does not exist."""
-    path, files = on_storage(spark, directory)
-    return {each.getPath().getName(): each for each in files.listStatus(path)} if files.exists(path) else {}
+            delete(spark, f"{checkpoint}/{PLANNED}/{number}")

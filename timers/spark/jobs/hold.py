@@ -1,14 +1,20 @@
 """``timers spark hold``: moves requests from the cold topic into the cold tables, each exactly once.
 
 The job is a stream with a checkpoint. Each micro-batch is one commit of the table, and the commit contains the number
-of the micro-batch: Delta ignores a micro-batch that Spark repeats.
+of the micro-batch: Delta ignores a micro-batch that Spark repeats. It ignores one with another content, too. So before
+the stream starts, checkpoint, table and topic must fit together (:func:`fit`): a part of them may have been lost, or
+have come back from a backup.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 
+from delta.tables import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -19,9 +25,9 @@ from timers.errors import SettingsError
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
-from timers.spark import kafka
-from timers.spark.cold import ColdTables, hold
-from timers.spark.storage import COMMIT_TRIES, is_conflict
+from timers.spark import jvm, kafka
+from timers.spark.cold import TOPIC_ID, WENT_ON, ColdTables, hold
+from timers.spark.storage import COMMIT_TRIES, ENDED, PLANNED, is_conflict, numbers, properties_of, retried
 
 _OBSERVED, _FOREIGN = "hold", "foreign"
 """Names of what Spark counts in each micro-batch: records that are no cold requests."""
@@ -48,12 +54,14 @@ def run(
         SettingsError: the topic of cold timers does not exist.
     """
     topic = settings.cold_topic
-    if topic not in TopicOffsets(settings).existing([topic]):
+    topic_id = TopicOffsets(settings).id_of(topic).hex()
+    if not topic_id:
         raise SettingsError(
             f"topic TIMERS_COLD_TOPIC={topic!r} does not exist at {settings.brokers}: start a worker (or "
             "the engine on Spark) with TIMERS_HOT_HORIZON_S, which creates it"
         )
     tables.create(spark)
+    fit(spark, tables, topic, topic_id, say)
     held = Held(say)
     stop, failed = stop or Event(), 0
     while not stop.is_set():
@@ -69,6 +77,64 @@ def run(
         finally:
             query.stop()
     return held.total
+
+
+def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say: Callable[[str], None]) -> None:
+    """Let the stream read again what the table may lack. The jobs tell apart what the table has twice.
+
+    Spark plans a micro-batch, Delta commits it, and Spark notes its end. So the last one in the table is the last
+    planned one, or the one before while nothing has noted the end of the planned one.
+    """
+    known, checkpoint = properties_of(spark, tables.held), tables.checkpoint
+    planned, ended = (max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED, ENDED))
+    query = _query(spark, checkpoint)
+    last = jvm.last_in_table(spark, tables.held, query)
+    if last is None:
+        last = int(known.get(f"{WENT_ON}{query}", -1))
+    if known.get(TOPIC_ID, topic_id) != topic_id:
+        _read_anew(spark, checkpoint, f"{topic} was made anew", topic, say)
+    elif 0 <= planned < last:
+        anew = str(uuid.uuid4())  # Delta would skip micro-batches of the former query up to the last one
+        _note(spark, tables, f"{WENT_ON}{anew}", str(planned))
+        jvm.write_text(spark, f"{checkpoint}/metadata", json.dumps({"id": anew}))
+        say("hold: the checkpoint is older than the table: some requests are read once more")
+    elif planned < last or last < max(planned - 1, ended) or _was_restored(spark, tables, query):
+        _read_anew(spark, checkpoint, "table and checkpoint do not fit together", topic, say)
+    if known.get(TOPIC_ID) != topic_id:
+        _note(spark, tables, TOPIC_ID, topic_id)
+
+
+def _note(spark: SparkSession, tables: ColdTables, name: str, value: str) -> None:
+    path = tables.held.replace("`", "``")
+    retried(lambda: spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{name}' = '{value}')"))
+
+
+def _read_anew(spark: SparkSession, checkpoint: str, why: str, topic: str, say: Callable[[str], None]) -> None:
+    if jvm.exists(spark, checkpoint):
+        jvm.move(spark, checkpoint, f"{checkpoint}-{uuid.uuid4().hex}")
+        say(f"hold: {why}, so {topic} is read from its start")
+
+
+def _query(spark: SparkSession, checkpoint: str) -> str:
+    """The id of the query of a checkpoint; empty: it is lost, and Spark chooses another one."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(dict(jvm.read_texts(spark, checkpoint))["metadata"] or "")["id"])
+    return ""
+
+
+_LOOK_BACK = 100
+"""How many commits before the start of the job are looked at for a RESTORE: it should be among the last ones."""
+
+
+def _was_restored(spark: SparkSession, tables: ColdTables, query: str) -> bool:
+    """Whether a user has set the table back (``RESTORE``) since the query of the checkpoint has written to it: it
+    lacks rows then, but not the number of the last micro-batch."""
+    commits = DeltaTable.forPath(spark, tables.held).history(_LOOK_BACK).select("operation", "operationParameters")
+    newest_first = [
+        "own" if (each.operationParameters or {}).get("queryId") == query else each.operation
+        for each in commits.collect()
+    ]
+    return "RESTORE" in newest_first and "own" in newest_first[newest_first.index("RESTORE") :]
 
 
 class Held:

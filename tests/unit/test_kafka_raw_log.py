@@ -11,6 +11,7 @@ import pytest
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
+from confluent_kafka import KafkaException
 
 from tests.harness.compiled import forms
 from tests.harness.raw_batches import Fields, encoded
@@ -83,9 +84,9 @@ def test_batches_before_the_position_and_parts_of_batches_are_left_out() -> None
 
 
 def test_a_damaged_batch_is_refused() -> None:
-    damaged = bytearray(batch(0, (b"mine", b"1")))
+    damaged = bytearray(batch(7, (b"mine", b"1")))
     damaged[-1] ^= 1
-    with pytest.raises(CorruptRecordException):
+    with pytest.raises(CorruptRecordException, match="the batch at offset 7 has a wrong checksum"):
         NewestCommitted(KEYS, 0).add(bytes(damaged))
 
 
@@ -150,3 +151,14 @@ def test_both_forms_decide_alike() -> None:
         assert len(decided) == 1, bytes(data).hex()
         seen |= decided
     assert seen == {True, False}
+
+
+def test_a_damaged_batch_of_the_progress_topic_is_named_with_the_way_on() -> None:
+    """All machines whose progress is in the partition wait for a sound replica."""
+    damaged = bytearray(batch(0, (KEY, b"1")))
+    of = reading(bytes(damaged), "")
+    damaged[-1] ^= 1
+    made: Any = of
+    made._answer = lambda question, what: bytes(damaged)
+    with pytest.raises(KafkaException, match=r"-progress/0.* at offset 0 has.*let another broker lead the partition"):
+        made._read_back(0, 0, 1, {KEY}, after_fence=True)

@@ -209,7 +209,8 @@ class ProgressLog(ProgressRules):
             try:
                 newest.add(self._answer(partial(_fetched, place=place, offset=position), what))
             except CorruptRecordException as error:
-                raise KafkaException(KafkaError(KafkaError._BAD_MSG, f"reading {what}: {error}")) from None
+                way = f"{error}: let another broker lead the partition (docs/operations.md#a-batch-that-cannot-be-read)"
+                raise KafkaException(KafkaError(KafkaError._BAD_MSG, f"reading {what}: {way}")) from None
             if newest.position > position:
                 deadline = monotonic() + self._timeout_s
                 continue

@@ -317,7 +317,7 @@ class NewestCommitted:
         while records.has_next():
             batch: Any = records.next_batch()
             if not batch.validate_crc():
-                raise CorruptRecordException("a batch has a wrong checksum")
+                raise CorruptRecordException(f"the batch at offset {batch.base_offset} has a wrong checksum")
             if batch.next_offset <= self.position:
                 continue  # a fetch may begin before its offset
             self.position = batch.next_offset

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords
 
 from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
@@ -34,6 +35,7 @@ from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.wire import progress as progress_record
 from timers.wire.formats import RequestRecord
+from timers.wire.headers import TIMER_TIMESTAMP
 
 NOW_S = 1_700_000_000
 
@@ -165,6 +167,32 @@ def test_refused_times_are_sent_again_with_new_times_and_are_no_fault_of_a_recor
     rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP, RefusedRecord(0, "too old"))]
     rig.fire("t", "t")
     assert rig.callbacks == [{"t": 2}, {"t": 2}]
+
+
+def test_a_schedule_is_written_back_with_the_present_time_if_its_topic_refuses_that_of_its_publication(
+    rig: Rig,
+) -> None:
+    """Else no request of the partition could be accepted any more."""
+    topic = Settings(brokers="localhost:1").id_topic
+    outbox, times = rig.outbox_of(topic, None), list[int]()
+    row: Row = (3, "t", "k", b"v", [(TIMER_TIMESTAMP, b"1000")], Origin("id", NOW_S + 60, 0))
+
+    def refused(batches: Sequence[Batch]) -> BatchesRefused:
+        (batch,) = (batch for name, _, batch in batches if name == topic)
+        times.extend(record.timestamp for record in MemoryRecords(bytes(batch._build())).next_batch())
+        return BatchesRefused([(batch, RecordsRefused(topic, 0, INVALID_TIMESTAMP, "too old", ()))])
+
+    def taken(batches: Sequence[Batch]) -> None:
+        refused(batches)
+
+    rig.producer.outcomes = [refused, taken, refused, refused]
+    outbox.begin(Tick(NOW_S * 1000))
+    outbox.commit(Progress(), Output(republished=[row]))
+    assert times[0] == 1000 and times[1] >= NOW_S * 1000 and len(times) == 2
+    outbox.begin(Tick(NOW_S * 1000))
+    with pytest.raises(DeliveryFailed) as failed:
+        outbox.commit(Progress(), Output(republished=[row]))
+    assert failed.value.culprits.keys() == {topic}, "it refuses all times"
 
 
 def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) -> None:

@@ -353,7 +353,8 @@ class Transaction:
         refusals = []
         for batch, said in error.batches:
             topic = said.topic
-            if topic in self._topics.own:
+            has_other_times = topic == self._topic and topic not in self._refused_timestamps  # see republish()
+            if topic in self._topics.own and not (said.is_of_timestamps and has_other_times):
                 raise DeliveryFailed({topic: said})
             if said.is_of_timestamps:
                 if topic in self._refused_timestamps:
@@ -601,10 +602,12 @@ class Transaction:
     # ---- decisions of the machine ------------------------------------------------------------------------------
 
     def republish(self, rows: Sequence[Row]) -> None:
-        """Add schedules to their topic as they were published."""
+        """Add schedules to their topic as they were published; if it refuses times of the past, with the present time:
+        else the machine would meet the same refusal at each opening, and accept nothing any more."""
+        now_ms = self._now_ms() if self._topic in self._refused_timestamps else None
         for row in rows:
             key, value, headers, timestamp_ms = schedule.as_published(row)
-            self._add(self._topic, self._partition, key, value, headers, timestamp_ms)
+            self._add(self._topic, self._partition, key, value, headers, timestamp_ms if now_ms is None else now_ms)
 
     def add_own(self, records: Iterable[tuple[bytes, bytes | None, list[h.Header]]]) -> int:
         """Add records (key, value, headers) to the machine's own partition: the lines of :meth:`_add`, as in

@@ -17,13 +17,26 @@ from timers.core.progress import LOG_TRIMMED, NamedSnapshot, Progress
 from timers.core.snapshots import Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
-from timers.machines.log_trimmer import AGAIN_S, LONGEST_PAUSE_S, MOST_UNREAD, READERS_S, STEP_S, WITHIN_S, Trimmer
+from timers.machines.log_trimmer import (
+    AGAIN_S,
+    LONGEST_PAUSE_S,
+    MOST_UNREAD,
+    READERS_S,
+    ROLL_QUIET_S,
+    STEP_S,
+    WITHIN_S,
+    Trimmer,
+)
 from timers.machines.verifying import Verified
 from timers.process.partition_metrics import PartitionMetrics
 
 TP = ("requests", 1)
 SNAPSHOT_TOPIC = "app-snapshot-requests"
 NAMED = NamedSnapshot(b"snapshot id", 7, 10, 12, 900, 3, 2, b"digest")
+
+
+NOW_S = 5000
+"""The time of the brokers."""
 
 
 class SimBrokers:
@@ -129,7 +142,7 @@ class Trial:
         self.trimmer = Trimmer(
             settings,
             pool,
-            lambda: 5000.0,
+            lambda: float(NOW_S),
             lambda runner, question: question(self.machine),
             lambda: self.is_behind,
         )
@@ -385,6 +398,19 @@ def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None
         trial.brokers.start = trial.brokers.end
     assert trial.brokers.rolled == 1
     assert not trial.trimmer.is_due(TP, trial.runner), "it is clear until the bounds rise"
+
+
+def test_no_segment_is_begun_while_a_timer_is_due_soon(made: Callable[..., Trial]) -> None:
+    """A cancel behind the record that begins it would not be read in time if the worker were killed just then."""
+    trial = made(keep_s=60)
+    trial.brokers.start = trial.brokers.end = 1000
+    trial.metrics.oldest_due_s = NOW_S + 29
+    trial.trim()
+    assert trial.brokers.rolled == 0
+    trial.now_s += ROLL_QUIET_S
+    trial.metrics.oldest_due_s = NOW_S + 31
+    trial.trim()
+    assert trial.brokers.rolled == 1
 
 
 def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial]) -> None:

@@ -76,6 +76,11 @@ WITHIN_S = 2.0
 
 TIMEOUT_S = 10.0
 
+ROLL_QUIET_S = 30.0
+"""No pending timer may be due for so many seconds when a segment is begun. The transaction that begins it holds back
+the end of the log: for milliseconds, or if the worker is killed, until the brokers end it (10 s, and their next look,
+10 s). A cancel behind it is not readable, and its timer would fire [I17]."""
+
 _GROUPS = "__consumer_offsets"
 
 RUNBOOK = "docs/operations.md#who-else-reads-the-log"
@@ -453,6 +458,10 @@ class Trimmer:
 
     def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float, end: int) -> None:
         """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""
+        due_s = self._pool.partition_metrics[tp].oldest_due_s
+        if due_s is not None and due_s < now_s + ROLL_QUIET_S:
+            known.next_at = monotonic() + ROLL_QUIET_S
+            return
         segment_s = logs.segment_s(tp[0])
         if logs.first_since(tp, int(1000 * (now_s - segment_s))) is not None:
             known.next_at = monotonic() + min(segment_s, AGAIN_S)

@@ -160,3 +160,13 @@ def test_records_whose_offsets_were_given_again_are_not_all_there(offset: int) -
         sending._wait(0)
     assert raised.value.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
     sending.end()
+
+
+def test_a_record_that_a_broker_had_before_has_no_offset_and_names_no_snapshot() -> None:
+    """Its offset would be taken for 0, and the snapshot would begin below the log."""
+    sending = _Sending(Settings.load({}), ("app-snapshot-requests", 0), 1, 1e9, lambda: None)
+    unplaced: Any = SimpleNamespace(offset=lambda: None)
+    sending._note(None, unplaced)
+    with pytest.raises(KafkaException):
+        sending._wait(0)
+    sending.end()

@@ -89,12 +89,13 @@ class _Sending:
             self._failure = error
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
-        offset = message.offset() or 0
-        if error is None and self._offsets and offset <= self._offsets[-1]:
-            # An unclean election took all records so far, so a footer would not show that they are there.
-            error = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        offset = message.offset()
         if error is not None:
             self._failure = error
+        elif offset is None or (self._offsets and offset <= self._offsets[-1]):
+            # An unclean election took all records so far, so a footer would not show that they are there. Or a broker
+            # had the record before, and librdkafka (rdkafka_request.c, DUPLICATE_SEQUENCE_NUMBER) does not know where.
+            self._failure = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
         else:
             self._offsets.append(offset)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from timers.client import (
 )
 from timers.client.by_id import READER
 from timers.client.clients import Client
+from timers.client.config import Connection
 from timers.client.publish import POLL_S, Publisher
 from timers.errors import (
     InvalidTimerError,
@@ -560,15 +562,31 @@ def test_a_client_that_is_dropped_leaves_no_thread(brokers: str, in_loop: bool) 
 
 
 @contextmanager
-def on_alarm(act: Callable[[], object], after_s: float = 0.3) -> Iterator[None]:
-    """Call a function in this thread soon, as the handler of a signal does."""
-    before = signal.signal(signal.SIGALRM, lambda *_: act() and None)
-    signal.setitimer(signal.ITIMER_REAL, after_s)
+def on_signal(act: Callable[[], object], when: Callable[[], bool]) -> Iterator[None]:
+    """Call a function in this thread, as the handler of a signal does, when another thread finds a condition true."""
+    before, main, is_over = signal.signal(signal.SIGUSR1, lambda *_: act() and None), threading.get_ident(), False
+
+    def send() -> None:
+        while not is_over:
+            if when():
+                return signal.pthread_kill(main, signal.SIGUSR1)
+            time.sleep(0.001)
+        return None
+
+    sending = call_in_thread("signal", send)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        is_over = True
+        sending.result(STUCK_S)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_in(function: Callable[..., object]) -> Callable[[], bool]:
+    """Whether this thread is in a function, as another thread finds."""
+    thread = threading.get_ident()
+    code = function.__code__
+    return lambda: any(frame.f_code is code for frame, _ in traceback.walk_stack(sys._current_frames()[thread]))
 
 
 def timed(call: Callable[[], object], took_s: list[float]) -> None:
@@ -581,22 +599,51 @@ def timed(call: Callable[[], object], took_s: list[float]) -> None:
 def test_a_handler_of_a_signal_does_not_wait_for_the_call_that_it_interrupts(silent: str, number: int) -> None:
     """With SIGTERM, a supervisor may wait no longer than a call."""
     client, took_s = TimersClient(silent, timeout_s=STUCK_S), list[float]()
-    with on_alarm(partial(timed, client.close, took_s)), pytest.raises(TimersError):
+    with on_signal(partial(timed, client.close, took_s), is_in(Connection.partitions_of)), pytest.raises(TimersError):
         calls_of(client)[number]()
     assert took_s[0] < STUCK_S / 10
 
 
+def test_an_exception_of_a_handler_leaves_no_lock_taken() -> None:
+    """Python calls handlers at the begin of its functions, and after each call of a function of C."""
+    publisher = TimersClient("127.0.0.1:1")._publisher
+    for number in range(100):
+        left = number
+
+        def interrupt(_frame: object, event: str, _argument: object) -> None:
+            nonlocal left
+            if event in ("call", "c_return") and not (left := left - 1) + 1:
+                raise KeyboardInterrupt
+
+        deadline = time.monotonic() + STUCK_S
+        sys.setprofile(interrupt)
+        try:
+            with publisher._held(publisher._lock, deadline):
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        assert call_in_thread("lock", publisher._lock.acquire, blocking=False).result(STUCK_S), number
+        publisher._lock = threading.RLock()  # the thread has ended with the former one
+        if left >= 0:
+            break
+    assert 3 < number < 99
+
+
 def test_a_handler_of_a_signal_may_close_a_client_whose_bulk_it_interrupts(brokers: str) -> None:
-    client, is_begun, is_free = TimersClient(brokers, timeout_s=STUCK_S), threading.Event(), threading.Event()
-    took_s = list[float]()
+    client, is_begun, took_s = TimersClient(brokers, timeout_s=STUCK_S), threading.Event(), list[float]()
 
-    def close() -> None:
-        is_begun.wait()
-        timed(client.close, took_s)
-        is_free.set()
+    def rows() -> Iterator[TimerRequest]:
+        yield from REQUESTS * 1_000
+        is_begun.set()
+        while not took_s:
+            time.sleep(0.001)
+        yield from REQUESTS * 500
 
-    with on_alarm(close), pytest.raises(PartlyPublishedError, match="this client was closed meanwhile"):
-        client.schedule_many(held(is_begun, is_free))
+    close, said = partial(timed, client.close, took_s), "this client was closed meanwhile"
+    with on_signal(close, is_begun.is_set), pytest.raises(PartlyPublishedError, match=said):
+        client.schedule_many(rows())
     assert took_s[0] < STUCK_S / 10
 
 
@@ -604,7 +651,8 @@ def test_after_ctrl_c_the_next_bulk_has_its_own_answers_only(cluster: subprocess
     with TimersClient(brokers, timeout_s=STUCK_S) as client:
         client.schedule_many(REQUESTS, ids=False)
         stop(cluster)
-        with on_alarm(partial(signal.raise_signal, signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+        interrupt = partial(signal.raise_signal, signal.SIGINT)
+        with on_signal(interrupt, is_in(Publisher._flush_bulk)), pytest.raises(KeyboardInterrupt):
             client.schedule_many(REQUESTS, ids=False)
         assert not client._publisher._bulk, "their reports go to the call that runs"
         cluster.send_signal(signal.SIGCONT)

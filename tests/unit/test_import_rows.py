@@ -98,6 +98,9 @@ def test_what_an_import_writes_is_no_input_of_it(
     directories = {"--rejects": "/elsewhere", "--ledger": "/elsewhere", option: "data/rejects"}
     done = CliRunner().invoke(bulk_import.bulk_import, [path, *(part for each in directories.items() for part in each)])
     assert done.exit_code == 2 and f"PATH '{path}' contains {option} 'data/rejects'" in done.output
+    for uri in (f"file:{tmp_path}/data", f"file://{tmp_path}/data/../data/"):
+        with pytest.raises(click.UsageError, match="contains"):
+            bulk_import._check_apart((uri,), option, "data/rejects")
 
 
 def test_parquet_has_no_other_encoding() -> None:

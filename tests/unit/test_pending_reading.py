@@ -59,13 +59,14 @@ def test_stores_of_a_killed_process_are_deleted_and_those_in_use_stay(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     others = tmp_path / "others"
     others.mkdir()
-    (tmp_path / "timers-pending-link").symlink_to(others)
+    (tmp_path / "timers-scratch-link").symlink_to(others)
+    (tmp_path / "timers-pending-former").mkdir()  # a version before takes no lock
     with scratch_directory() as in_use:
-        (left,) = tmp_path.glob("timers-pending-timers-*")
+        (left,) = tmp_path.glob("timers-scratch-timers-*")
         assert left == in_use
-        killed = tmp_path / "timers-pending-killed"
+        killed = tmp_path / "timers-scratch-killed"
         (killed / "store").mkdir(parents=True)
         with scratch_directory() as second:
             assert in_use.exists() and second.exists() and not killed.exists()
         assert in_use.exists() and not second.exists()
-    assert {each.name for each in tmp_path.iterdir()} == {"others", "timers-pending-link"}
+    assert {each.name for each in tmp_path.iterdir()} == {"others", "timers-scratch-link", "timers-pending-former"}

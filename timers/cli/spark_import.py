@@ -65,10 +65,11 @@ def _encoding(name: str, file_format: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """A local path as a URI, because Spark may use another default file system. A URI stays as it is."""
-    from timers.spark.storage import is_uri
+    """A local path as a URI, because Spark may use another default file system. Another URI stays as it is."""
+    from timers.spark.frames.rows import local_path
 
-    return path if is_uri(path) else Path(path).resolve().as_uri()
+    local = local_path(path)
+    return path if local is None else local.resolve().as_uri()
 
 
 def _check_apart(paths: tuple[str, ...], option: str, directory: str) -> None:

@@ -176,7 +176,7 @@ class ById(Publisher):
     """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        self._calls_lock, self._opening = threading.Lock(), threading.Lock()
+        self._calls_lock, self._opening = threading.Lock(), threading.RLock()
         super().__init__(connection.for_ids(), thread="timers-client-by-id", partitioner=ID_PARTITIONER)
         self._topic = self._kafka.request_topic
         self._verdict_topic = connection.settings.verdict_topic
@@ -190,7 +190,7 @@ class ById(Publisher):
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._calls_lock, self._opening = threading.Lock(), threading.Lock()
+        self._calls_lock, self._opening = threading.Lock(), threading.RLock()
 
     @property
     def listening(self) -> bool:

@@ -103,6 +103,16 @@ def set_result(future: Future[_T], result: _T | TimersError) -> None:
             future.set_result(result)
 
 
+def _is_owned(lock: threading.RLock) -> bool:
+    """Whether this thread has a lock. Python's own Condition asks in the same way."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]
+
+
+def _is_taken(lock: threading.RLock) -> bool:
+    """Whether a thread has a lock that no call can use any more: this may take it."""
+    return _is_owned(lock) or not lock.acquire(blocking=False)
+
+
 class Publisher:
     """Publishes requests to one request topic. Thread-safe.
 
@@ -125,10 +135,8 @@ class Publisher:
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self.timeout_s = connection.timeout_s
         self._submit_lock = threading.RLock()
-        self._lock = threading.Lock()
-        self._bulk_lock = threading.Lock()
-        self._owners: dict[threading.Lock, int] = {}
-        """Which thread has which of the two locks, and of those of a subclass."""
+        self._lock, self._bulk_lock = threading.RLock(), threading.RLock()
+        """Taken by :meth:`_held` alone."""
         self._closed = threading.Event()
         self._why_closed = _CLOSED
         self._single: Producer | None = None
@@ -142,10 +150,9 @@ class Publisher:
 
     def after_fork(self) -> None:
         """Refuse all calls if this publisher was used before the fork."""
-        is_used = self._single or self._lost or self._bulk or self._lock.locked() or self._bulk_lock.locked()
+        is_used = self._single or self._lost or self._bulk or _is_taken(self._lock) or _is_taken(self._bulk_lock)
         is_closed = self._closed.is_set()
-        self._submit_lock, self._lock, self._bulk_lock = threading.RLock(), threading.Lock(), threading.Lock()
-        self._owners = {}
+        self._submit_lock, self._lock, self._bulk_lock = threading.RLock(), threading.RLock(), threading.RLock()
         self._closed = threading.Event()
         if is_used or is_closed:
             self._closed.set()
@@ -182,26 +189,33 @@ class Publisher:
             raise PublishError(self._why_closed)
 
     @contextlib.contextmanager
-    def _held(self, lock: threading.Lock, deadline: float) -> Iterator[None]:
-        """Hold a lock that another thread may hold while it waits for the brokers."""
-        if not self._take(lock, deadline):
-            raise self._kafka.unreachable_error(UnreachableError)
+    def _held(
+        self, lock: threading.RLock, deadline: float, busy: Callable[[], TimersError] | None = None
+    ) -> Iterator[None]:
+        """Hold a lock that another thread may hold while it waits for the brokers. A handler of a signal does not wait
+        for the call that it interrupts.
+
+        A handler may raise an exception after each call here, such as KeyboardInterrupt, also after the lock was taken
+        or before it is known whether it was. So it is released first, by one call.
+
+        Args:
+            busy: the error if the lock is not free in time. By default, that no broker answered.
+
+        Raises:
+            TimersError: that error.
+        """
+        error = busy or partial(self._kafka.unreachable_error, UnreachableError)
+        if _is_owned(lock):
+            raise error()
         try:
+            if not lock.acquire(timeout=left_s(deadline)):
+                raise error()
             yield
         finally:
-            self._free(lock)
-
-    def _take(self, lock: threading.Lock, deadline: float) -> bool:
-        """Take a lock if it is free in time. A handler of a signal does not wait for the call that it interrupts."""
-        thread = threading.get_ident()
-        if self._owners.get(lock) == thread or not lock.acquire(timeout=left_s(deadline)):
-            return False
-        self._owners[lock] = thread
-        return True
-
-    def _free(self, lock: threading.Lock) -> None:
-        del self._owners[lock]
-        lock.release()
+            try:  # noqa: SIM105 - to make suppress() is a call, after which the lock might stay taken
+                lock.release()
+            except RuntimeError:
+                pass
 
     def _connected(self, kafka: Connection, deadline: float, linger_ms: int, **properties: Any) -> Producer:
         """A producer that knows the request topic's metadata, so that it sends its first request sooner."""
@@ -352,8 +366,12 @@ class Publisher:
         """
         deadline = monotonic() + self.timeout_s
         self.refuse_if_closed()
-        if not self._take(self._bulk_lock, deadline):
-            raise self.busy_error()
+        with self._held(self._bulk_lock, deadline, self.busy_error):
+            return self._publish_held(requests, deadline, ids, condition)
+
+    def _publish_held(
+        self, requests: Iterable[TimerRequest], deadline: float, ids: bool, condition: str | None
+    ) -> list[str] | int:
         bulk = self._current = _Bulk(self._kafka, ids=ids)
         stopped: TimersError | None = None
         is_answered = False
@@ -374,7 +392,6 @@ class Publisher:
         finally:
             if self._is_bulk_cut or bulk.failed or isinstance(stopped, PublishError) or not is_answered:
                 self._bulk.clear()  # one may have ended, or have answers for this call: the next one makes new ones
-            self._free(self._bulk_lock)
         if stall.is_over or (unanswered and not bulk.failed):
             bulk.first = self._kafka.unreachable_error()
         return bulk.result(unanswered, stopped)
@@ -493,11 +510,11 @@ class Publisher:
                 if producer is not None:
                     _flush(producer, left_s(deadline) + _GRACE_S)
             self._single = None
-        if self._take(self._bulk_lock, deadline):
-            self._bulk.clear()
-            self._free(self._bulk_lock)
-        else:  # the call that uses the producers reads no further request, waits for the answers, and frees them
-            self._is_bulk_cut = True
+        try:
+            with self._held(self._bulk_lock, deadline, self.busy_error):
+                self._bulk.clear()
+        except PublishError:  # the call that uses the producers reads no further request, waits for the answers, and
+            self._is_bulk_cut = True  # frees them
         if self._thread.ident is not None:
             self._thread.join(left_s(deadline) + _GRACE_S)
         if (counting := self._counting) is not None:

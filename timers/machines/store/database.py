@@ -88,7 +88,7 @@ def alone(path: Path) -> Iterator[None]:
             held.remove(path)
 
 
-_LEFT = "timers-pending-"
+_SCRATCH = "timers-scratch-"
 
 
 @contextlib.contextmanager
@@ -99,12 +99,12 @@ def scratch_directory() -> Iterator[Path]:
     that is in use ends with its process. A new one gets its name when it is locked, so that it is never taken for one
     that is left.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{_LEFT}*"):
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(prefix="timers-"))
     with _locked(new):
-        named = new.rename(new.with_name(f"{_LEFT}{new.name}"))
+        named = new.rename(new.with_name(f"{_SCRATCH}{new.name}"))
         try:
             yield named
         finally:

@@ -100,8 +100,11 @@ def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: Syst
     cells = [[row.get(name, "") for name in ("topic", "due", "headers", "key", "value")] for row in reversed(ROWS)]
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in line) for line in cells]
     csv.write_text("\n".join(["topic,due,headers,key,value", *quoted]) + "\n")
-    _leave_marks_that_are_not_whole(tmp_path / "ledger" / "begun")
-    assert run(spark, job(by_id, csv)) == Imported(22, 0, 22, 0)
+    runs, said = _leave_marks_that_are_not_whole(tmp_path / "ledger" / "begun"), list[str]()
+    for _ in range(2):
+        assert run(spark, job(by_id, csv), said.append) == Imported(22, 0, 22, 0)
+    told = [line.split()[4] for line in said if "is not whole" in line]
+    assert sorted(told) == sorted(runs), "each is named once"
     parquet = tmp_path / "rows.parquet"
     seconds = [DUE + index // 3 for index in range(20)] + [DUE] * 2
     columns = {
@@ -143,7 +146,8 @@ def _a_file_that_has_grown_adds_its_new_rows(spark: SparkSession, system: System
     assert len(written(system)) == before + 2
 
 
-def _leave_marks_that_are_not_whole(begun: Path) -> None:
+def _leave_marks_that_are_not_whole(begun: Path) -> list[str]:
+    """Returns the runs whose marks these are."""
     (begun / uuid4().hex).mkdir()
     wrong_sum = uuid4().hex
     (begun / f".{wrong_sum}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
@@ -156,6 +160,7 @@ def _leave_marks_that_are_not_whole(begun: Path) -> None:
     ]
     for name, left in marks:  # a full disk, a kill, a power loss and strangers leave them
         (begun / name).write_text(left)
+    return [name for name, _ in marks[:3]]
 
 
 def test_no_run_deletes_a_file_that_it_did_not_write(

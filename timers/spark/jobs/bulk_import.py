@@ -102,7 +102,7 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
         )
     ledger = ImportLedger(spark, job.ledger)
     if not job.dry_run:
-        for interrupted, starts in ledger.unfinished():
+        for interrupted, starts in ledger.unfinished(say):
             left = topics.remaining(starts)
             in_topic, known = _in_topic(spark, job, left.starts, left.ends), ledger.sent()
             if known is not None:
@@ -132,7 +132,8 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
         lines = read.where(~_is_timer()).select("row")
         if past:
             lines = lines.unionByName(requests.where("row is not null").select("row"))
-        lines.coalesce(1).write.text(rejects)  # one file to fix; of several, Spark may write the first one empty
+        # One file to fix: of several, Spark may write the first one empty. With coalesce(1), one task reads all rows.
+        lines.repartition(1).write.text(rejects)
     requests = requests.where("row is null")
     known_rows = found_rows.timers - timers
     result = Imported(total, rejected, known_rows, count, rejects=rejects and shown(rejects))
@@ -254,17 +255,22 @@ class ImportLedger:
         self._spark = spark
         self._ids, self._table, self._begun = (table_at(path, name) for name in ("ids", "sent", "begun"))
 
-    def unfinished(self) -> list[tuple[str, Offsets]]:
+    def unfinished(self, say: Callable[[str], None]) -> list[tuple[str, Offsets]]:
         """The runs that have begun and not ended: name, and where the topic ended at its begin.
 
-        A mark that is not whole is passed over: such a run was ended while it wrote the mark, before it sent. So are
-        files of others.
+        A mark that is not whole is named and deleted. Such a run was ended while it wrote the mark, before it sent; or,
+        because a local disk writes files later, the machine lost its power soon after it had begun to send. Files of
+        others are passed over.
         """
         found = []
         for run, text in jvm.read_texts(self._spark, self._begun):
-            with suppress(ValueError):
-                if _RUN.fullmatch(run) and text is not None:
-                    found.append((run, kafka.from_json(text)))
+            if not _RUN.fullmatch(run):
+                continue
+            try:
+                found.append((run, kafka.from_json(text or "")))
+            except ValueError:
+                say(f"the mark of run {run} is not whole: if the machine lost its power, timers may be sent again")
+                self.end(run)
         return found
 
     def begin(self, run: str, starts: str) -> None:

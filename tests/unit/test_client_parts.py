@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import timers.client
-from timers.client import AsyncTimersClient, TimersClient, publish
+from tests.harness.constants import Constants
+from timers.client import AsyncTimersClient, TimersClient, by_id, publish
 from timers.errors import PublishError, SettingsError
 from timers.queue import AsyncQueue, Queue
 from timers.testing import AsyncSimTimers, SimQueue, SimTimers
@@ -59,7 +62,7 @@ async def test_a_queue_that_stays_full_is_an_error(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("wrong", [math.inf, math.nan, -1.0, "5", True])
 async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> None:
     """And nothing is sent before it is checked."""
-    client, in_loop = TimersClient("nowhere:1"), AsyncTimersClient("nowhere:1")
+    client, in_loop, sim = TimersClient("nowhere:1"), AsyncTimersClient("nowhere:1"), SimTimers()
     version: Any = {"topic": "t", "key": "k", "value": b"", "delay": 9, "timeout_s": wrong}
     for call in (
         partial(client.schedule, **version, id="i", if_absent=True),
@@ -67,6 +70,11 @@ async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> No
         partial(client.cancel, "i", timeout_s=wrong),
         partial(client.close, wrong),
         partial(Queue("q", brokers="nowhere:1").receive, wait_s=wrong),
+        partial(sim.schedule, **version, id="i", if_absent=True),
+        partial(sim.update, "i", **version),
+        partial(sim.cancel, "i", timeout_s=wrong),
+        partial(sim.close, wrong),
+        partial(SimQueue().receive, wait_s=wrong),
     ):
         with pytest.raises(SettingsError, match=r"(timeout|wait)_s=.* is not a number of seconds from 0 to"):
             call()
@@ -74,10 +82,36 @@ async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> No
         in_loop.update("i", **version),
         in_loop.cancel("i", timeout_s=wrong),
         in_loop.close(wrong),
+        AsyncSimTimers().close(wrong),
         AsyncQueue("q", brokers="nowhere:1").receive(wait_s=wrong),
     ):
         with pytest.raises(SettingsError, match=r"(timeout|wait)_s=.* is not a number of seconds from 0 to"):
             await task
+
+
+def test_a_look_that_fails_is_not_used_again(constants: Constants) -> None:
+    """Its answer would be the same each time, and prove what is asked for later."""
+    constants(by_id, POLL_S=0.001)
+    looks: list[Any] = []
+
+    class Used:
+        closed = False
+
+        def next_wait_s(self, look: Any) -> float:
+            return 0.0
+
+        def take(self, consumer: Any, admin: Any, look: Any, message: Any) -> Any:
+            looks.append(look)
+            self.closed = len(looks) == 3
+            if len(looks) == 2:
+                raise RuntimeError("the consumer is closed")
+            return by_id._Look(0.0, Future(), 1)
+
+    consumer: Any = SimpleNamespace(poll=lambda _: None, close=lambda: None)
+    used: Any = Used()
+    by_id._read_while_used(lambda: used, consumer, consumer)  # type: ignore[arg-type]
+    assert [(look.asked is None, look.waiting) for look in looks] == [(True, 0), (False, 1), (True, 0)]
+    assert looks[2].at > monotonic()
 
 
 def test_both_clients_show_their_arguments() -> None:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import ClientError, web
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.console_users import USERS, bearer
 from tests.harness.constants import Constants
@@ -192,6 +194,24 @@ async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(constants: Con
         follower.add(replace(record(offset, value=b""), key=b"x" * 1000, headers=[("h", b"x" * 1000)]))
     records, dropped = follower.take()
     assert ([each.offset for each in records], dropped) == ([19], 19), "keys and headers are counted too"
+
+
+def test_a_stream_that_goes_on_asks_no_longer_than_its_opening_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 partitions may have one leader, which is silent."""
+    now_s, asked = 0.0, list[float]()
+
+    def ask(place: Any, timeout: float, cached: bool) -> tuple[int, int]:
+        nonlocal now_s
+        asked.append(timeout)
+        now_s += timeout
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(topics_follower, "monotonic", lambda: now_s)
+    follower = TopicsFollower.__new__(TopicsFollower)
+    follower._consumer = SimpleNamespace(get_watermark_offsets=ask)  # type: ignore[assignment]
+    end_s = topics_follower.OPENING_S
+    assert [follower._begin("orders", end_s, number, 7) for number in range(256)] == [7] * 256
+    assert asked and now_s < end_s + 1
 
 
 def test_the_size_of_a_record_counts_what_is_unpacked() -> None:

@@ -477,6 +477,7 @@ def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminCl
                 look = ids.take(consumer, admin, look, message)
         except Exception:  # every call of this client waits for this thread
             logger.exception("an error in this program: verdicts are read on")
+            look = _Look(monotonic() + MISSING_LOOK_S, None, 0)  # its answer would come again, and is not used twice
             sleep(POLL_S)
         ids = None
     consumer.close()

@@ -106,7 +106,10 @@ class TopicsFollower:
         return int(end)
 
     def _begin(self, topic: str, end_s: float, partition: int, given: int) -> int:
-        """Where a partition begins that goes on at a given offset: later, if the log begins later now."""
+        """Where a partition begins that goes on at a given offset: later, if the log begins later now, and a broker
+        says so in time."""
+        if monotonic() >= end_s:
+            return given
         try:
             bounds = self._consumer.get_watermark_offsets(Place(topic, partition), timeout=_left_s(end_s), cached=False)
         except KafkaException:  # such as a partition without a leader: the others go on

@@ -27,6 +27,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka import Message as SimMessage
 
 from timers.client import Backoff, tracing
+from timers.client.config import LONGEST_S, seconds
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
 from timers.queue import records
@@ -122,6 +123,7 @@ class SimQueue:
 
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
+        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
         return self._receive(limit)
 
     def _receive(self, limit: int = 1, leases: int = 1) -> list[Message]:

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from timers.client import tracing
 from timers.client.calls import Retry, TimerCalls, TimerId
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, seconds
 from timers.client.outbox import TABLE, checked_table
 from timers.client.request import Encoder, TimerRequest, condition_headers, id_key, wrong_request
 from timers.client.times import due_second, is_number
@@ -293,6 +294,12 @@ class DeadLetter(NamedTuple):
     value: bytes | None
 
 
+def _check_wait(timeout_s: float | None) -> None:
+    """Refuse the times to wait that clients refuse."""
+    if timeout_s is not None:
+        seconds("timeout_s", timeout_s, 0, LONGEST_S, DEFAULT_TIMEOUT_S)
+
+
 class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     """A timer service in memory.
 
@@ -328,7 +335,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     ) -> TimerId:
         """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns."""
         if if_absent:
-            return TimerId.told(self.update_if(request, ABSENT))
+            return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
         if request.id is not None or request.repeat is not None:
             self._set(request)
             return TimerId(request.id or "")
@@ -338,14 +345,16 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     def update_if(
         self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
     ) -> VerdictMessage:
-        """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
+        """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here, but is checked."""
+        _check_wait(timeout_s)
         source = self._set(request, condition)
         verdict = self._verdict(request.id or "", source)
         is_told = condition is not None or verdict.verdict == UNCHANGED
         return verdict if is_told else verdict._replace(version=source)
 
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
-        """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
+        """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here, but is checked."""
+        _check_wait(timeout_s)
         condition = condition_headers(if_source)
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
 
@@ -373,7 +382,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         return None
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Do nothing: there is no connection."""
+        """Check the time: there is no connection."""
+        _check_wait(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -634,7 +644,8 @@ class AsyncSimTimers(
         return self.sim._send_again(retry)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Do nothing: there is no connection."""
+        """Check the time: there is no connection."""
+        self.sim.close(timeout_s)
 
     async def __aenter__(self) -> Self:
         return self

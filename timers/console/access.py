@@ -545,7 +545,7 @@ class Access:
         except (OSError, SettingsError) as error:
             if self._users is None:
                 raise SettingsError(str(error)) from None
-            logger.error("the users stay as they were: %s", error)
+            self._users_file.log_failure("the users stay as they were: %s", error)
 
 
 def too_many(wait_s: float, why: str) -> Problem:

@@ -63,5 +63,5 @@ class RenewedAdmin:
                     self._files.read(versions)
                     logger.info("an admin client has read certificates again: %s", self._files)
             except Exception as error:
-                logger.error("an admin client keeps its certificates as they were: %s", error)
+                self._files.log_failure("an admin client keeps its certificates as they were: %s", error)
             return getattr(self._client, method)

@@ -40,6 +40,8 @@ class ChangedFiles:
         self._read: Sequence[FileVersion] = self._versions() if is_read else ()
         self._tried = self._read
         self._try_at = 0.0
+        self._failed: tuple[Sequence[FileVersion], str] | None = None
+        """Which versions could not be read, and why, as the log says."""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._files))
@@ -61,7 +63,14 @@ class ChangedFiles:
 
     def read(self, versions: Sequence[FileVersion]) -> None:
         """Note that these versions were read."""
-        self._read = versions
+        self._read, self._failed = versions, None
+
+    def log_failure(self, sentence: str, error: Exception) -> None:
+        """Log why they cannot be read, once: a wrong file is tried again every :data:`AGAIN_S`, perhaps for weeks."""
+        failed = self._tried, str(error)
+        if failed != self._failed:
+            logger.error(sentence, error)
+        self._failed = failed
 
 
 class RenewedContext(ssl.SSLContext):
@@ -101,6 +110,6 @@ class RenewedContext(ssl.SSLContext):
             self._load(self)
             self._files.read(versions)
         except Exception as error:
-            logger.error("the certificates stay as they were: %s", error)
+            self._files.log_failure("the certificates stay as they were: %s", error)
         else:
             logger.info("certificates were read again: %s", self._files)

@@ -455,8 +455,8 @@ return OperationResults(entries, superseded=superseded)
     ),
     "schedules: a copy has a new time": changed(
         (
-            "...(self._topic, self._partition, ..., ..., ..., timestamp_ms)",
-            "...(self._topic, self._partition, ..., ..., ..., int(self._now_s() * 1000))",
+            "now_ms = self._now_ms() if self._topic in self._refused_timestamps else None",
+            "now_ms = self._now_ms()",
         ),
     ),
 }

@@ -8,7 +8,6 @@ import fnmatch
 import hashlib
 import hmac
 import ipaddress
-import logging
 import math
 import re
 import secrets
@@ -259,9 +258,6 @@ def _texts(path: Path, kind: str, entry: dict[str, Any], field: str) -> tuple[st
 
 def _wrong(path: Path, why: str) -> SettingsError:
     return SettingsError(f"{_ENV}={quoted(str(path))} is not a file of users ({why}): docs/http-api.md describes it")
-
-
-logger = logging.getLogger(__name__)
 
 
 _MOST_NAMES = 10_000

@@ -390,7 +390,7 @@ class GroupMember:
         given = frozenset(partitions_in(synced.member_assignment))
         partitions = frozenset(tp for tp in given if tp[0] in self._topics)
         is_of_worker = deals or is_sealed(synced.member_assignment)
-        if not is_of_worker and (joined.leader_id or not await self._is_among_workers()):
+        if not is_of_worker and (joined.leader_id or not await self._brokers_deal_to_workers()):
             if not self.taken:
                 logger.error(
                     "deal %d of the group %s was not made by a worker: not followed", self._generation, self._group
@@ -415,7 +415,7 @@ class GroupMember:
         self._on_dealt(Deal(self._generation, partitions, self._is_new))
         self._is_new = False
 
-    async def _is_among_workers(self) -> bool:
+    async def _brokers_deal_to_workers(self) -> bool:
         """Whether the brokers deal and the group has only workers, as far as this user may see.
 
         A stranger has left such a group, and the brokers do not change it back (``group.consumer.migration.policy``).

@@ -138,9 +138,9 @@ test-other-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.0 
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
 # process. Many tests wait, so all parts run at the same time. The longest parts begin first; the output of each is shown
-# at its end, if this make can do so.
+# at its end, if this make can do so. The types take longest and cannot be divided: tests give way to them (nice).
 check: $(VENV)/.dev ## What needs no broker and is quick: lint, types, import rules, unit, property and simulation tests
-	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) \
+	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) PYTEST='nice -n 5 $(PYTEST)' \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
 
 PARTS = unit-a unit-b unit-c client-waits simulation queues cli clients property others

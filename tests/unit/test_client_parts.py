@@ -65,11 +65,13 @@ async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> No
     client, in_loop, sim = TimersClient("nowhere:1"), AsyncTimersClient("nowhere:1"), SimTimers()
     version: Any = {"topic": "t", "key": "k", "value": b"", "delay": 9, "timeout_s": wrong}
     for call in (
+        partial(client.schedule, **version),
         partial(client.schedule, **version, id="i", if_absent=True),
         partial(client.update, "i", **version),
         partial(client.cancel, "i", timeout_s=wrong),
         partial(client.close, wrong),
         partial(Queue("q", brokers="nowhere:1").receive, wait_s=wrong),
+        partial(sim.schedule, **version),
         partial(sim.schedule, **version, id="i", if_absent=True),
         partial(sim.update, "i", **version),
         partial(sim.cancel, "i", timeout_s=wrong),

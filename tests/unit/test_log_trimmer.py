@@ -126,7 +126,11 @@ class Trial:
         pool: Any = SimpleNamespace(
             partition_metrics={TP: self.metrics},
             parts=SimpleNamespace(
-                formats={TP[0]: SimpleNamespace(topic_is_compacted=given.get("compacted", False))},
+                formats={
+                    TP[0]: SimpleNamespace(
+                        topic_is_compacted=given.get("compacted", False), has_ids=given.get("has_ids", True)
+                    )
+                },
                 cluster=Cluster("cluster", {TP[0]: b"topic id"}, {TP[0]: 2}),
                 ask_log=SimpleNamespace(has_same_log=lambda tp, machine: self.has_same_log),
             ),
@@ -409,6 +413,15 @@ def test_no_segment_is_begun_while_a_timer_is_due_soon(made: Callable[..., Trial
     assert trial.brokers.rolled == 0
     trial.now_s += ROLL_QUIET_S
     trial.metrics.oldest_due_s = NOW_S + 31
+    trial.trim()
+    assert trial.brokers.rolled == 1
+
+
+def test_without_ids_a_segment_is_begun_also_while_timers_are_due(made: Callable[..., Trial]) -> None:
+    """There are no cancels: an idle log whose timers are due each second must leave the disk, too."""
+    trial = made(keep_s=60, has_ids=False)
+    trial.brokers.start = trial.brokers.end = 1000
+    trial.metrics.oldest_due_s = NOW_S + 1
     trial.trim()
     assert trial.brokers.rolled == 1
 

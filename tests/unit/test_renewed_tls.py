@@ -201,3 +201,22 @@ def test_an_admin_client_that_could_not_be_made_for_a_moment_is_made_later(
 
 def test_without_files_an_admin_client_is_made_once() -> None:
     assert type(asking_admin(Settings(brokers="127.0.0.1:1"))) is AdminClient
+
+
+def test_a_file_that_was_away_and_is_away_again_is_named_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
+    file, aside = tmp_path / "ca.pem", tmp_path / "aside"
+    file.write_text("1")
+    client: Any = SimpleNamespace(number=0)
+    admin: Any = RenewedAdmin([file], lambda: client)
+    for named in (1, 2):
+        file.rename(aside)
+        for _ in range(2):
+            assert admin.number == 0
+            now_s += renewed_tls.AGAIN_S
+        assert caplog.text.count("No such file") == named
+        aside.rename(file)
+        assert admin.number == 0

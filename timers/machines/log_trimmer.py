@@ -77,9 +77,9 @@ WITHIN_S = 2.0
 TIMEOUT_S = 10.0
 
 ROLL_QUIET_S = 30.0
-"""No pending timer may be due for so many seconds when a segment is begun. The transaction that begins it holds back
-the end of the log: for milliseconds, or if the worker is killed, until the brokers end it (10 s, and their next look,
-10 s). A cancel behind it is not readable, and its timer would fire [I17]."""
+"""No pending timer with an id may be due for so many seconds when a segment is begun. The transaction that begins it
+holds back the end of the log: for milliseconds, or if the worker is killed, until the brokers end it (10 s, and their
+next look, 10 s). A cancel behind it is not readable, and its timer would fire [I17]."""
 
 _GROUPS = "__consumer_offsets"
 
@@ -458,7 +458,7 @@ class Trimmer:
 
     def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float, end: int) -> None:
         """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""
-        due_s = self._pool.partition_metrics[tp].oldest_due_s
+        due_s = self._pool.partition_metrics[tp].oldest_due_s if self._pool.parts.formats[tp[0]].has_ids else None
         if due_s is not None and due_s < now_s + ROLL_QUIET_S:
             known.next_at = monotonic() + ROLL_QUIET_S
             return

@@ -56,7 +56,10 @@ class ChangedFiles:
             OSError: one of the files is not there.
         """
         versions = self._versions()
-        if versions == self._read or (versions == self._tried and monotonic() < self._try_at):
+        if versions == self._read:
+            self._failed = None  # they are well again: the next failure is a new one
+            return None
+        if versions == self._tried and monotonic() < self._try_at:
             return None
         self._tried, self._try_at = versions, monotonic() + AGAIN_S
         return versions

@@ -85,6 +85,9 @@ def test_a_micro_batch_that_another_commit_interrupts_is_held_once(
 
 
 class Existing:
+    def id_of(self, _: str) -> bytes:
+        return b"topic id"
+
     def existing(self, topics: list[str]) -> list[str]:
         return topics
 

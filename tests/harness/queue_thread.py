@@ -143,6 +143,7 @@ class SimTransport:
     returns_topic = "queue.jobs-returns"
     ledger_topic = "queue.jobs-ledger"
     ledger_is_lost = False
+    silent_s = 0.0
 
     def __init__(self) -> None:
         self.transactions = SimTransactions()

@@ -183,6 +183,22 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
     queue.close()
 
 
+def test_a_process_that_its_group_does_not_take_back_says_so_and_is_started_again() -> None:
+    queue = Opened()
+    queue.call(queue.transport.assigned, [JOBS])
+    queue.call(queue.transport.revoked, [JOBS], lost=True)
+    went_on = "group 'queue.jobs' went on without this process"
+    assert queue.driver.unready() == [f"{went_on}, which has not joined again yet"]
+    assert queue.driver.stuck() == []
+    queue.stopped_s = SESSION_S + 61
+    wait_until(lambda: any(f"{went_on}, 7" in reason for reason in queue.driver.stuck()), "a liveness that is red")
+    queue.transport.silent_s = 100.0
+    assert queue.driver.stuck() == [], "it would not join either if it was started again"
+    queue.call(queue.transport.assigned, [])
+    assert (queue.driver.stuck(), queue.driver.unready()) == ([], [])
+    queue.close()
+
+
 BEYOND = MESSAGES + 5
 """All below is done by the commit of a log that has only half of it."""
 

@@ -43,6 +43,11 @@ _CLOCK = Clock()
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
 
+_REJOIN_S = 60.0
+"""Seconds beyond a session time-out in which a process joins its group again, while the brokers answer. One that does
+not may never do so: after an answer that names no broker, as one that stops gives it, a client of librdkafka 2.16
+connects to none any more (its issue 5301)."""
+
 _POLL_S, _ROUND_POLL_S = 0.02, 0.004
 """Longest wait for records; while a commit is under way it is shorter, because answers are noticed after it."""
 
@@ -262,10 +267,19 @@ class Driver:
         """Return why the process should be started again: a sentence, or nothing."""
         if self.failure is not None:
             return [str(self.failure)]
-        silent_s = self.now_s() - self._round_began_s
-        if self.member.joined and not (self.closing or self._is_left) and silent_s > _STUCK_S:
+        silent_s, lost_s = self.now_s() - self._round_began_s, self.member.lost_s
+        if not self.member.joined or self.closing or self._is_left:
+            return []
+        if silent_s > _STUCK_S:
             return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
+        away_s = 0.0 if lost_s is None else self.now_s() - lost_s
+        if away_s > self._session_timeout_s + _REJOIN_S and self._transport.silent_s < _STUCK_S:
+            return [f"{self._went_on}, {away_s:.0f} s ago, although the brokers answer: start it again"]
         return []
+
+    @property
+    def _went_on(self) -> str:
+        return f"group {topics.queue_group(self.terms.name)!r} went on without this process"
 
     def unready(self) -> list[str]:
         """Return why this process does not work on messages now: sentences, or nothing."""
@@ -279,6 +293,8 @@ class Driver:
             reasons.append(self.strangers)
         elif not self.member.joined:
             reasons.append(f"group {topics.queue_group(self.terms.name)!r} has not given this process partitions yet")
+        elif self.member.lost_s is not None:
+            reasons.append(f"{self._went_on}, which has not joined again yet")
         elif self._is_left:
             reasons.append(
                 "it gave its partitions away, because no handler asked for a message for the time of a lease"

@@ -76,6 +76,7 @@ class Member:
         signing: the keys of the queue. They are set before it delivers.
         waiting: callers that wait until all earlier calls on messages are committed.
         joined: whether the group has given this process its partitions, which may be none.
+        lost_s: when the group went on without this process, until it has joined again; None: it has not.
         new: its partitions that are not delivered yet.
         is_ending: no copies are looked after any more.
         settled_s: when the last round ended after which nothing was left to commit.
@@ -87,6 +88,7 @@ class Member:
         self.signing: Signing
         self.waiting: list[Any] = []
         self.joined = self.is_ending = False
+        self.lost_s: float | None = None
         self.settled_s = now_s
         self._guards = guards
         self._turn = 0
@@ -280,6 +282,7 @@ class Member:
         repeated."""
         self.new.add(partitions)
         self.settler.member = yield do(Port.member)
+        self.lost_s = None
         if not self.joined:
             self.joined, self.settled_s = True, self.settler.now_s
 
@@ -290,7 +293,9 @@ class Member:
             lost: whether another member may own them already.
         """
         self.settler.stop(partitions)
-        if not lost:
+        if lost:
+            self.lost_s = self.settler.now_s
+        else:
             yield from self._hand_over(partitions)
         self.settler.totals.leases_lost += self.settler.revoke(partitions)
         self.settler.member = yield do(Port.member)

@@ -222,6 +222,7 @@ class Transport:
         self._admin: Any = None
         self.ledger_is_lost = False
         self._described: Asked[str] = {}
+        self._answered_at = monotonic()
         self._next_topics = 0.0
         self._configs: Asked[str] = {}
         self._next_configs = 0.0
@@ -520,6 +521,7 @@ class Transport:
             is_missing = isinstance(error, KafkaException) and code_of(error) in NO_TOPIC
             if not is_missing and (not described.done() or error is not None):
                 continue
+            self._answered_at = monotonic()
             is_other = is_missing or tag_of(described.result()) != self._logs[name]
             if is_other and name == self.ledger_topic:
                 self.ledger_is_lost = True
@@ -536,6 +538,11 @@ class Transport:
                 added = self._seen_count - count
         self._described, self._next_topics = self._describe(), monotonic() + _TOPICS_S
         return added
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the brokers have told another client than the one in the group about a topic. Any thread."""
+        return monotonic() - self._answered_at
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         if offsets:

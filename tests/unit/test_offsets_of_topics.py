@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
+from tests.harness.waiting import DEADLINE_S
 from timers.errors import TimersError
 from timers.kafka import topic_offsets
 from timers.kafka.topic_offsets import TopicOffsets
@@ -44,6 +46,15 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_asked_for_again(admin: SimAd
     topics = offsets()
     admin.failures = [NO_TOPIC]
     assert topics.ends(["strange"]) == {"strange": {0: 7}}
+
+
+def test_a_leader_that_is_elected_late_is_waited_for_by_those_who_say_so(admin: SimAdmin) -> None:
+    admin.offsets["strange", 0] = NO_LEADER
+    election = threading.Timer(3 * topic_offsets._SKIP_S, admin.offsets.clear)
+    election.start()
+    topics = TopicOffsets(Settings.load({}), DEADLINE_S, skips_leaderless=True, skip_s=DEADLINE_S)
+    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
+    election.join()
 
 
 def test_what_was_left_out_matters_to_those_who_need_it(admin: SimAdmin) -> None:

@@ -36,7 +36,6 @@ Offsets = dict[str, dict[int, int]]
 _POLL_S = 0.5
 
 _SKIP_S = 3.0
-"""A leader moves in less time, if its broker was stopped in order."""
 
 _MOST_NAMED = 5
 
@@ -74,8 +73,9 @@ class TopicOffsets:
 
     Args:
         timeout_s: how long each method may wait for leaders.
-        skips_leaderless: return what is known: the offsets of partitions whose leaders do not answer within 3 s are
-            left out, if other leaders answer.
+        skips_leaderless: return what is known: the offsets of partitions whose leaders do not answer within ``skip_s``
+            are left out, if other leaders answer.
+        skip_s: by default 3 s, in which a leader moves if its broker was stopped in order.
 
     Attributes:
         unknown: (topic, partition) -> why its offsets were left out. They are not asked for again.
@@ -84,10 +84,18 @@ class TopicOffsets:
         TimersError: no broker answers or accepts the login. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S, *, skips_leaderless: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        skips_leaderless: bool = False,
+        skip_s: float | None = None,
+    ) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
         self._skips_leaderless = skips_leaderless
+        self._skip_s = _SKIP_S if skip_s is None else skip_s
         self._has_listed = False
         self.unknown: dict[tuple[str, int], str] = {}
         self._reports = connection.ErrorReports(settings)
@@ -213,7 +221,7 @@ class TopicOffsets:
         begun = monotonic()
         while wanted:
             waited_s = monotonic() - begun
-            until_s = _SKIP_S if self._skips_leaderless and waited_s < _SKIP_S else self._timeout_s
+            until_s = self._skip_s if self._skips_leaderless and waited_s < self._skip_s else self._timeout_s
             left_s = max(_POLL_S, until_s - waited_s)
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
             failed, give_up = {}, connection.give_up_at(left_s)
@@ -228,7 +236,7 @@ class TopicOffsets:
                         raise self._user_error(error, where.topic) from error
                     failed[where] = error
             waited_s = monotonic() - begun
-            if failed and (waited_s > self._timeout_s or (waited_s > _SKIP_S and self._may_skip(listed, failed))):
+            if failed and (waited_s > self._timeout_s or (waited_s > self._skip_s and self._may_skip(listed, failed))):
                 self._give_up(failed, is_answered=bool(listed))
                 break
             if failed:

@@ -37,6 +37,11 @@ BROKERS_CLOCKS_MS = 2000
 """Accepted difference between the clocks of two brokers."""
 
 
+_ELECTED_S = 15.0
+"""How long the leader of a topic that may be a callback topic is waited for, once. If a broker ends without notice, the
+others miss it after 9 s (``broker.session.timeout.ms``), and then take over its partitions."""
+
+
 @dataclass(frozen=True)
 class Audit:
     """Parameters of an audit."""
@@ -66,7 +71,7 @@ def _run(spark: SparkSession, audit: Audit, say: Callable[[str], None], kept: Ke
         check_cold_tables(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
     audit = replace(audit, moment=replace(audit.moment, clocks_ms=0 if topics.brokers == 1 else BROKERS_CLOCKS_MS))
-    others = TopicOffsets(audit.settings, skips_leaderless=True)
+    others = TopicOffsets(audit.settings, skips_leaderless=True, skip_s=_ELECTED_S)
     reading = Reading(spark, audit.settings, audit.scope, topics, others, kept)
     done: list[tuple[str, int, float]] = []
     stages = partial(measured, spark, say, done)

@@ -20,6 +20,7 @@ from tests.harness.records import Record
 from tests.harness.system import System
 from timers.errors import SettingsError
 from timers.process.config.settings import Settings
+from timers.spark import jvm
 from timers.spark.frames.rows import RowFiles, format_of, local_files, opened
 from timers.spark.frames.timer_columns import RowOptions
 from timers.spark.jobs import bulk_import
@@ -155,12 +156,34 @@ def _leave_marks_that_are_not_whole(begun: Path) -> list[str]:
         (uuid4().hex, ""),
         (uuid4().hex, '{"orders": {"0"'),
         (wrong_sum, "{}"),
+        (uuid4().hex, "null"),
+        (uuid4().hex, '{"orders": 5}'),
         (".DS_Store", "a"),
         ("notes", "{}"),
     ]
     for name, left in marks:  # a full disk, a kill, a power loss and strangers leave them
         (begun / name).write_text(left)
-    return [name for name, _ in marks[:3]]
+    return [name for name, _ in marks[:5]]
+
+
+def test_the_mark_of_a_run_is_seen_when_it_is_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an import on another machine, which waits for no lock of this one."""
+    ledger, said = bulk_import.ImportLedger(spark, tmp_path.as_uri()), list[str]()
+    run, starts = uuid4().hex, {"orders": {0: 5}}
+    write = jvm.write_text
+
+    def write_half(spark: SparkSession, url: str, text: str) -> None:
+        write(spark, url, text[:3])
+        assert ledger.unfinished(said.append) == []
+        write(spark, url, text)
+
+    monkeypatch.setattr(jvm, "write_text", write_half)
+    ledger.begin(run, as_json(starts))
+    assert (ledger.unfinished(said.append), said) == ([(run, starts)], [])
+    ledger.end(run)
+    assert ledger.unfinished(said.append) == []
 
 
 def test_no_run_deletes_a_file_that_it_did_not_write(

@@ -100,7 +100,7 @@ def delete(spark: SparkSession, url: str) -> None:
 
 
 def move(spark: SparkSession, url: str, to: str) -> None:
-    """Give a directory another name. Without it, `hold` goes on with a checkpoint that would skip requests.
+    """Give a file or a directory another name. Without it, `hold` goes on with a checkpoint that would skip requests.
 
     Raises:
         OSError: the storage refuses it.
@@ -122,7 +122,7 @@ def write_text(spark: SparkSession, url: str, text: str) -> None:
 
 def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str | None]]:
     """The name and the text of each file in a directory, None if it does not have its checksum, as after a power loss;
-    no file if the directory does not exist."""
+    no file if the directory does not exist, and none that is deleted or renamed meanwhile."""
     path, files = on_storage(spark, directory)
     if not files.exists(path):
         return []
@@ -130,14 +130,19 @@ def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str | Non
     jvm: Any = spark.sparkContext._jvm
     texts: list[tuple[str, str | None]] = []
     for each in found:
-        stream, text = files.open(each), None
+        stream, text = None, None
         try:
+            stream = files.open(each)
             text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         except Py4JJavaError as error:
-            if error.java_exception.getClass().getSimpleName() != "ChecksumException":
+            kind = error.java_exception.getClass().getSimpleName()
+            if kind == "FileNotFoundException":
+                continue
+            if kind != "ChecksumException":
                 raise
         finally:
-            stream.close()
+            if stream is not None:
+                stream.close()
         texts.append((str(each.getName()), text))
     return texts
 
@@ -150,10 +155,18 @@ def last_in_table(spark: SparkSession, table: str, query: str) -> int | None:
 
     Delta skips a micro-batch of the query with this number or a smaller one, whatever records it has. Without it,
     `hold` does not see that its checkpoint is older than its table.
+
+    Raises:
+        NotImplementedError: this Delta has other classes, as that of a platform may.
     """
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
-    found = log.unsafeVolatileSnapshot().transactions().get(query)
+    try:
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+        found = log.unsafeVolatileSnapshot().transactions().get(query)
+    except (Py4JJavaError, Py4JNetworkError):
+        raise
+    except (TypeError, Py4JError) as error:  # the class or a method of it is not there
+        raise NotImplementedError("this Delta does not say which micro-batches it has") from error
     return int(found.get()) if found.isDefined() else None
 
 

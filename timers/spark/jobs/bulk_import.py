@@ -258,9 +258,8 @@ class ImportLedger:
     def unfinished(self, say: Callable[[str], None]) -> list[tuple[str, Offsets]]:
         """The runs that have begun and not ended: name, and where the topic ended at its begin.
 
-        A mark that is not whole is named and deleted. Such a run was ended while it wrote the mark, before it sent; or,
-        because a local disk writes files later, the machine lost its power soon after it had begun to send. Files of
-        others are passed over.
+        A mark that is not whole is named and deleted. Disks write files later: the machine lost its power soon after
+        the run had begun to send. Files of others, and marks that are being written, are passed over.
         """
         found = []
         for run, text in jvm.read_texts(self._spark, self._begun):
@@ -268,13 +267,16 @@ class ImportLedger:
                 continue
             try:
                 found.append((run, kafka.from_json(text or "")))
-            except ValueError:
+            except (ValueError, TypeError, AttributeError):  # no JSON, or that of something else
                 say(f"the mark of run {run} is not whole: if the machine lost its power, timers may be sent again")
                 self.end(run)
         return found
 
     def begin(self, run: str, starts: str) -> None:
-        jvm.write_text(self._spark, f"{self._begun}/{run}", starts)
+        """Write the mark of a run. An import on another machine may look meanwhile, and must see no part of it."""
+        mark = f"{self._begun}/{run}"
+        jvm.write_text(self._spark, f"{mark}.new", starts)
+        jvm.move(self._spark, f"{mark}.new", mark)
 
     def end(self, run: str) -> None:
         jvm.delete(self._spark, f"{self._begun}/{run}")

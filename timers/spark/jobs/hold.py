@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event
 
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.errors import SettingsError
+from timers.errors import NameTakenError, SettingsError
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
@@ -52,6 +52,7 @@ def run(
 
     Raises:
         SettingsError: the topic of cold timers does not exist.
+        NameTakenError: another process does the same.
     """
     topic = settings.cold_topic
     topic_id = TopicOffsets(settings).id_of(topic).hex()
@@ -84,24 +85,51 @@ def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say:
 
     Spark plans a micro-batch, Delta commits it, and Spark notes its end. So the last one in the table is the last
     planned one, or the one before while nothing has noted the end of the planned one.
+
+    Raises:
+        NameTakenError: another process writes to the checkpoint.
     """
     known, checkpoint = properties_of(spark, tables.held), tables.checkpoint
-    planned, ended = (max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED, ENDED))
-    query = _query(spark, checkpoint)
-    last = jvm.last_in_table(spark, tables.held, query)
-    if last is None:
-        last = int(known.get(f"{WENT_ON}{query}", -1))
+    query, (planned, ended) = _query(spark, checkpoint), _numbers(spark, checkpoint)
+    last = _last(spark, tables, query, known, say)
+    if _numbers(spark, checkpoint) != (planned, ended):
+        raise NameTakenError(f"another `timers spark hold` uses the table {tables.held!r}: this one ends")
     if known.get(TOPIC_ID, topic_id) != topic_id:
         _read_anew(spark, checkpoint, f"{topic} was made anew", topic, say)
+    elif last is None:
+        pass
     elif 0 <= planned < last:
         anew = str(uuid.uuid4())  # Delta would skip micro-batches of the former query up to the last one
         _note(spark, tables, f"{WENT_ON}{anew}", str(planned))
         jvm.write_text(spark, f"{checkpoint}/metadata", json.dumps({"id": anew}))
         say("hold: the checkpoint is older than the table: some requests are read once more")
-    elif planned < last or last < max(planned - 1, ended) or _was_restored(spark, tables, query):
+    elif (
+        planned < last
+        or last < max(planned - 1, ended)
+        or not query  # Spark goes on with no checkpoint whose metadata is damaged; nothing is done if there is none
+        or _was_restored(spark, tables, query)
+    ):
         _read_anew(spark, checkpoint, "table and checkpoint do not fit together", topic, say)
     if known.get(TOPIC_ID) != topic_id:
         _note(spark, tables, TOPIC_ID, topic_id)
+
+
+def _numbers(spark: SparkSession, checkpoint: str) -> tuple[int, int]:
+    """The last planned and the last ended micro-batch of a checkpoint; -1: there is none."""
+    planned, ended = (max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED, ENDED))
+    return planned, ended
+
+
+def _last(
+    spark: SparkSession, tables: ColdTables, query: str, known: Mapping[str, str], say: Callable[[str], None]
+) -> int | None:
+    """The last micro-batch of a query that the table has; -1: none. None: this Delta does not tell."""
+    try:
+        last = jvm.last_in_table(spark, tables.held, query)
+    except NotImplementedError as error:
+        say(f"hold: the checkpoint is not compared with the table: {error}")
+        return None
+    return int(known.get(f"{WENT_ON}{query}", -1)) if last is None else last
 
 
 def _note(spark: SparkSession, tables: ColdTables, name: str, value: str) -> None:
@@ -123,7 +151,8 @@ def _query(spark: SparkSession, checkpoint: str) -> str:
 
 
 _LOOK_BACK = 100
-"""How many commits before the start of the job are looked at for a RESTORE: it should be among the last ones."""
+"""How many commits before the start of the job are looked at for a RESTORE: it is among the last ones if it was done
+while the job was stopped."""
 
 
 def _was_restored(spark: SparkSession, tables: ColdTables, query: str) -> bool:

@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.simulation.kit import SimClock, SimLog, SimWorker
 from tests.simulation.kit.log import SimRecord
 from timers.core.limits import Limits
+from timers.errors import SparkError
 from timers.kafka import connection
 from timers.kafka.records import Record
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
-from timers.spark.cold import cold_sources
+from timers.spark.cold import DAY_S, cold_sources
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import KafkaPort, Logs
 from timers.wire import future
@@ -120,39 +121,47 @@ class SimLogs(Logs):
         trimmed: what it has written before it died is deleted.
         gone: topics that do not exist any more.
         refuses: source of a request whose copy is refused.
-        noted: name of the last batch that may have written, which is kept outside of the tables.
+        noted: name of the last batch that may have written, which is kept outside of the tables for seven days; and the
+            second at which it was noted.
+        notes_nothing: the group cannot be used.
+        searches: how often it looked for copies.
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
         super().__init__(spark, engine.settings)
         self._session = spark
-        self._engine = engine
+        self.engine = engine
         self._path = path
         self._delivered = 0
         self.dies = False
         self.blind = self.trimmed = False
         self.gone: set[str] = set()
         self.refuses = ""
-        self.noted = ""
+        self.noted = "", 0
+        self.notes_nothing, self.searches = False, 0
 
     def noted_batch(self) -> str:
-        return self.noted
+        name, at_s = self.noted
+        return name if self.engine.log.clock.now_s < at_s + 7 * DAY_S else ""
 
     def note_batch(self, name: str) -> None:
-        self.noted = name
+        if self.notes_nothing:
+            raise SparkError("the group cannot be used")
+        self.noted = name, self.engine.log.clock.now_s
 
     def ends(self) -> Offsets:
-        kept = [topic for topic in cold_sources(self._engine.settings) if topic not in self.gone]
-        return {topic: {0: self._engine.log.end(topic, 0)} for topic in kept}
+        kept = [topic for topic in cold_sources(self.engine.settings) if topic not in self.gone]
+        return {topic: {0: self.engine.log.end(topic, 0)} for topic in kept}
 
     def fence(self) -> None:
         return None
 
     def copies_since(self, starts: Offsets) -> DataFrame:
+        self.searches += 1
         found = [
             (dict(record.headers)[h.TIMER_PROMOTED] or b"").decode()
             for topic, places in starts.items()
-            for record in self._engine.log.fetch(topic, 0, places[0]).records
+            for record in self.engine.log.fetch(topic, 0, places[0]).records
             if h.TIMER_PROMOTED in dict(record.headers)
         ]
         self.deleted += len(found) if self.trimmed else 0
@@ -169,9 +178,9 @@ class SimLogs(Logs):
         for line in lines[self._delivered :]:
             topic, partition, key, value, headers = json.loads(line)
             named: list[tuple[str, Any]] = [(name, _bytes(data)) for name, data in headers]
-            self._engine.log.append(topic, _bytes(key), _bytes(value), named, partition)
+            self.engine.log.append(topic, _bytes(key), _bytes(value), named, partition)
         count, self._delivered = len(lines) - self._delivered, len(lines)
-        self._engine.run()
+        self.engine.run()
         return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import date
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
 from timers.core.progress import SEAL
 from timers.errors import SettingsError
+from timers.process.config.settings import Settings
 from timers.spark import cold
 from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD
@@ -322,6 +324,109 @@ def test_older_tables_that_come_back_repeat_nothing(
 ) -> None:
     monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
     assert_older_tables_repeat_nothing(spark, tables, tmp_path, is_trimmed=is_trimmed, has_promoted=has_promoted)
+
+
+def promote_now(spark: SparkSession, tables: ColdTables, logs: SimLogs, *, overdue: bool = False) -> list[str]:
+    """A whole run at the second of the engine, and what it says."""
+    said = list[str]()
+    job = Promote(tables, lead_s=60, overdue=overdue)
+    promote.run(spark, job, logs, lambda: logs.engine.log.clock.now_s, said.append)
+    logs.deliver()
+    logs.engine.run()
+    return said
+
+
+def test_a_backup_from_before_a_killed_run_repeats_nothing(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka has the name of a batch before it has a copy of it."""
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    engine, directory, due_s = SimEngine(NOW_S, 60), tmp_path / "cold", NOW_S + DAY_S
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    sent = engine.ask(due_s, b"once")
+    take_in(spark, tables, engine)
+    shutil.copytree(directory, tmp_path / "backup")
+    engine.advance_to(due_s - 30)
+    logs.dies = True
+    with pytest.raises(Exception, match="killed after the commit"):
+        promote_chunk(spark, Promote(tables, lead_s=60), logs, due_s - 30)
+    logs.dies = False
+    assert logs.deliver() == 1
+    engine.advance_to(due_s + 2 * DAY_S)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "backup", directory)
+    said = promote_now(spark, tables, logs)
+    assert any("the tables may be older than what was written back last" in line for line in said), said
+    engine.advance_to(due_s + 2 * DAY_S + 60)
+    assert engine.fired == [(b"once", sent.source)], "its partition does not know any more that it came back"
+
+
+def test_the_newest_batch_is_known_as_long_as_the_job_runs(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers keep its name for seven days. While nothing is due, a group that cannot be used ends no run."""
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    engine = SimEngine(NOW_S, 60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    engine.ask(NOW_S + 100, b"once")
+    take_in(spark, tables, engine)
+    engine.advance_to(NOW_S + 50)
+    assert any("1 due by" in line for line in promote_now(spark, tables, logs))
+    for day in (4, 8):
+        engine.advance_to(NOW_S + day * DAY_S)
+        logs.notes_nothing = day == 4
+        said = promote_now(spark, tables, logs)
+        assert not any("the tables may be older" in line for line in said), said
+        assert any("is tried again later: the group cannot be used" in line for line in said) == (day == 4), said
+        if day == 4:
+            logs.notes_nothing = False
+            assert promote_now(spark, tables, logs)[-1] == "tables maintained"
+    assert logs.searches == 0
+
+
+def test_a_batch_whose_copies_are_deleted_ends_with_what_waits_for_it(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of a version that noted no batch, long after their last one: its log is trimmed."""
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    engine = SimEngine(NOW_S, 60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    logs.trimmed = True
+    engine.ask(NOW_S + 100, b"first")
+    engine.ask(NOW_S + 8 * DAY_S, b"second")
+    take_in(spark, tables, engine)
+    engine.advance_to(NOW_S + 50)
+    promote_now(spark, tables, logs)
+
+    engine.advance_to(NOW_S + 7 * DAY_S + 200)
+    assert any("the tables may be older" in line for line in promote_now(spark, tables, logs))
+    assert (logs.searches, tables.steps(spark).unfinished()) == (0, []), "no timer waits, so no copy is looked for"
+
+    steps = tables.steps(spark)
+    for day in (15, 23):  # the second one was not written back, and each time the name of the batch is forgotten
+        engine.advance_to(NOW_S + day * DAY_S)
+        before, said = logs.searches, promote_now(spark, tables, logs)
+        assert any("until it has --overdue" in line for line in said), said
+        assert any("1 overdue timers may have fired before" in line for line in said), said
+        assert (logs.searches - before, len(steps.unfinished())) == (1, 1), "a new batch takes the place of the former"
+    promote_now(spark, tables, logs, overdue=True)
+    assert [value for value, _ in engine.fired] == [b"first", b"second"]
+    assert steps.unfinished() == []
+
+
+def test_the_documented_statement_deletes_what_was_held_too_late(spark: SparkSession, tables: ColdTables) -> None:
+    fill(spark, tables, 6, days=1)
+    late = "held_ms = (due_s + 86400) * 1000"
+    spark.sql(f"UPDATE delta.`{tables.held}` SET {late} WHERE source LIKE '%/1' OR source LIKE '%/2'")
+    spark.sql(f"UPDATE delta.`{tables.held}` SET topic = '{TOPICS[1]}' WHERE source LIKE '%/2'")
+    does_no_harm = cold.does_no_harm(Settings().verdict_retention_s, [TOPICS[1]], NOW_S + DAY_S)
+    rows = spark.read.format("delta").load(tables.held)
+    kept = sorted(row.source for row in rows.where(does_no_harm).collect())
+    assert len(kept) == 5
+    page = (Path(__file__).parents[2] / "docs/cold-tier.md").read_text()
+    (statement,) = re.findall(r"^(DELETE FROM .* WHERE held_ms .*);$", page, re.M)
+    spark.sql(statement.replace("/data/cold/held", tables.held))
+    assert sorted(row.source for row in rows.collect()) == kept
 
 
 # ---- cost and care --------------------------------------------------------------------------------------------------

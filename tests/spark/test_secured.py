@@ -5,21 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.harness.acls import READ, TOPIC, WRITE, acl, add, worker_acls
+from tests.harness.acls import GROUP, READ, TOPIC, WRITE, acl, add, remove, worker_acls
 from tests.harness.records import Publisher
 from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
+from timers.errors import SparkError
 from timers.kafka.clients import asking_admin
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.spark import kafka
 from timers.spark.engine.machines import Openings, Places
+from timers.spark.jobs.promote import Logs
+from timers.wire.topics import promoter_id
 
 pytestmark = [pytest.mark.spark]
 
@@ -65,6 +69,27 @@ def test_who_may_reads_and_writes(spark: SparkSession, broker: SecureBroker, tmp
     options = {**kafka.client_options(login(broker, "SASL_SSL")), "topic": topic}
     spark.range(3).select(F.col("id").cast("string").alias("value")).write.format("kafka").options(**options).save()
     assert system.end(topic) == 4
+    system.close()
+
+
+@pytest.mark.long
+def test_promote_notes_its_batches_with_the_documented_rights(broker: SecureBroker, tmp_path: Path) -> None:
+    """Both are needed: on the group, and on the progress topic of whose offsets one has the name."""
+    system, who = System(broker.address, tmp_path), f"User:{USER}"
+    system.create_own_topics()
+    settings = Settings.load({**system.environment, **environment_of(broker, "SASL_SSL")})
+    no_session: Any = None
+    logs, group = Logs(no_session, settings), promoter_id(settings.app_id)
+    on_group = acl(GROUP, group, READ, principal=who)
+    on_topic = acl(TOPIC, settings.progress_topic, READ, principal=who)
+    for has, lacks in ((on_topic, on_group), (on_group, on_topic)):
+        add(system.admin, has)
+        remove(system.admin, lacks)
+        with pytest.raises(SparkError, match=f"^the group '{group}', in which `promote` notes .* cannot be used: "):
+            logs.note_batch("first")
+    add(system.admin, on_topic)
+    logs.note_batch("first")
+    assert logs.noted_batch() == "first"
     system.close()
 
 

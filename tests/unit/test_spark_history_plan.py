@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from timers.kafka import clients
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.spark.audit.history import ANEW, CUT, DELETED, REQUEST, Gap, Known, Position
@@ -176,7 +177,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
     monkeypatch.setattr(made, "_open", lambda plan: steps.append(("snapshot read",)))
     monkeypatch.setattr(job, "TopicOffsets", lambda *_: SimCluster())
     monkeypatch.setattr(job, "progress_of", lambda *_: {})
-    monkeypatch.setattr(job, "reader", lambda *_, **__: Group())
+    monkeypatch.setattr(clients, "reader", lambda *_, **__: Group())
     return made, steps
 
 

@@ -199,7 +199,8 @@ def hold(tables: str | None, once: bool, every_s: int, output: Output, **options
 @click.option(
     "--overdue",
     is_flag=True,
-    help="Also write back timers that were held long after they were due: if tables were lost, they may fire twice.",
+    help="Also write back timers that may have been before: they were held long after they were due, or logs do not "
+    "have any more what an earlier run wrote. If they were, they fire twice. Ends the search for these copies.",
 )
 @output_option()
 @metrics_options

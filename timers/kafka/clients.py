@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from timers.kafka import connection
+from timers.kafka.error_codes import NO_COORDINATOR, code_of
 from timers.process.config.settings import Settings
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
@@ -79,6 +81,29 @@ def span_reader(settings: Settings, reports: connection.ErrorReports) -> Consume
     """
     properties = {**connection.librdkafka(settings), **reports.callbacks}
     return reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)
+
+
+def note_offsets(
+    properties: Mapping[str, Any], group: str, places: Collection[TopicPartition], timeout_s: float = 0.0
+) -> None:
+    """Commit offsets in a group without members. Brokers forget them after seven days, so they are to be noted anew.
+
+    Args:
+        timeout_s: how long to try again while no broker coordinates the group.
+
+    Raises:
+        KafkaException: the group cannot be used.
+    """
+    begun_s = monotonic()
+    with closing(reader(properties, group_id=group)) as consumer:
+        while True:
+            try:
+                consumer.commit(offsets=[*places], asynchronous=False)
+                return
+            except KafkaException as error:
+                if code_of(error) not in NO_COORDINATOR or monotonic() - begun_s >= timeout_s:
+                    raise
+            sleep(_PART_S)
 
 
 def asking_admin(settings: Settings, reports: connection.ErrorReports | None = None) -> AdminClient:

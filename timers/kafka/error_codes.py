@@ -45,6 +45,17 @@ RECORD_REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIS
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 """The consumer group does not exist: it has no members and no commits."""
 
+NO_COORDINATOR = frozenset(
+    {
+        KafkaError._WAIT_COORD,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""No broker takes the offsets of a consumer group now: its partition of ``__consumer_offsets`` moves, is loaded, or has
+too few replicas. A retry helps."""
+
 FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 """A newer producer uses the same transactional id."""
 

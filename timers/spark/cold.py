@@ -227,10 +227,24 @@ def does_no_harm(retention_s: int, id_topics: Iterable[str], now_s: int, unsure_
         id_topics: topics of timers with an id.
         unsure_until_s: copies of timers due by this second may be in records that are deleted.
     """
-    # Up to an hour before the partition forgets: ``now_s`` and the append times in its log are of different clocks.
-    forgotten_s = F.col("due_s") + retention_s - min(3600, retention_s // 2)
-    is_known = (F.col("due_s") > unsure_until_s) | (forgotten_s > now_s)
-    return F.col("topic").isin(*id_topics) | ((F.col("held_ms") <= forgotten_s * 1000) & is_known)
+    is_known = (F.col("due_s") > unsure_until_s) | (_forgotten_s(retention_s) > now_s)
+    return F.col("topic").isin(*id_topics) | (_held_in_time(retention_s) & is_known)
+
+
+def needs_its_copy(retention_s: int, id_topics: Iterable[str]) -> Column:
+    """Condition: without a recorded copy, a request may be promoted now or later, and only its recorded copy keeps it
+    from coming back twice. The arguments are those of :func:`does_no_harm`."""
+    return ~F.col("topic").isin(*id_topics) & _held_in_time(retention_s)
+
+
+def _held_in_time(retention_s: int) -> Column:
+    return F.col("held_ms") <= _forgotten_s(retention_s) * 1000
+
+
+def _forgotten_s(retention_s: int) -> Column:
+    # Up to an hour before the partition forgets: epoch seconds of jobs and append times in its log are of different
+    # clocks.
+    return F.col("due_s") + retention_s - min(3600, retention_s // 2)
 
 
 def has_place(ends: Offsets) -> Column:

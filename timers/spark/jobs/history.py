@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from threading import Event
@@ -26,7 +26,7 @@ from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError, SparkError
 from timers.kafka import connection
-from timers.kafka.clients import admin_client, librdkafka, reader
+from timers.kafka.clients import admin_client, librdkafka, note_offsets
 from timers.kafka.progress_log import read_all
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
@@ -366,8 +366,7 @@ class _Job:
         return size
 
     def _hold_trimming(self, begins: Offsets | None = None) -> None:
-        """Note in a group how far requests are read: workers trim no log further than this. Brokers forget offsets of a
-        group without members after seven days, so each round notes them anew.
+        """Note in a group how far requests are read, anew in each round: workers trim no log further than this.
 
         Args:
             begins: where the round begins to read; None: as far as the table has them. A round may take hours.
@@ -377,8 +376,7 @@ class _Job:
         places = [KafkaPlace(*tp, offset) for tp, offset in read.items()]
         group, why = history_group(self._settings.app_id), ""
         try:
-            with closing(reader(librdkafka(self._settings), group_id=group)) as consumer:
-                consumer.commit(offsets=places, asynchronous=False)
+            note_offsets(librdkafka(self._settings), group, places)
         except KafkaException as error:
             why = str(error.args[0])
         if why and why != self._unheld:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,7 +40,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import NameTakenError, SparkError, TimersError
 from timers.kafka import connection
-from timers.kafka.clients import admin_client, reader
+from timers.kafka.clients import admin_client, note_offsets, reader
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.progress_log import read_all
 from timers.kafka.records import Record, TransactionalWriter
@@ -215,6 +215,10 @@ class Logs:
         settings = self._settings
         return cold.does_no_harm(settings.verdict_retention_s, [settings.id_topic], now_s, self.unsure_until_s)
 
+    def needs_its_copy(self) -> Column:
+        """Condition: see :func:`timers.spark.cold.needs_its_copy`."""
+        return cold.needs_its_copy(self._settings.verdict_retention_s, [self._settings.id_topic])
+
     def fence(self) -> None:
         """Abort the open transaction of a former promoter, and fence that promoter."""
         self.ends()  # its errors name the broker and the reason
@@ -225,23 +229,25 @@ class Logs:
 
     def noted_batch(self) -> str:
         """Name of the newest batch that may have written copies; empty: there was none, or it is not known any more."""
-        with self._noting() as consumer:
+        with self._noting() as config, closing(reader(config, group_id=self._id)) as consumer:
             (found,) = consumer.committed([KafkaPlace(self._settings.progress_topic, 0)], timeout=TIMEOUT_S)
         return found.metadata or ""
 
     def note_batch(self, name: str) -> None:
-        """Keep the name of a batch where no backup of the tables is: brokers keep it for seven days."""
-        with self._noting() as consumer:
-            place = KafkaPlace(self._settings.progress_topic, 0, 0, name)
-            consumer.commit(offsets=[place], asynchronous=False)
+        """Keep the name of a batch where no backup of the tables is: brokers keep it for seven days.
+
+        Raises:
+            SparkError: the group cannot be used, or had no coordinator for 30 s.
+        """
+        with self._noting() as config:
+            note_offsets(config, self._id, [KafkaPlace(self._settings.progress_topic, 0, 0, name)], TIMEOUT_S)
 
     @contextmanager
-    def _noting(self) -> Iterator[Consumer]:
+    def _noting(self) -> Iterator[dict[str, Any]]:
         failed = f"the group {self._id!r}, in which `promote` notes what it writes, cannot be used"
         reports = connection.ErrorReports(self._settings)
-        config = {**connection.librdkafka(self._settings), **reports.callbacks}
-        with closing(reader(config, group_id=self._id)) as consumer, reports.explained(failed, SparkError):
-            yield consumer
+        with reports.explained(failed, SparkError):
+            yield {**connection.librdkafka(self._settings), **reports.callbacks}
 
     def copies_since(self, starts: Offsets) -> DataFrame:
         """Sources of the copies in the logs at or after ``starts``: (source).
@@ -280,7 +286,8 @@ class Promote:
     chunk: int = CHUNK
     """Largest number of copies in one round, if the rate allows for so many (:data:`ROUND_S`)."""
     overdue: bool = False
-    """Whether to promote timers that were held so late that they may have been promoted before."""
+    """Whether to promote timers that may have been promoted before: they were held late, or their copies may have been
+    in records that are deleted."""
 
 
 class Batch(NamedTuple):
@@ -354,6 +361,7 @@ def run(
     """
     job.tables.create(spark)
     with searching or nullcontext(), described(spark, "timers promote: look for what the previous run has written"):
+        logs.fence()  # a former promoter may be about to write
         if note_older_tables(spark, job, logs, now_s()):
             say(
                 "promote: the tables may be older than what was written back last (from a backup, or after seven "
@@ -363,9 +371,10 @@ def run(
     if found:
         say(f"promote: {found:,} had been written back when the previous run ended")
     if logs.deleted:
+        again = "; each start looks again while such timers wait, until it has --overdue" if logs.unsure_until_s else ""
         say(
             f"promote: {logs.deleted:,} records are deleted in which copies of the previous run may have been; their "
-            f"partitions ignore a second copy"
+            f"partitions ignore a second copy{again}"
         )
     total, refused, left, stop = 0, set[str](), None, stop or Event()
     with closing(Upkeep(spark, job.tables, logs, say, maintained)) as upkeep:
@@ -383,7 +392,7 @@ def run(
                 continue
             if upkeep.begins(second):
                 refused.clear()  # the topic may take larger records now
-                logs.note_batch(logs.noted_batch())  # brokers would forget it after seven days
+                _note_anew(logs, say)
             if every_s is None:
                 upkeep.wait()
                 break
@@ -391,6 +400,14 @@ def run(
         if left is not None:
             end(spark, job, left)
     return total
+
+
+def _note_anew(logs: Logs, say: Callable[[str], None]) -> None:
+    """Brokers would forget the newest batch after seven days."""
+    try:
+        logs.note_batch(logs.noted_batch())
+    except TimersError as error:
+        say(f"promote: the newest batch is not noted anew, and it is tried again later: {error}")
 
 
 class Upkeep:
@@ -466,49 +483,48 @@ class Upkeep:
 
 def note_older_tables(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> bool:
     """Begin a batch for what the tables do not know of, if they are older than what was written back last. It has all
-    copies since the newest batch of the tables, and :func:`record_interrupted` records them. Returns whether it began.
+    copies since the newest batch of the tables, and :func:`record_interrupted` records them. It takes the place of
+    unfinished batches with the same begin. Returns whether it began. A former promoter must be fenced.
 
     A restored table has old times at which its requests were held, so :func:`timers.spark.cold.does_no_harm` cannot see
     that they come from a backup.
     """
-    logs.fence()  # a former promoter may be about to write
     noted, steps = logs.noted_batch(), job.tables.steps(spark)
     begun = steps.begun()
     newest = begun.orderBy(F.desc("until_s")).limit(1).collect()
     if not begun.where(F.col("batch") == noted).isEmpty() or not (noted or newest):
         return False
-    starts = (
-        newest[0].starts
-        if newest
-        else kafka.as_json({topic: dict.fromkeys(of, 0) for topic, of in logs.ends().items()})
-    )
-    name = uuid.uuid4().hex
-    steps.add(name, BEGUN, now_s + job.lead_s, starts)
+    name, until_s, replaced = uuid.uuid4().hex, now_s + job.lead_s, []
+    if newest:
+        starts, until_s = newest[0].starts, max(until_s, newest[0].until_s)
+        replaced = [each for each in steps.unfinished() if each.starts == starts]
+    else:
+        starts = kafka.as_json({topic: dict.fromkeys(of, 0) for topic, of in logs.ends().items()})
+    steps.add(name, BEGUN, until_s, starts)
     logs.note_batch(name)
+    for each in replaced:
+        steps.add(each.batch, DONE, each.until_s, "")
     return True
 
 
 def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs, *, overdue: bool = False) -> int:
-    """Record the copies of interrupted batches. Must run before the first round.
+    """Record the copies of interrupted batches. Must run before the first round, when a former promoter is fenced.
 
     Args:
         overdue: the user takes it that what is not found has not been written back.
     """
-    steps = tables.steps(spark)
-    interrupted = steps.unfinished()
-    logs.fence()
-    found = 0
-    for batch, _, until_s, starts in interrupted:
-        deleted = logs.deleted
-        held = spark.read.format("delta").load(tables.held).where(F.col("due_s") <= until_s)
-        sources = logs.copies_since(kafka.from_json(starts)).distinct()
-        known = spark.read.format("delta").load(tables.promoted).select("source")
-        new = held.join(sources, "source", "left_semi").join(known, "source", "left_anti")
-        with Kept() as kept:
-            rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
-            found += rows.count()
-            cold.append(rows, tables.promoted, PROMOTED)
-        if logs.deleted > deleted and not overdue:  # the batch is not done: the next run must not be sure of it, either
+    steps, found = tables.steps(spark), 0
+    for batch, _, until_s, starts in steps.unfinished():
+        deleted, waiting = logs.deleted, partial(cold.unpromoted, spark, tables, until_s)
+        if not waiting(F.lit(True)).isEmpty():  # to read the logs may take hours
+            copies = logs.copies_since(kafka.from_json(starts)).distinct()
+            new = waiting(F.lit(True)).join(copies, "source", "left_semi")
+            with Kept() as kept:
+                rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
+                found += rows.count()
+                cold.append(rows, tables.promoted, PROMOTED)
+        if logs.deleted > deleted and not overdue and not waiting(logs.needs_its_copy()).isEmpty():
+            # The batch is not done: the next run must not be sure of it, either.
             logs.unsure_until_s = max(logs.unsure_until_s, until_s)
         else:
             steps.add(batch, DONE, until_s, "")
@@ -595,7 +611,8 @@ def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, be
             "%d of %d timers are no longer in the table", chunk.num_rows - written - len(refused), chunk.num_rows
         )
         _record(spark, job, batch)
-        record_interrupted(spark, job.tables, logs)
+        logs.fence()
+        record_interrupted(spark, job.tables, logs, overdue=job.overdue)
         batch.kept.close()
         return Round(written, written > 0, batch.files, monotonic() - began, refused)
     if refused:

@@ -334,9 +334,9 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self, request: TimerRequest, *, if_absent: bool = False, timeout_s: float | None = None
     ) -> TimerId:
         """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns."""
-        _check_wait(timeout_s)
         if if_absent:
             return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
+        _check_wait(timeout_s)
         if request.id is not None or request.repeat is not None:
             self._set(request)
             return TimerId(request.id or "")

@@ -8,6 +8,7 @@ says what the log takes on the disks of the brokers when what has fired was dele
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import time
 from collections import defaultdict
@@ -271,13 +272,16 @@ class Takeover:
 
     @staticmethod
     def _again(worker: Worker) -> dict[str, float]:
-        """Start a worker with an empty disk. Returns how long it takes until it is ready."""
+        """Start a worker with an empty disk. Returns how long it takes until it is ready, and how many records it reads
+        again: all, or those after the snapshots."""
         shutil.rmtree(worker.data_dir)
         worker.start()
         _, pending, assigned_s = worker.wait_for(READY, LONG_PATIENCE_S).groups()
         whole_s = round(time.time() - worker.started_at, 2)
         worker.stop()
-        return {"pending": int(pending), "start_to_ready_s": whole_s, "assigned_to_ready_s": float(assigned_s)}
+        read_again = sum(map(int, re.findall(r" pending, (\d+) records read again", worker.log)))
+        seconds = {"start_to_ready_s": whole_s, "assigned_to_ready_s": float(assigned_s)}
+        return {"pending": int(pending), "read_again": read_again, **seconds}
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from tests.harness import kafka_version
 from tests.harness.process import ROOT
 
 STORM = Workload("storm", 600_000, 20)
-NO_TRANSACTIONS = ("--conf", "spark.python.daemon.module=bench.spark_no_transactions")
 RATE_S = 10
 """How long each rate is measured."""
 RATES = (50_000, 70_000, 90_000, 110_000)
@@ -127,11 +126,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]", help="of Spark (local[2])")
     parser.add_argument("--worker", action=argparse.BooleanOptionalAction, default=True, help="measure the worker too")
     parser.add_argument(
-        "--transactions",
-        action="store_true",
-        help="measure only the storm on Spark, with and without transactions: the difference is what they cost",
-    )
-    parser.add_argument(
         "--rates",
         type=lambda text: tuple(int(each) for each in text.split(",") if each),
         default=RATES,
@@ -147,10 +141,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _measure_all(session: Session, options: argparse.Namespace) -> Iterator[Measured]:
     spark = SparkEngine(options.master)
     workload = Workload(STORM.name, options.timers, options.spread)
-    if options.transactions:
-        yield measure(session, spark, workload)
-        yield measure(session, SparkEngine(options.master, *NO_TRANSACTIONS, name="without_transactions"), workload)
-        return
     for subject in (Engine(), spark) if options.worker else (spark,):
         yield measure(session, subject, workload)
     for rate in options.rates:
@@ -172,8 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             session.printer.line(one.row())
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
-    name = "spark_transactions" if options.transactions else "spark"
-    stem = RESULTS / name if options.publish else RESULTS / "local" / session.workdir.name
+    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / session.workdir.name
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)

@@ -41,18 +41,14 @@ class SparkEngine(Subject):
 
     Args:
         master: Spark master URL.
-        options: options of the command line.
-        name: of the subject in the results.
     """
 
     name = "timers_on_spark"
     accepts_per_s: ClassVar[int] = 50_000
     head_start_s: ClassVar[float] = 6.0
 
-    def __init__(self, master: str = "local[2]", *options: str, name: str = name) -> None:
-        self.name = name
+    def __init__(self, master: str = "local[2]") -> None:
         self._master = master
-        self._options = options
         self._process: Process | None = None
         self._warmed_up = 0
         """Number of micro-batches until the end of the warm-up."""
@@ -70,7 +66,7 @@ class SparkEngine(Subject):
         place = ("--checkpoint", str(names.data_dir / "checkpoint"), "--log-file", str(names.directory / "spark.log"))
         argv = python("timers.cli.main", "spark", "engine", "--master", self._master, *place)
         log_path = names.directory / "engine.log"
-        self._process = Process("timers on spark", [*argv, *self._options], env, ROOT, log_path).start()
+        self._process = Process("timers on spark", argv, env, ROOT, log_path).start()
         self._warmed_up = 0
         self._process.wait_for(READY, START_S)
         self._warm_up(session, names, workload.partitions)

@@ -25,9 +25,22 @@ from tests.property.wire_records import (
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
 from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, HOLE_OFFSET, History, Progress, SettingChange
-from timers.core.timer import Decoded, Key, Origin, Rejected
+from timers.core.timer import Decoded, Key, Origin, Rejected, key_bytes, origin_of
+from timers.kafka.request_formats import enabled_formats
+from timers.process.config.settings import Settings
 from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
-from timers.wire.formats import RequestRecord, countdown
+from timers.wire.formats import RequestFormat, RequestRecord, countdown, marker, schedule
+
+KEY_BYTES = st.none() | st.binary()
+FORMATS = {
+    each.name: each
+    for each in enabled_formats(
+        Settings(
+            id_topic="ids", countdown_topic="delay", marker_topic="markers", message_topic="m", schedule_topics=("s",)
+        )
+    ).values()
+}
+RETRY = FORMATS.pop("retry")
 
 
 @given(DUE, TOPICS, TEXT, st.binary(), MEANT_HEADERS)
@@ -98,6 +111,58 @@ def test_a_retry_comes_back(
     payload, all_headers = future.encode_retry(topic, key, value, sent, origin)
     record = Record(b"%d" % again_s, payload, all_headers, offset=5)
     assert future.decode_retry([record], 10**6) == Decoded({again_s: [(5, topic, key, value, sent or None, origin)]})
+
+
+@st.composite
+def accepted(draw: st.DrawFn) -> tuple[RequestFormat, RequestRecord]:
+    """A format, and a record that it accepts as a single timer, of any request format."""
+    name, topic, value, key = draw(st.sampled_from(sorted(FORMATS))), draw(TOPICS), draw(st.binary()), draw(KEY_BYTES)
+    sent, due = draw(FOREIGN_HEADERS), b"%d" % draw(DUE)
+    at_ms = draw(st.integers(0, 4 * 10**12))
+    by_headers = [*sent, *future.encode_by_headers(topic, key)]
+    as_future = future.encode(topic, draw(TEXT), value)
+    if name == "countdown":
+        message = json.dumps(draw(JSON), ensure_ascii=draw(st.booleans()))
+        text = f'{{"topic":"{topic}","message":{message},"countdown":{draw(st.integers(0, 99))}}}'
+        record = RequestRecord(5, key, text.encode(), sent, at_ms)
+    elif name == "schedule":
+        headers_of = schedule.encode_headers(int(due), topic, key)
+        record = RequestRecord(5, b"id", value, [*sent, *headers_of], at_ms)
+    elif name == "marker":
+        record = RequestRecord(5, key, marker.encode_start("1/17", key or b"", value, 5), [], at_ms)
+    else:
+        request, headers_of = draw(st.sampled_from([(value, by_headers), (as_future, sent)]))
+        if draw(st.booleans()) and request is as_future:
+            headers_of = [*headers_of, ("timer-key", key)]
+        if name == "future-by-id":
+            record = RequestRecord(5, b"id", request, [*headers_of, ("timer-due", due)], at_ms)
+        else:
+            record = RequestRecord(5, due, request, headers_of, at_ms)
+    return FORMATS[name], record
+
+
+@given(accepted())
+def test_what_was_accepted_at_a_limit_is_moved_to_the_retry_topic_and_rebuilt_at_this_limit(
+    given: tuple[RequestFormat, RequestRecord],
+) -> None:
+    """The retry topic has no limit of its own, as the limit of the request topic may be lower now."""
+    request_format, record = given
+    limit = len(record.value or b"")
+    decoded = request_format.newest([record], limit)
+    assert decoded.rejected == []
+    ((due_s, (row,)),) = decoded.rows.items()
+    row = schedule.callback_row(row, b"schedules") if request_format.topic_is_compacted else row
+    origin = Origin(*origin_of(row, due_s, "requests/0/5"))
+    value, sent = future.encode_retry(*row[1:5], origin)
+    assert RETRY.value_limit is not None
+    moved = RETRY.newest([RequestRecord(9, b"7", value, sent, 0)], RETRY.value_limit)
+    assert [each[1:5] for each in moved.rows[7]] == [row[1:5]]
+    key, value, sent = request_format.rebuild_request(row, origin)
+    assert len(value) <= limit
+    rebuilt = request_format.newest([RequestRecord(9, key, value, sent, record.timestamp)], limit)
+    assert rebuilt.rejected == []
+    (((again, *_),),) = [rebuilt.rows.values()]
+    assert (again[1], key_bytes(again[2]) or b"", again[3]) == (row[1], key_bytes(row[2]) or b"", row[3])
 
 
 JSON = st.recursive(

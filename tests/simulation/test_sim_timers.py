@@ -17,6 +17,7 @@ from timers.client import Backoff, Repeat, SqlOutbox, TimerRequest
 from timers.client.outbox import schema
 from timers.client.tokens import MappingTokens, Timeouts
 from timers.errors import InvalidTimerError
+from timers.process.config.settings import Settings
 from timers.testing import AsyncSimTimers, SimTimers, sim_timers
 from timers.wire import future
 
@@ -92,6 +93,15 @@ def test_bad_input_is_refused_or_becomes_a_dead_letter() -> None:
     assert timers.fired == []
     with pytest.raises(InvalidTimerError, match="time passes forward"):
         timers.advance(-1)
+
+
+def test_the_retry_topic_refuses_no_timer_that_was_accepted() -> None:
+    """The value of its record has the name of the callback topic, which the request may have had in a header."""
+    timers = SimTimers(missing_topics=["nowhere"])
+    value = b"x" * Settings().max_request_bytes
+    timers.produce(b"0", value, [("timer-topic", b"nowhere")])
+    timers.advance(1)
+    assert [(letter.code, letter.value == value) for letter in timers.dead_letters] == [("topic-unknown", True)]
 
 
 def test_a_receiver_with_tokens() -> None:

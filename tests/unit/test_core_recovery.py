@@ -14,6 +14,7 @@ from timers.core.ports import ReadAgain
 from timers.core.progress import MAX_REQUEST_BYTES, Doubt, History, Progress, SettingChange
 from timers.core.store_validity import catch_up
 from timers.errors import LogMismatch
+from timers.kafka.request_formats import NATIVE
 
 # ---- opening and recovery -------------------------------------------------------------------------------------------
 
@@ -114,6 +115,27 @@ def test_a_replay_uses_the_settings_of_the_first_read() -> None:
     rig.ask(5, 5, value=bytes(20))
     rig.machine.accept(rig.fetch())
     assert rig.state[2] == [(5, 0)]
+
+
+def test_the_limit_of_a_format_counts_from_the_offset_at_which_it_was_first_used() -> None:
+    """As that of the retry topic: an older worker has judged its records with the setting."""
+    rig = NativeRig(NATIVE._replace(value_limit=5000))
+    rig.open(request_format=NATIVE)
+    rig.observe(0)
+    rig.ask(5, value=bytes(200))
+    rig.machine.accept(rig.fetch())
+    rig.open(request_format=NATIVE._replace(value_limit=5000))
+    rig.observe(0)
+    rig.ask(5, value=bytes(200))
+    rig.machine.accept(rig.fetch())
+    assert rig.machine.value_limit == 5000
+    history = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 5000))
+    assert rig.outbox.progress.settings == history
+    for wipe in (False, True):
+        rig.open(wipe=wipe)
+        rig.read_all()
+        assert rig.outbox.rejected == [(0, "value-too-large")]
+        assert rig.machine.pending == 1
 
 
 def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:

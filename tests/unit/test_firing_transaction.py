@@ -129,6 +129,21 @@ def test_a_chunk_is_told_how_much_of_the_second_has_passed(rig: Rig) -> None:
     assert rig.outbox.chunk.since_tick_s >= 0.25 + 0.1
 
 
+def test_a_timer_larger_than_the_setting_is_tried_again_if_the_retry_topic_takes_it(rig: Rig) -> None:
+    """TIMERS_MAX_REQUEST_BYTES was lowered after the timer was accepted, and nobody changed the topic."""
+    rig.targets._admin.topics[rig.retry_topic] = [1]  # type: ignore[attr-defined]
+    rig.targets._admin.limits[rig.retry_topic] = 4_000_000  # type: ignore[attr-defined]
+    transaction = rig.outbox.transaction
+    transaction.begin(Tick(NOW_S * 1000))
+    sizes = []
+    for length in (3_000_000, 5_000_000):
+        row: Row = (1, "t", "k", bytes(length), None, None)
+        sizes.append(transaction.retry(row, Origin("requests/0/1", NOW_S, 1), NOW_S + 9))
+    assert sizes[0] is None
+    assert (sizes[1] or 0) > 5_000_000
+    transaction.release_compute_lock()
+
+
 def refusal(topic: str, code: int, *records: RefusedRecord) -> Any:
     """An outcome: the broker refuses the batch of ``topic``."""
 

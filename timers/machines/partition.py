@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from timers.core.counters import Counters
@@ -86,10 +86,17 @@ class PartitionSpec:
         variant = self._variant(progress, store)
         if now_s is not None and variant.store_age is not None:
             variant.store_age.check(int(now_s), None)
-        return Machine(progress, store, outbox, self.limits, variant, counters)
+        return Machine(progress, store, outbox, self._limits, variant, counters)
+
+    @property
+    def _limits(self) -> Limits:
+        """The limits, with that of the format in place of the setting. So its history has it, and a replay judges each
+        record as it was judged [I4]."""
+        own = self.request_format.value_limit
+        return self.limits if own is None else replace(self.limits, max_request_bytes=own)
 
     def _variant(self, progress: Progress, store: Store) -> Variant:
-        request_format, limits = self.request_format, self.limits
+        request_format, limits = self.request_format, self._limits
         horizon = self._horizon(progress, store)
         settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
         if request_format.has_ids:

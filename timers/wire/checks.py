@@ -21,6 +21,10 @@ PRODUCERS_CLOCKS_MS = 60_000
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
 
+MOST_REQUEST_BYTES = 64 * 1024 * 1024
+"""No TIMERS_MAX_REQUEST_BYTES is larger."""
+
+
 class InvalidRequestError(ValueError):
     """A request that cannot be read. ``code`` is for programs; the message is one sentence for a person."""
 

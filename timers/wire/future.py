@@ -23,7 +23,7 @@ from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire import topics
-from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
+from timers.wire.checks import MOST_REQUEST_BYTES, InvalidRequestError, check_size, check_topic, decode_due, rejected
 from timers.wire.plain_requests import IS_COMPILED, read_plain
 
 
@@ -190,10 +190,15 @@ def check(value: bytes, topic: str, max_request_bytes: int) -> None:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Return key, value and headers of a request, rebuilt from its timer."""
+    """Return key, value and headers of a request, rebuilt from its timer.
+
+    Its value is no longer than that of the request, so that the same limit accepts it: only a ``Future`` has a key that
+    is text, and of any other request the payload alone may have been judged.
+    """
     _, topic, key, value, headers, _ = row
-    request, own_headers = _encode_with_key(topic, key, value)
-    if headers and h.has_schema_ids(headers):
+    if isinstance(key, str) and not (headers and h.has_schema_ids(headers)):
+        request, own_headers = encode(topic, key, value), list[h.Header]()
+    else:
         request, own_headers = value, encode_by_headers(topic, key)
     return b"%d" % origin.due_s, request, [*(headers or ()), *own_headers]
 
@@ -212,6 +217,11 @@ def _encode_with_key(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.
 
 
 # ---- the retry topic ------------------------------------------------------------------------------------------------
+
+
+MOST_RETRY_BYTES = MOST_REQUEST_BYTES + 1024
+"""Largest value of a record of the retry topic. Its timer was accepted before, with the limit that its topic had then.
+Its value has also the name of the callback topic, which may have been in a header of the request."""
 
 
 def encode_retry(

@@ -500,7 +500,7 @@ class Transaction:
         request, all_headers = future.encode_retry(topic, key, value, headers, origin)
         if headers is not None or len(request) > ALWAYS_FITS_BYTES:
             size = self.size_alone(due, request, all_headers)
-            if size > self._limit(retry_topic):
+            if size > self._limit(retry_topic) and size > self._limit_now(retry_topic):
                 return size
         # Any partition is correct; this choice spreads retries over partitions as their requests are spread.
         partition = self._topics.available(retry_topic, self._partition % self._topics.partitions(retry_topic))
@@ -564,6 +564,13 @@ class Transaction:
     def _limit(self, own_topic: str) -> int:
         default = self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES
         return self._topics.max_message_bytes.get(own_topic, default)
+
+    def _limit_now(self, own_topic: str) -> int:
+        """Ask for the same, unless it is known: the setting may have been lowered, and the topic takes more."""
+        if own_topic not in self._topics.max_message_bytes:
+            self.release_compute_lock()  # so other machines do not wait
+            self._topics.limit_now(own_topic)
+        return self._limit(own_topic)
 
     def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
         """Write a tombstone for each schedule, on the schedule's own partition; return the rows as they are sent.

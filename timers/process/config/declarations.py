@@ -9,6 +9,7 @@ from pathlib import Path
 from timers.process.config import variables
 from timers.process.config.variables import Setting, number_setting, setting
 from timers.wire import topics
+from timers.wire.checks import MOST_REQUEST_BYTES
 
 _HEADER = variables.legal_text(re.compile(r"[A-Za-z0-9-]{1,100}").fullmatch, "the name of an HTTP header")
 
@@ -347,7 +348,7 @@ class Declarations:
         default=False,
     )
     max_request_bytes: int = number_setting(
-        (1024, 64 * 1024 * 1024),
+        (1024, MOST_REQUEST_BYTES),
         "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
         "message.max.bytes is 1 MiB.",
         default=1_000_000,

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.queue_state import at_once
+from tests.harness.queue_thread import Record
 from tests.property.unicode_text import texts
-from timers.core.lineage import Batch, Lineage
+from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
 from timers.queue.entry import BACK, BIND, DONE, LATER, Entry
-from timers.queue.ledger import Ledger
+from timers.queue.ledger import Ledger, passed
 from timers.queue.metadata import (
     MAX_BYTES,
     NOTHING,
@@ -41,9 +42,9 @@ def ascending(most: int, count: int) -> st.SearchStrategy[list[int]]:
 
 @st.composite
 def lineages(draw: st.DrawFn) -> Lineage:
-    end, time_ms = draw(st.integers(0, 2**62)), draw(st.none() | st.integers(-1, 2**41))
+    end, time_ms = draw(st.integers(0, 2**62)), draw(st.none() | st.integers(-(2**62), 2**62) | st.integers(-2, 2**41))
     epochs = draw(st.tuples(ascending(2**31, 8), ascending(2**62, 8)))
-    batch = Batch(end - 1, end - 1, time_ms, 0) if end and time_ms is not None else None
+    batch = passed(Record(("jobs", 0), end - 1, 0, time_ms))[1] if end and time_ms is not None else None
     return Lineage(tuple(zip(*epochs, strict=False)), batch, end) if end else Lineage()
 
 

@@ -238,6 +238,17 @@ def test_a_new_leader_epoch_is_followed_after_the_log_was_verified() -> None:
     assert passed(Record(3)) == (-1, Batch(3, 3, 1000, 0)), "a broker that tells no epoch"
 
 
+@pytest.mark.parametrize("time_ms", [-86_400_000, -2, -1, 0, 2**62])
+def test_a_log_is_the_same_whatever_time_the_producer_of_its_last_record_gave(time_ms: int) -> None:
+    """librdkafka sends times before 1970, and brokers take them: anyone may write one to the topic of a queue."""
+    ledger = Ledger(Saved(0))
+    ledger.pass_record(passed(Record(19, 1, time_ms)))
+    saved = decode(encode(Saved(20, lineage=ledger.lineage), "log") or "", "log", 20)
+    restored = Verification.of(Loaded(saved, None, 0, 20))
+    assert restored is not None and restored.note(Record(19, 1, time_ms))
+    assert (restored.is_over, restored.parted) == (True, None)
+
+
 def test_an_epoch_begins_after_the_last_record_before_it() -> None:
     """Markers of the new epoch are not seen. A log that parts at one of them may have messages in their place."""
     ledger = Ledger(Saved(0))

@@ -45,9 +45,13 @@ _FEW = 512
 
 
 def passed(record: Any) -> PassedBatch:
-    """Return what is kept of a record that was read."""
+    """Return what is kept of a record that was read.
+
+    A time before 1970, which librdkafka sends and brokers take, is kept as -1: the metadata have no other negative
+    time, and a record with another time than was kept would be taken for one of another log.
+    """
     offset, epoch = record.offset(), record.leader_epoch()
-    return -1 if epoch is None else epoch, Batch(offset, offset, record.timestamp()[1], 0)
+    return -1 if epoch is None else epoch, Batch(offset, offset, max(-1, record.timestamp()[1]), 0)
 
 
 class Ledger:

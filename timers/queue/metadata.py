@@ -325,7 +325,7 @@ def _encode_lineage(saved: Saved) -> str:
     kept = [*epochs[-MAX_EPOCHS:], *former, *(each for each in cuts if each[0] > saved.offset)]
     if not end and not kept:
         return ""
-    time = 0 if batch is None else max(0, batch.max_timestamp_ms + 1) + 1
+    time = 0 if batch is None else batch.max_timestamp_ms + 2  # at least -1
     return _encode_numbers([end, time, min(MAX_EPOCHS, len(epochs)), *(part for each in kept for part in each)])
 
 

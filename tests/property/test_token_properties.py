@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from typing import Any
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timers.client.tokens import MappingTokens, SqlTokens
+from tests.property.unicode_text import TEXT
+from timers.client.tokens import (
+    MAX_SOURCE_CHARACTERS,
+    MAX_TOKEN_CHARACTERS,
+    MappingTokens,
+    SqlFirings,
+    SqlTokens,
+    Timeouts,
+)
 
 names = st.sampled_from(["a", "b"])
 tokens = st.sampled_from(["t1", "t2", "t3"])
@@ -55,3 +66,38 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
+
+
+class Strict(sqlite3.Connection):
+    """A database that refuses NUL, as PostgreSQL does; its tables have the lengths of their columns."""
+
+    def cursor(self, *_: Any) -> Any:
+        return super().cursor(StrictCursor)
+
+
+class StrictCursor(sqlite3.Cursor):
+    def execute(self, statement: str, values: Any = (), /) -> Any:
+        assert not any("\0" in value for value in values)
+        most = MAX_SOURCE_CHARACTERS if "source" in statement else MAX_TOKEN_CHARACTERS
+        assert all(len(value) <= most for value in values)
+        return super().execute(statement, values)
+
+
+ANY_BYTES = st.binary() | st.sampled_from([b"a\0b", b"x" * 256, b"x" * 513, b"\xff" * 400])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["callback-token", "timer-source", "timer-id", "a"]), ANY_BYTES)), TEXT)
+def test_no_header_and_no_key_of_a_sender_makes_the_database_of_a_receiver_raise(
+    headers: list[tuple[str, bytes]], name: str
+) -> None:
+    with closing(sqlite3.connect(":memory:", factory=Strict)) as connection:
+        tokens, firings = SqlTokens(connection), SqlFirings(connection)
+        tokens.create_table()
+        firings.create_table()
+        timeouts = Timeouts(tokens)
+        for key in (name[:255], f"{name[:99]}\0"):
+            assert not timeouts.accept(key, headers)
+            assert not timeouts.restore(key, headers)
+            assert not timeouts.cancel(key)
+        firings.accept(headers)
+        assert not firings.accept(headers)

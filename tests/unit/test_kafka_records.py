@@ -13,12 +13,16 @@ from unittest.mock import Mock
 
 import aiokafka.producer.message_accumulator
 import aiokafka.producer.producer
+import opentelemetry.trace  # noqa: F401  # a program that has not imported it gets no spans
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.harness.sim_consumer import Event, SimConsumer
+from timers.client.retry import ReceivedMessage
+from timers.client.tokens import source_of, token_of
+from timers.client.tracing import callback_span
 from timers.kafka import records
 from timers.kafka.clients import flush
 
@@ -76,7 +80,8 @@ class WrongName(str):
         return b"\xffb\xfe\xfd"
 
 
-async def test_a_name_that_is_not_utf8_leaves_the_other_headers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def message_with(monkeypatch: pytest.MonkeyPatch, *headers: tuple[str, bytes | None]) -> Message:
+    """A message of confluent-kafka with these headers."""
     for module in (
         aiokafka.producer.message_accumulator,
         aiokafka.producer.producer,
@@ -85,17 +90,34 @@ async def test_a_name_that_is_not_utf8_leaves_the_other_headers_as_they_are(monk
     host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(host.list_topics("t", timeout=10).brokers.values()))
     async with AIOKafkaProducer(bootstrap_servers=f"{broker.host}:{broker.port}") as producer:
-        sent = [("a", b"1"), (WrongName("123456"), b"2"), ("c", None), ("c", b"3"), (WrongName("123456"), b"4")]
-        await producer.send_and_wait("t", b"v", partition=0, headers=sent)
+        await producer.send_and_wait("t", b"v", key=b"k", partition=0, headers=headers)
     consumer = Consumer({"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "g", "log_level": 0})
     consumer.assign([TopicPartition("t", 0, 0)])
     (message,) = consumer.consume(1, 30)
+    consumer.close()
+    return message
+
+
+async def test_a_name_that_is_not_utf8_leaves_the_other_headers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrongly = WrongName("123456")
+    message = await message_with(monkeypatch, ("a", b"1"), (wrongly, b"2"), ("c", None), ("c", b"3"), (wrongly, b"4"))
     wrong = "\ufffdb\ufffd\ufffd"
     for _ in range(2):
         assert records.headers_of(message) == [("a", b"1"), (wrong, b"2"), ("c", None), ("c", b"3"), (wrong, b"4")]
-    consumer.close()
     with pytest.raises(UnicodeDecodeError):
         b"\xff".decode()
+
+
+async def test_what_receivers_call_reads_a_message_with_such_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the process else: at the second call, such as in the handler of the first error."""
+    sent = (WrongName("123456"), b"2"), ("callback-token", b"t"), ("timer-id", b"timer-request/0/7")
+    message = await message_with(monkeypatch, *sent)
+    for _ in range(2):
+        assert token_of(message) == "t"
+        assert source_of(message) == "timer-request/0/7"
+        assert ReceivedMessage.of(message).headers == [("\ufffdb\ufffd\ufffd", b"2"), *sent[1:]]
+        with callback_span(message) as span:
+            assert span is not None
 
 
 def test_wrong_bytes_are_refused_again_after_a_message_that_cannot_be_read() -> None:

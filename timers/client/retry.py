@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.client import tracing
-from timers.client.request import Encoder, TimerRequest, sent_headers
+from timers.client.request import Encoder, TimerRequest, given_headers, sent_headers
 from timers.client.times import due_second
 from timers.client.tokens import source_of
 from timers.core.printable import quoted
@@ -111,7 +111,7 @@ class ReceivedMessage(NamedTuple):
                     f"{type(message).__name__} is no message: it has no {name} (give the record as a consumer handed "
                     "it over)"
                 )
-            value = getattr(message, name)
+            value = given_headers(message) if name == "headers" else getattr(message, name)
             fields.append(value() if callable(value) else value)
         topic, partition, offset, key, value, headers = fields
         for name, part in (("key", key), ("value", value)):

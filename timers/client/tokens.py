@@ -45,12 +45,15 @@ import uuid
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from timers.client.request import given_headers
 from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+MAX_TOKEN_CHARACTERS, MAX_SOURCE_CHARACTERS = 255, 512
+"""What is longer is no token, and no source: no column of :class:`SqlTokens` and :class:`SqlFirings` has it."""
 PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
 
@@ -214,7 +217,8 @@ class SqlTokens(SqlTable):
         super().__init__(connection, paramstyle, commit=commit, table=table, **columns)
         param = self.param
         self._create = (
-            f"CREATE TABLE IF NOT EXISTS {table} ({name_column} VARCHAR(255) PRIMARY KEY, {token_column} VARCHAR(255))"
+            f"CREATE TABLE IF NOT EXISTS {table} ({name_column} VARCHAR(255) PRIMARY KEY, "
+            f"{token_column} VARCHAR({MAX_TOKEN_CHARACTERS}))"
         )
         self._insert = f"INSERT INTO {table} ({name_column}, {token_column}) VALUES ({param}, {param})"
         self._update = f"UPDATE {table} SET {token_column} = {param} WHERE {name_column} = {param}"
@@ -240,14 +244,19 @@ class SqlTokens(SqlTable):
                     raise
 
     def take(self, name: str, token: str) -> bool:
-        return self._run(self._take, (name, token)) == 1
+        return self._can_have(name) and self._run(self._take, (name, token)) == 1
 
     def reset(self, name: str) -> bool:
-        return self._run(self._reset, (name,)) == 1
+        return self._can_have(name) and self._run(self._reset, (name,)) == 1
 
     def restore(self, name: str, token: str) -> bool:
         """Store ``token`` if the row of ``name`` has none. A row that was deleted stays so, and the result is False."""
-        return self._run(self._restore, (token, name)) == 1
+        return self._can_have(name) and self._run(self._restore, (token, name)) == 1
+
+    @staticmethod
+    def _can_have(name: str) -> bool:
+        """Whether a table can have the name, which may be the key of a callback: PostgreSQL refuses to look for NUL."""
+        return "\0" not in name
 
 
 Callback: TypeAlias = Any
@@ -307,26 +316,36 @@ def new_token() -> str:
 
 
 def token_of(callback: Callback) -> str | None:
-    """The token in a callback's header ``callback-token``; of several headers the last one counts."""
-    if callback is None or isinstance(callback, str):
-        return callback or None
+    """The token in a callback's header ``callback-token``; of several headers the last one counts.
+
+    None if it cannot be the token of a receiver: the sender of any request chooses its headers, and databases raise
+    for text with NUL and for text that is too long.
+    """
     token: bytes | str | None = None
-    for name, value in headers_in(callback):
-        if name == TOKEN:
-            token = value
-    return token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+    if callback is None or isinstance(callback, str):
+        token = callback
+    else:
+        for name, value in headers_in(callback):
+            if name == TOKEN:
+                token = value
+    text = token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+    return _kept(text, MAX_TOKEN_CHARACTERS)
+
+
+def _kept(text: str | None, most: int) -> str | None:
+    """Return a text that a column of so many characters can have; else None."""
+    return text if text and "\0" not in text and len(text) <= most else None
 
 
 def headers_in(callback: Callback) -> Iterable[tuple[str, bytes | str | None]]:
     """The headers of a message, or the headers themselves."""
-    headers = getattr(callback, "headers", callback)
-    if callable(headers):
-        headers = headers()
+    headers = given_headers(callback) if hasattr(callback, "headers") else callback
     return headers.items() if isinstance(headers, Mapping) else headers or ()
 
 
 def source_of(callback: Callback) -> str | None:
-    """The request whose timer fired, ``<topic>/<partition>/<offset>``; None for a record that is no callback.
+    """The request whose timer fired, ``<topic>/<partition>/<offset>``; None for a record that is no callback, whatever
+    its headers are.
 
     It is the header ``timer-source`` of a timer with an id, else ``timer-id``. No two timers have the same one, and the
     sender of a request cannot choose it.
@@ -336,7 +355,8 @@ def source_of(callback: Callback) -> str | None:
     """
     found = dict(headers_in(callback))
     source = found.get(TIMER_SOURCE) or found.get(TIMER_ID)
-    return source.decode("utf-8", "backslashreplace") if isinstance(source, bytes) else source or None
+    text = source.decode("utf-8", "backslashreplace") if isinstance(source, bytes) else source or ""
+    return _kept(text, MAX_SOURCE_CHARACTERS)
 
 
 class MappingFirings:
@@ -379,7 +399,14 @@ class SqlFirings(SqlNames):
         paramstyle: str = "qmark",
         commit: bool = True,
     ) -> None:
-        super().__init__(connection, paramstyle, commit=commit, table=table, length=512, source_column=source_column)
+        super().__init__(
+            connection,
+            paramstyle,
+            commit=commit,
+            table=table,
+            length=MAX_SOURCE_CHARACTERS,
+            source_column=source_column,
+        )
 
     def accept(self, callback: Callback) -> bool:
         """Whether the callback of this timer comes for the first time. False for a record that is no callback."""

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from timers.client.request import sent_headers
+from timers.client.request import given_headers, sent_headers
 from timers.process.config.settings import of_environment
 from timers.wire import headers as h
 from timers.wire import topics
@@ -197,7 +197,7 @@ def _opened(message: Any, group: str) -> tuple[Any, Callable[[], None]]:
     from opentelemetry import baggage, context, propagate, trace
 
     message = getattr(message, "message", message)  # of Faust's event
-    given = _part(message, "headers") or ()
+    given = (given_headers(message) if hasattr(message, "headers") else None) or ()
     pairs = given.items() if isinstance(given, Mapping) else given
     headers = [(name, value) for name, value in pairs if isinstance(value, bytes)]
     found = propagate.extract(_carrier(headers, propagate.get_global_textmap().fields), context.Context())

@@ -156,8 +156,8 @@ def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
     due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S))
     ((row,),) = future.decode([RequestRecord(7, due, value, as_bytes(headers) or None, 0)], 1000).rows.values()
     assert row == (7, "orders", wanted, b"v", None, None)
-    due, value, rebuilt = future.rebuild_request(row, Origin("", DUE_S, 0))
-    assert future.decode([RequestRecord(7, due, value, rebuilt, 0)], 1000).rows == {DUE_S: [row]}
+    again = RequestRecord(7, *future.rebuild_request(row, Origin("", DUE_S, 0)), 0)
+    assert future.decode([again], 1000).rows == {DUE_S: [row]}
 
 
 @pytest.mark.parametrize("id", [None, "order-1"])

@@ -14,7 +14,7 @@ from timers.core.levels import REPEATS
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Headers
 from timers.kafka.request_formats import enabled_formats
-from timers.machines.firing.followers import NO_RULE
+from timers.machines.firing.policy import NO_RULE
 from timers.process.config.settings import Settings
 from timers.spark import columns, requests
 from timers.spark.audit import chains, outcomes

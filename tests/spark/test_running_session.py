@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from tests.harness.constants import Constants
 from timers.errors import SparkError
 from timers.spark import session
-from timers.spark.engine import checkpoints
+from timers.spark.engine.start import claim
 from timers.spark.session import Launch
 
 pytestmark = pytest.mark.spark
@@ -83,4 +83,4 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_a_way_out(
     spark: SparkSession, directory: str, said: str
 ) -> None:
     with pytest.raises(SparkError, match=said), session.session(Launch("engine", None)) as used:
-        checkpoints.claim(used, directory, "timers", "cluster")
+        claim(used, directory, "timers", "cluster")

@@ -14,11 +14,11 @@ from tests.harness.constants import Constants
 from timers.client import SqlOutbox
 from timers.client.outbox import TABLE, schema
 from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
-from timers.outbox import databases, sent
+from timers.outbox import databases
 from timers.outbox import relay as relays
 from timers.outbox.databases import Sqlite
+from timers.outbox.relay import Found
 from timers.outbox.rows import Row
-from timers.outbox.sent import Found
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -139,7 +139,7 @@ def test_an_old_mark_is_looked_for_in_the_log_whatever_time_workers_remember_ids
         asked.extend(row.id for row in rows)
         return Found({row.id for row in rows}, set(), set())
 
-    monkeypatch.setattr(sent, "find", find)
+    monkeypatch.setattr(relays, "find_sent", find)
     for _ in range(2):
         SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)
     minutes_ago = [int(world.clock.now_s() * 1000) - minutes * 60_000 for minutes in (15, 5)]
@@ -258,7 +258,7 @@ def test_rows_that_a_relay_had_begun_to_send_do_not_hide_the_others(
 ) -> None:
     """More of them than a look reads. Each waits the same time from when it was first seen, and then all are sent."""
     constants(relays, _MOST_ROWS=3)
-    monkeypatch.setattr(sent, "find", lambda settings, rows, now_ms: Found(set(), set(), set()))
+    monkeypatch.setattr(relays, "find_sent", lambda settings, rows, now_ms: Found(set(), set(), set()))
     begun = [f"begun-{number}" for number in range(7)]
     world.put(*begun)
     world.connection.execute("UPDATE timer_outbox SET sent_ms = ?", (int(world.clock.now_s() * 1000),))

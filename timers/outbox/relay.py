@@ -16,7 +16,7 @@ has no answer                      stays marked. Its partition rests: others go 
 
 A marked row may have been sent. If its request has ``timer-if: absent``, a second one changes nothing until
 ``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after half of
-this time or ten minutes, the log is asked (:mod:`timers.outbox.sent`), :data:`SETTLED_S` after this relay has first
+this time or ten minutes, the log is asked (:func:`find_sent`), :data:`SETTLED_S` after this relay has first
 seen the mark: a relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after
 :data:`SEND_S`. Rows of the same timer wait for it. If the log does not reach back so far, or this relay has seen that
 the topic got partitions since the mark, the row stays with a reason: an operator decides.
@@ -28,8 +28,9 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -37,11 +38,14 @@ from typing import NamedTuple
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import Publisher
-from timers.errors import InvalidTimerError, OutboxError, TimersError
-from timers.kafka import topic_admin
-from timers.outbox import databases, sent
+from timers.errors import InvalidTimerError, OutboxError, PublishError, TimersError
+from timers.kafka import connection, topic_admin
+from timers.kafka.clients import reader
+from timers.kafka.records import headers_of, read
+from timers.kafka.topic_offsets import TopicOffsets
+from timers.outbox import databases
 from timers.outbox.databases import Database
-from timers.outbox.rows import Request, Row, largest_bytes, request_of
+from timers.outbox.rows import Request, Row, largest_bytes, request_of, row_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -295,7 +299,7 @@ class Relay:
         marked = [row for row in marked if row not in moved]
         safe_ms = min(self._settings.verdict_retention_s / 2, _HARMLESS_S) * 1000  # half: clocks may be behind
         ages_ms = {row.number: now_ms - (row.sent_ms or 0) for row in marked if row.is_harmless_twice}
-        again = {number for number, age_ms in ages_ms.items() if -sent.CLOCKS_MS < age_ms < safe_ms}
+        again = {number for number, age_ms in ages_ms.items() if -CLOCKS_MS < age_ms < safe_ms}
         doubtful = [row for row in marked if row.number not in again]
         self._seen = {row.number: now for row in doubtful} | self._seen
         waits = {row.aggregateid for row in doubtful if now - self._seen[row.number] < SETTLED_S}
@@ -303,7 +307,7 @@ class Relay:
         if not asked:
             return again
         try:
-            found = sent.find(self._settings, asked, now_ms)
+            found = find_sent(self._settings, asked, now_ms)
         except TimersError as error:
             self._note(error)
             self._seen |= {row.number: now for row in asked}
@@ -450,3 +454,72 @@ _UNKNOWN = (
     "a relay has begun to send this row and ended, and the log of requests does not reach back so far, or sent_ms is "
     "in the future: whether the timer was set is not known. Set reason and sent_ms to NULL to send it, or delete it"
 )
+
+
+CLOCKS_MS = 120_000
+"""Largest difference between the clocks of relays and brokers. So much of the log before a mark is read, too."""
+
+_SENDING_MS = 20_000
+"""A relay sends a row within this time after its mark."""
+
+_LOG_TIMEOUT_S = 30.0
+
+
+class Found(NamedTuple):
+    """What the log says of rows that a relay has begun to send."""
+
+    sent: set[str]
+    """Ids of the rows whose requests are in it."""
+    unknown: set[str]
+    """Ids of rows whose requests may have been in a part of the log that is deleted."""
+    unread: set[str]
+    """Ids of rows whose partition has no leader now."""
+
+
+def find_sent(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
+    """Look for the requests of rows in the partitions of their timers, around the time of their marks.
+
+    Raises:
+        TimersError: the topic cannot be read.
+    """
+    topic = settings.id_topic
+    offsets = TopicOffsets(settings, _LOG_TIMEOUT_S, skips_leaderless=True)
+    if not offsets.existing([topic]):
+        raise PublishError(f"topic {topic!r} does not exist at {settings.brokers}: start a worker, which creates it")
+    count = len(offsets.partitions(topic))
+    by_partition: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_partition[partition_of(row.key, count)].append(row)
+    marks_ms = [min(row.sent_ms or 0, now_ms + CLOCKS_MS) for row in rows]
+    starts = offsets.at_time([topic], max(0, min(marks_ms) - CLOCKS_MS))[topic]
+    # Brokers refuse times in the future. The mark of a row that is harmless twice is its first one.
+    last_ms = now_ms if any(row.is_harmless_twice for row in rows) else max(marks_ms) + CLOCKS_MS + _SENDING_MS
+    ends = offsets.high_watermarks([topic])[topic]
+    if last_ms < now_ms - CLOCKS_MS:
+        # Where the time is behind the last stable offset, the answer is that offset: then all is read.
+        stable, after = offsets.ends([topic])[topic], offsets.at_time([topic], last_ms)[topic]
+        in_time = {partition for partition in after.keys() & stable.keys() if after[partition] < stable[partition]}
+        ends |= {partition: max(after[partition], starts[partition]) for partition in in_time & starts.keys()}
+    whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
+    reports = connection.ErrorReports(settings)
+    # A request may stand behind the open transaction of another program. None of ours is in a transaction.
+    properties = {**connection.librdkafka(settings), "isolation.level": "read_uncommitted", **reports.callbacks}
+    # A mark of the future was not written by this clock: nothing says where its request would be.
+    found = Found(set(), {row.id for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
+    with (
+        closing(reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer,
+        reports.explained(f"topic {topic!r} cannot be read"),
+    ):
+        for partition, those in by_partition.items():
+            if any(partition not in known for known in (starts, ends, whole_since_ms)):
+                found.unread.update(row.id for row in those)
+                continue
+            ids = {row.id for row in those}
+            for message in read(
+                consumer, topic, partition, starts[partition], ends[partition], timeout_s=_LOG_TIMEOUT_S
+            ):
+                if (id := row_of(headers_of(message))) in ids:
+                    found.sent.add(id)
+            since_ms = whole_since_ms[partition]
+            found.unknown.update(row.id for row in those if (row.sent_ms or 0) - CLOCKS_MS < since_ms)
+    return found._replace(unknown=found.unknown - found.sent)

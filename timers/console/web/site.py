@@ -1,24 +1,25 @@
-"""All pages: their routes, what they share, and the page that shows a problem."""
+"""All pages: their routes, what they share, those of logins through an issuer, and the page that shows a problem."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from timers import __version__
-from timers.console.access import CHALLENGE, Access
+from timers.console.access import CHALLENGE, Access, unknown
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
-from timers.console.routes import Route
+from timers.console.routes import PUBLIC, Route
 from timers.console.web import (
-    target_screens,  # noqa: F401  # this import and the next ones fill SCREENS, and so does login_screens
-    timer_screens,  # noqa: F401
+    timer_screens,  # noqa: F401  # this import and the next one fill SCREENS
     worker_screens,  # noqa: F401
 )
 from timers.console.web.board import Board
-from timers.console.web.login_screens import PASSWORD_PATH
 from timers.console.web.page import (
     FRAGMENT,
     HEADERS,
@@ -29,9 +30,62 @@ from timers.console.web.page import (
     PageHandler,
     Perform,
     environment,
+    screen,
     serve,
 )
 from timers.process.config.settings import Settings
+
+if TYPE_CHECKING:
+    from timers.console.oidc import Logins
+
+
+PASSWORD_PATH = "/login-password"
+"""A browser sends a password unasked below the folder of the path that asks for it (RFC 7617, 2.2): to all pages."""
+
+
+def _logins(page: Page) -> Logins:
+    if (found := page.call.console.access.logins) is None:
+        raise Problem("not-found", "users of this console do not log in through an issuer")
+    return found
+
+
+def _go(location: str, cookies: Sequence[str] = (), status: int = HTTPStatus.SEE_OTHER, by: str = "Location") -> Reply:
+    return Reply(b"", status, CIMultiDict([(by, location), *(("Set-Cookie", each) for each in cookies)]))
+
+
+@screen("/login", role=PUBLIC)
+async def login(page: Page) -> Reply:
+    _logins(page)
+    return page.show("login.html", problem=None, back=page.given.get("back", ""))
+
+
+@screen("/login/begin", role=PUBLIC)
+async def begin_login(page: Page) -> Reply:
+    return _go(*await _logins(page).begin(page.given.get("back", ""), asks_again="again" in page.given))
+
+
+@screen("/login/done", role=PUBLIC)
+async def finish_login(page: Page) -> Reply:
+    _logins(page)
+    return _go(*await page.call.console.access.finish_login(page.call.request))
+
+
+@screen(PASSWORD_PATH, role=PUBLIC)
+async def password_login(page: Page) -> Reply:
+    """Has the browser ask for a password, which it then sends with each request."""
+    logins, request = _logins(page), page.call.request
+    if "Authorization" not in request.headers:
+        raise unknown("log in with the name and the password of a user of the file")
+    await page.call.console.access.principal(request)
+    return _go(logins.own_path(page.given.get("back", "")))
+
+
+@screen("/logout", "POST", role=PUBLIC)
+async def logout(page: Page) -> Reply:
+    await page.form()
+    location, cookies = await _logins(page).end(page.call.request.cookies)
+    return _go(location, cookies, HTTPStatus.NO_CONTENT, by="HX-Redirect")
+
 
 _API = ("/v1/", "/metrics", "/static/", "/api/")
 

@@ -5,8 +5,7 @@
 In the order in which to read it, with the process of each:
 
 ===============  ===============================================================================================
-``start``        driver: what is checked and read before a query starts
-``checkpoints``  driver: where the query's checkpoint is
+``start``        driver: what is checked and read before a query starts, and where its checkpoint is
 ``query``        driver: starts the query, plans micro-batches, compares logs, watches
 ``bucket``       executors: packs requests; runs the machines of a bucket that have something to do
 ``machines``     executors, and the driver for the retry topic: opens a machine, runs it, closes it

@@ -375,6 +375,7 @@ class Relay:
 
     def _await_answers(self) -> None:
         """Wait for the answers of partitions that do not rest. Those without an answer in time rest."""
+        self._take_answers()  # whatever the time: this process may not have run for a second
         deadline = time.monotonic() + _PATIENCE_S
         while late := {each.partition for each in self._in_flight.values()} - self._resting.keys():
             left_s = deadline - time.monotonic()

@@ -1,7 +1,5 @@
 """``python -m bench [storm|recovery|backlog|cost|all ...]``: start a broker, measure, report. See README.md."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

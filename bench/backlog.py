@@ -1,7 +1,5 @@
 """Measures a worker that starts with millions of overdue timers. Its memory must not grow with their number."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median

@@ -4,8 +4,6 @@ As in ``bench.listing`` a million timers wait and others fire at a steady rate; 
 screens of a console one after the other.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading

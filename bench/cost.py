@@ -1,7 +1,5 @@
 """Measures disk use and Kafka records for each timer, while it is pending and after it has fired."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The worker of this project as a subject."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A backlog is due when the worker starts. A burst is accepted earlier and due in 
 each run has new topics. All callbacks are counted. CPU time is that of the worker only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

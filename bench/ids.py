@@ -6,8 +6,6 @@ other programs. A third of the timers is replaced and a third is cancelled befor
 once; the time has their first and their second occurrence in it, which are read again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -4,8 +4,6 @@ One worker has a million timers that are due tomorrow, and fires other timers at
 client that lists all pending timers alternate. Lags are compared within the run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Describes the machine, the commit and the versions of a benchmark."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

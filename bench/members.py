@@ -8,8 +8,6 @@ that were due between its begin and that of the next step. A worker that is rest
 them back: until the next one is restarted, its partitions are none that stayed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

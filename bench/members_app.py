@@ -4,8 +4,6 @@ It appends a line of JSON for each to the file ``ticks`` in its data directory: 
 machine that is opened has another number.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

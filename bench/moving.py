@@ -5,8 +5,6 @@ fifth of this time is over, ``timers export --move`` takes the rest out of the f
 sets it in the second one: without ``--yes``, and twice with it. Each timer must fire once, on one side.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

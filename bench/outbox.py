@@ -6,8 +6,6 @@ their commit to the acknowledgement of their requests; meanwhile, in ``open``, o
 database are killed at random moments; each committed order must have one callback, and no other one.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -5,8 +5,6 @@ only the worker process differs. The two take turns in running first. Figures of
 so a slow change of the machine's speed does not count for one side.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

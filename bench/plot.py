@@ -1,7 +1,5 @@
 """Draws lag, CPU time, memory, and the memory of a worker with a backlog."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

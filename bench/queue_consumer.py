@@ -3,8 +3,6 @@
 Each prints ``ready`` when it has its first message, and at its end one line: ``figures`` and a JSON object.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

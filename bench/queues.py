@@ -9,8 +9,6 @@ s; ``plain-latency`` is the same with a plain consumer, and in ``joining`` a sec
 from the end of a lease to the next delivery, when one of ten messages is not acknowledged.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading

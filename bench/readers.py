@@ -5,8 +5,6 @@ alternate: no reader asks; one reader asks; ten readers ask, each a second after
 pause. The timers are published once and kept in ``.timers/bench/readers`` for later runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

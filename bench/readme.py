@@ -1,7 +1,5 @@
 """Writes the figures of a published run into the README: ``python -m bench.readme``."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

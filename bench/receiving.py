@@ -3,8 +3,6 @@
 ``python -m bench.receiving BROKERS TOPIC TIMERS`` receives in a process of its own, until it has all of them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -5,8 +5,6 @@ wait to the end. Then a worker with an empty disk starts: from the snapshots, an
 says what the log takes on the disks of the brokers when what has fired was deleted from it.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -5,8 +5,6 @@ second later are cancelled while they fire. ``steady``: occurrences at a steady 
 ids.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Writes the results of one run as Markdown tables, which are aligned for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Any

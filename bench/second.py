@@ -4,8 +4,6 @@ A real worker notes when each step of each transaction begins and ends (:mod:`be
 All times are milliseconds since the start of the due second. Worker and broker share the clock of the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

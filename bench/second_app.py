@@ -4,8 +4,6 @@
 epoch seconds. ``machine`` is its transactional id. A tick has none; its begin is its append time.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The lock, directory, broker and names that all benchmarks use."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """``python -m bench.spark``: compare lag, rates, CPU and state size of the engine on Spark with the worker."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

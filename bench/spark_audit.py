@@ -4,8 +4,6 @@ The benchmark writes requests and callbacks as an engine does; one request of te
 ``timers spark audit``, which must find no fault and count all records.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

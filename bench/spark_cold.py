@@ -5,8 +5,6 @@ within one hour, clusters it, searches it, and promotes those of the hour to a b
 tables. Each copy must be in the request topic once, before its timer is due.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

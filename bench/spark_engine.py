@@ -1,7 +1,5 @@
 """The engine on Spark of this project as a subject: one local query, measured by its output."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -4,8 +4,6 @@ The benchmark writes requests and callbacks of some days as an engine does; one 
 one of the days must count its timers and find no fault. Spark's event log says how many rows it reads from the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Measures timers that each have a second of their own: a day or years of them are accepted, or 60 days are overdue."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

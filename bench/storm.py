@@ -1,7 +1,5 @@
 """Measures lag and CPU time of timers that are published in advance, and checks the callbacks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """A system under test, which accepts timers of a request topic and fires them: the engine of this project or a peer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar

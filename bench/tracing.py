@@ -4,8 +4,6 @@ Each figure is the least of some repetitions, which take a second each. ``added`
 of a request, which is all that a sender's call does more. There is no broker: none of this waits.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import timeit

@@ -1,7 +1,5 @@
 """The upper limit: the same clients and bytes without a store and without waiting."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -6,8 +6,6 @@ three ``timer-*`` headers, as those of the engine; with 0 they have none, becaus
 no headers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

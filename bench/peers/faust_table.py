@@ -1,7 +1,5 @@
 """The baseline: the rate at which a plain Faust table accepts timers. It fires nothing."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from typing import Any

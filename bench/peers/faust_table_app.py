@@ -4,8 +4,6 @@ Run by ``faust_table.py`` as a Faust worker. It only stores timers, its slowest 
 changelog record for each timer.
 """
 
-from __future__ import annotations
-
 import os
 
 import faust

@@ -1,7 +1,5 @@
 """Runs the Kafka Streams peer: one JVM writes ticks, one joins them with requests. Its sources are in ``kstreams/``."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

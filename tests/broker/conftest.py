@@ -1,7 +1,5 @@
 """Fixtures of the broker tests: systems on the shared broker, and a broker of its own for one test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

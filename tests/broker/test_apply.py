@@ -1,7 +1,5 @@
 """``timers apply`` with a worker: what it sets repeats, a second run changes nothing, and what is gone is cancelled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A backlog fires at the configured rate, and does not delay timers that are on time."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

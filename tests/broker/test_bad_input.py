@@ -1,7 +1,5 @@
 """Each bad request becomes a whole dead letter with a code and a sentence, and its partition goes on."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import time

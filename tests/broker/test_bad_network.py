@@ -1,7 +1,5 @@
 """Workers behind a network that cuts, delays and is silent from their first second on: each timer fires once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Failing targets: their timers become dead letters, and timers of other targets are not delayed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

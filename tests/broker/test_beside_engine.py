@@ -1,7 +1,5 @@
 """A worker that starts beside an engine on Spark of the same app asks before it joins its group."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.system import System

@@ -1,7 +1,5 @@
 """The broker restarts while the worker runs: timers that were due meanwhile fire afterwards, once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Allowed and denied callback topics, and timers that set timers."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Canary timers: off by default; they return on each partition that works, and are missing where one does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.records import Headers, Request

@@ -1,7 +1,5 @@
 """Topics whose configuration is changed under running workers: no timer is lost in silence."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

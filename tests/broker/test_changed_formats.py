@@ -1,7 +1,5 @@
 """Request formats that are turned on and off by restarts within the session timeout."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping

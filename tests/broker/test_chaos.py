@@ -1,7 +1,5 @@
 """Short rounds of chaos. ``make chaos`` and ``python -m tests.chaos.console`` run long ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

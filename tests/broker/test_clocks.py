@@ -1,7 +1,5 @@
 """Workers whose clocks are wrong by hours: only the brokers' clock decides."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.records import Record

@@ -1,7 +1,5 @@
 """Cold timers on a real broker: copies that come back early, twice, late or forged."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The console as a process of its own, over a worker and a broker: the life of a timer, told with HTTP only."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """What the page of the cluster and that of changes read from a broker: open transactions, topics, levels, changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Each answer of a console with a worker and a broker is one that its OpenAPI document has, and none is a failure."""
 
-from __future__ import annotations
-
 import http.client
 import time
 from collections import Counter

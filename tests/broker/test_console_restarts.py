@@ -1,7 +1,5 @@
 """A broker or a worker starts again while the console answers: it waits for it, or says that the outcome is unknown."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

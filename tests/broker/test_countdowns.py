@@ -4,8 +4,6 @@ The service was a consumer of one topic, a Redis sorted set of message ids score
 every second for what was due.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Workers that are killed or lose their disks: ``read_committed`` receivers get each callback once."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -5,8 +5,6 @@ way on. After that each timer outside of the batch is pending once, and the batc
 replica shows it as it was.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stores that are damaged on disk, while the worker is stopped and while it runs: each timer fires once."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``timers dead-letters``: how it shows real dead letters, and that a retry publishes each request once."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """A full disk: the worker stops with a sentence, loses no timer, and goes on when there is space again."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Blocks of the pages run as they are: all Python, and the shell commands whose block is marked ``run``."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """``timers doctor`` finds each fault that is planted, with a remedy, and nothing wrong with sound systems."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each test has a broker of its own in a directory of its own, on a free port; Kafka's jars come from the user's cache.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -15,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -252,14 +251,14 @@ def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypat
     class Repository:
         """Maven's repository, as far as it concerns a test."""
 
-        def project(self, _group: str, artifact: str) -> Repository:
+        def project(self, _group: str, artifact: str) -> Self:
             asked.append(artifact)
             return self
 
-        def at_version(self, _version: str) -> Repository:
+        def at_version(self, _version: str) -> Self:
             return self
 
-        def artifact(self) -> Repository:
+        def artifact(self) -> Self:
             return self
 
         def resolve(self) -> Path:

@@ -1,7 +1,5 @@
 """examples/invoices.py does what it says, with the commands of its page."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """examples/orders.py does what it says, on a real broker with a real worker."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """examples/outbox.py does what it says, with the commands of its page."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

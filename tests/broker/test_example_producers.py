@@ -1,7 +1,5 @@
 """The example producers in Java, Go and JavaScript, and receivers, by the commands on their page."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is pending goes to a file and to another app: each timer fires once, on one side."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

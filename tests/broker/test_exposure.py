@@ -1,7 +1,5 @@
 """Who can reach a worker and its embedded broker, and what they show to others on the machine."""
 
-from __future__ import annotations
-
 import stat
 import time
 from pathlib import Path

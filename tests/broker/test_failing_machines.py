@@ -1,7 +1,5 @@
 """A machine that fails with an exception that no code expects fails alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A request comes back on its callback topic, at its second, with the bytes it came with."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

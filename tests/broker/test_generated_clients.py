@@ -1,7 +1,5 @@
 """Clients that a generator makes of the OpenAPI document: they compile, and set, find, move and cancel a timer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

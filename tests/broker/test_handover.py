@@ -1,7 +1,5 @@
 """A planned change of a partition's owner: the new one reads ahead while the old one fires."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

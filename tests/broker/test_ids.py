@@ -1,7 +1,5 @@
 """Timers with an id are replaced and cancelled with a verdict, and fire exactly once, also with faults."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

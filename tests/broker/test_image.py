@@ -1,7 +1,5 @@
 """The image: its worker fires a timer that its console sets, and it ends when told to, from its first moment on."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

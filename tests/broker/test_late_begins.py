@@ -1,7 +1,5 @@
 """A log of requests that no longer has its first records: what reads it again says so, or uses what was stored."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

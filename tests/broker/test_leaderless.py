@@ -1,7 +1,5 @@
 """A partition without a leader stops only itself: three brokers, one replica, one broker dead."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

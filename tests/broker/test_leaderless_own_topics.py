@@ -3,8 +3,6 @@
 docs/operations.md has a table of these cases.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Feature levels: workers of this version and of the next one side by side, the raise, and the way back before it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A worker whose process may open few files opens the partitions that fit, and says why the others wait."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """All workers are away for longer than Kafka remembers a group's offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

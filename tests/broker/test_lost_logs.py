@@ -1,7 +1,5 @@
 """Topics that are deleted under a running worker, and records that are deleted before they are read."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A disk of the brokers lost a segment in the middle of a request log [I32]."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

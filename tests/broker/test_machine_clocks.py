@@ -3,8 +3,6 @@
 Here the broker's clock is changed, which is the same for every process on this machine.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

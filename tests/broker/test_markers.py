@@ -1,7 +1,5 @@
 """Workers in place of kafka-mq-go's redelivery tracker: its markers, as its consumers write them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

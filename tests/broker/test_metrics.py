@@ -1,7 +1,5 @@
 """Compares every counter of the worker with a count of the records in the topics."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

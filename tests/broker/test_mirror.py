@@ -3,8 +3,6 @@
 And what Kafka Connect, of which it is a part, makes of headers, as docs/other-clients.md tells of it.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import uuid

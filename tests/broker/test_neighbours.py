@@ -3,8 +3,6 @@
 The brokers' clock decides: a worker whose own is wrong fires everything on time, and never early.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

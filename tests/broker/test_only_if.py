@@ -1,7 +1,5 @@
 """Requests with a condition on a broker: one worker that is killed, clients, the command line and a plain producer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

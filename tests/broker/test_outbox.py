@@ -1,7 +1,5 @@
 """The outbox on a broker: rows of real databases, relays that are killed, and the callbacks that arrive."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

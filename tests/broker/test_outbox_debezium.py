@@ -1,7 +1,5 @@
 """Debezium in place of the relay: the rows of an outbox, sent by its event router as docs/outbox.md configures it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import Counter

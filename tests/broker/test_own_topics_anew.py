@@ -2,8 +2,6 @@
 are well again without a restart. ``python -m tests.chaos.topics`` prints the whole table.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 import uuid

@@ -1,7 +1,5 @@
 """``timers watch --since``: what has fired, on one topic and on all."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Every command that prints, over records whose ids, keys, headers, topics and payloads hold unsafe text."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Requests may come from producers with any partitioner, any compression, and transactions."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.java_producer import produce_by_console

@@ -1,7 +1,5 @@
 """The progress record decides where a machine goes on; the group's offsets are a copy for tools."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """What an administrator prepares with two commands is all that a worker needs, which may create no topic itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Listing and lookup over the web ports of two workers with half of the partitions each."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

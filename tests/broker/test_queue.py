@@ -1,7 +1,5 @@
 """A queue on a real broker: acknowledged messages stay done, all others come back, however the process ends."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -6,8 +6,6 @@ that is stopped, a handler that hangs, a message that kills its process, clocks 
 retention past the oldest open message and expired groups (``test_queue.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """``timers queue``: from a message to a dead letter and back, and a process that runs until it is stopped."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

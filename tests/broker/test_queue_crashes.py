@@ -1,7 +1,5 @@
 """Processes of a queue that are killed, stopped, or replaced while their handlers work. Real processes."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -3,8 +3,6 @@
 The new messages have offsets that the queue knows as done. They are all delivered, after the loss is accepted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A queue whose broker is killed, and an ordered queue whose partitions move while it retries."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial

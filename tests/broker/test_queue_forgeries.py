@@ -3,8 +3,6 @@
 A timer may have any topic as its callback topic, so its requester can forge each header of a message that comes back.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

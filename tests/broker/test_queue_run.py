@@ -1,7 +1,5 @@
 """Handlers in threads, tasks and child processes on a real broker, and effects in a database that happen once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sqlite3

@@ -4,8 +4,6 @@ They stand behind the open transaction of another producer. Whichever version fi
 with an empty disk holds this version.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Sequence

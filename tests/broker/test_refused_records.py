@@ -1,7 +1,5 @@
 """Records that a broker refuses: each is the dead letter of its own timer, and no other timer waits for it."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

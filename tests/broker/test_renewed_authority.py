@@ -1,7 +1,5 @@
 """The brokers get certificates of another authority under a running worker, whose file gets both authorities before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Timers that repeat whose next occurrence is lost, or cannot be written: they go on, or end alone [I37]."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

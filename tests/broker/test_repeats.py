@@ -1,7 +1,5 @@
 """Timers that repeat: each occurrence comes once, also with kills, lost disks and pauses [I37]."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

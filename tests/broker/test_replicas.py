@@ -1,7 +1,5 @@
 """What workers create on a cluster of three brokers outlives one of them, or they say that it does not."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A rolling update of the shipped StatefulSet: the next pod is replaced when the probes say that this one is ready."""
 
-from __future__ import annotations
-
 import signal
 import time
 

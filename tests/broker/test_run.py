@@ -1,7 +1,5 @@
 """``timers run``, which is ``make run``: it shows callbacks and leaves no process behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

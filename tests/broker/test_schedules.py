@@ -1,7 +1,5 @@
 """Topics of kafka-message-scheduler with its records; the worker does not change the topics."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -4,8 +4,6 @@ The least that a worker needs is found here: with these ACLs it runs, fires, giv
 any one of them it says so at its start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

@@ -3,8 +3,6 @@
 Sentences in «» are its README's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta

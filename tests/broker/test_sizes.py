@@ -1,7 +1,5 @@
 """Large requests cost their own timers time and memory, and other timers nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import statistics

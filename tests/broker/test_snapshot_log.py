@@ -1,7 +1,5 @@
 """Snapshots on their topic: what was written is read again, and what the brokers no longer have is unreadable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

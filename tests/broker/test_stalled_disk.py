@@ -1,7 +1,5 @@
 """A disk that stalls under one store delays the timers of no other partition."""
 
-from __future__ import annotations
-
 import math
 import time
 

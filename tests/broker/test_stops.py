@@ -1,7 +1,5 @@
 """Stopping and starting a worker: timers that were due meanwhile fire at once, and no process is left."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal

@@ -1,7 +1,5 @@
 """Members of other programs in the workers' group: kept out, or the worker says so, and goes on when they have gone."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """``timers targets``: a paused topic gets nothing, others get theirs, and after the resume each timer fires once."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """Brokers that throttle clients by a quota: all fires later, nothing counts as failing, and who gets no answer is
 told why."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

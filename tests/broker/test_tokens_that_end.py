@@ -1,7 +1,5 @@
 """Logins with tokens that end after seconds: all clients have a new one in time, and nothing is lost if none comes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

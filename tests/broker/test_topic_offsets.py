@@ -1,7 +1,5 @@
 """Where topics begin and end, as jobs on Spark see it: no Spark is started."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from pathlib import Path

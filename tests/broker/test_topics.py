@@ -1,7 +1,5 @@
 """The worker creates its topics, corrects their settings, and refuses topics that would lose timers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Topics that are deleted under a running worker: it creates them as it needs them, and no request does before."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

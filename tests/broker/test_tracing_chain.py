@@ -1,7 +1,5 @@
 """The trace of a request, its callback, its retries, its dead letter and what was sent again: one link each."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Spans that a collector of OpenTelemetry has got over OTLP: a chain in Python, and receivers in each language."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The producer of a machine in both versions of Kafka's transactions, against a real broker."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

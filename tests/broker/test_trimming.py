@@ -1,7 +1,5 @@
 """Requests that nothing needs any more are deleted: from the log, and from the disks of the brokers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

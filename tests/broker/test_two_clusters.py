@@ -1,7 +1,5 @@
 """Two clusters side by side: nothing of one is shown or changed with the address of a worker of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

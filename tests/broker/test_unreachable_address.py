@@ -1,7 +1,5 @@
 """A broker that advertises an address which this machine cannot reach: each command names it."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

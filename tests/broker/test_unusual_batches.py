@@ -1,7 +1,5 @@
 """Batches that brokers take and no usual client writes are read by a worker as by Java's consumer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

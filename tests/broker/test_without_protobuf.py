@@ -1,7 +1,5 @@
 """Requests without protobuf: a worker reads what the commands of the page write."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from contextlib import closing

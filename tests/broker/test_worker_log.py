@@ -1,7 +1,5 @@
 """The log of a worker at its start, and when its start is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

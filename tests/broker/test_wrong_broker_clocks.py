@@ -1,7 +1,5 @@
 """Brokers whose clocks are wrong: no timer fires early, due timers fire, and the worker says which ticks are held."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

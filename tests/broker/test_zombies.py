@@ -1,7 +1,5 @@
 """A worker is paused while it fires and wakes up after a takeover: it must not fire."""
 
-from __future__ import annotations
-
 import re
 import signal
 

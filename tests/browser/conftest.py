@@ -1,7 +1,5 @@
 """One browser, one worker and one console for all tests of the pages, and a page that notices what goes wrong."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

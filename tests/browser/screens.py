@@ -1,7 +1,5 @@
 """The screens of the console, and what they show: workers of one app."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

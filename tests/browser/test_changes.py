@@ -1,7 +1,5 @@
 """Changes of pending timers in a browser: all that match a filter are cancelled, one is moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """When timers are due, in a browser: from the hours of a week to one second, its forecast, and the list."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

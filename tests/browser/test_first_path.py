@@ -1,7 +1,5 @@
 """From the first page to a cancelled timer, in a real browser over a real broker and worker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Dead letters and queues in a browser: what failed, why, and how it is mended."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

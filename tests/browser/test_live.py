@@ -1,7 +1,5 @@
 """Firings as they happen, in a browser: the list, its pause, and a console that is killed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

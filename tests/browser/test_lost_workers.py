@@ -1,8 +1,6 @@
 """The pages while workers freeze, die and come back, and while all brokers are silent: what is known is said in time,
 the last figures stay with their age, and no false cause is named."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

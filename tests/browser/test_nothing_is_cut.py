@@ -1,7 +1,5 @@
 """Each screen at three widths: no text is cut or broken inside a word, and a phone shows the first row of each list."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

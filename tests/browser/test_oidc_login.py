@@ -1,7 +1,5 @@
 """A user logs in beside an issuer, at it or with a password, works on the pages, and logs out, in chromium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paused callback topics in a browser: pause, look, resume slowly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

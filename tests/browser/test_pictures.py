@@ -1,7 +1,5 @@
 """The pictures of README.md and docs/console.md: screens of a shop in a browser. ``make pictures`` keeps them."""
 
-from __future__ import annotations
-
 import base64
 import re
 import time

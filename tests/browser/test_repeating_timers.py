@@ -1,7 +1,5 @@
 """A timer that repeats in a browser: the form shows what a rule means while it is typed, the page what comes next."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

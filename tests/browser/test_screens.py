@@ -1,7 +1,5 @@
 """Each screen: rules of accessibility in light and dark, narrow and wide windows, the keyboard alone."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The screens without workers, without brokers, with a part of the partitions, and with a million pending timers."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

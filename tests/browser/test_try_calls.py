@@ -1,7 +1,5 @@
 """The page to try calls, in a browser: it asks only this console, and its calls are those of its user."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

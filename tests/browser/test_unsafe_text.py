@@ -1,7 +1,5 @@
 """Text that would change the direction of a page, in a browser: pages and scripts show it escaped."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -3,8 +3,6 @@
 All functions work on arrays with one entry a timer (8 bytes each), because a round has a million timers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 So several faults can be under way at once on one thread, such as the restart of one worker and the death of another.
 """
 
-from __future__ import annotations
-
 import signal
 import struct
 import time

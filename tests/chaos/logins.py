@@ -4,8 +4,6 @@ console and the engine on Spark work; three times, no new token comes for a whil
 Each part has timers, or messages, of its own, twice a second. Exit codes: 0 all promises kept, 1 not, 130 Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

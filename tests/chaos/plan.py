@@ -1,7 +1,5 @@
 """The faults of a round and their times. The seed alone decides them, before anything is started."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

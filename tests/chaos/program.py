@@ -1,7 +1,5 @@
 """What programs of chaos do around their rounds: directory and brokers, Ctrl-C, and the end of all processes."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys

@@ -4,8 +4,6 @@ What must come follows from the definitions alone, by :mod:`tests.simulation.rep
 names is sent, or is in one record about missed occurrences, without a gap up to the end of the timer.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable

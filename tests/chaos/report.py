@@ -1,7 +1,5 @@
 """The lines that a round prints: its figures, and what each fault hit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.chaos.checker import InjectedFault, Verdict

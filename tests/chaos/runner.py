@@ -1,7 +1,5 @@
 """One round: start workers, publish while faults are injected, wait until all has fired, check."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 import uuid

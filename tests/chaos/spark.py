@@ -6,8 +6,6 @@ many timers with ids, some of them updated or cancelled: then each firing must a
 must find no fault. All storms are judged alike. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

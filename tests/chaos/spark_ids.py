@@ -1,7 +1,5 @@
 """Timers with ids in a storm of :mod:`tests.chaos.spark`: set, and some of them updated or cancelled at random."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The state of a round: its workers, its broker, and which worker holds which partitions."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Mapping

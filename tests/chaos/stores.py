@@ -1,7 +1,5 @@
 """The stores of the workers of a round, and damage to their files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path

@@ -6,8 +6,6 @@ A cell is ``group/kind/order``. Each runs in a process of its own with a system 
 a running engine on Spark do so one after another. Exit codes: 0 all promises kept, 1 not.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

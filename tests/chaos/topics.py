@@ -4,8 +4,6 @@ and a console use it. Prints a table: for each of the four, the seconds until it
 A cell runs in a process of its own, with a system of its own. Exit codes: 0 all promises kept, 1 not.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

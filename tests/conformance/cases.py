@@ -4,8 +4,6 @@ All cases share one run of an engine: it runs, it is down for some seconds while
 second counts from the start of the phase in which its request is sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum

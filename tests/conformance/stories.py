@@ -4,8 +4,6 @@ They share the life of :mod:`tests.conformance.cases`. The name of a story is th
 callback.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every engine answers the same requests and ticks with the same callbacks and dead letters."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

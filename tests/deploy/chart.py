@@ -4,8 +4,6 @@
 the chart.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import subprocess

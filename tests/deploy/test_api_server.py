@@ -1,7 +1,5 @@
 """A real API server of Kubernetes, with etcd and nothing else, on which the chart is installed, changed and removed."""
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

@@ -2,8 +2,6 @@
 
 These tests need no Helm: they look at values, and at what was rendered last."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

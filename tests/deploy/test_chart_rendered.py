@@ -1,7 +1,5 @@
 """What Helm renders of the chart, for values of many kinds."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -1,7 +1,5 @@
 """What stands in deploy/ is valid by the schemas of those who read it, and speaks of the worker that there is."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The hosted workflows are valid and may only read; the hook before a commit is `make lint`, and local."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

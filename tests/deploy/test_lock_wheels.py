@@ -5,8 +5,6 @@ pip is asked for all of them, as on such a machine. It judges markers by the Pyt
 there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

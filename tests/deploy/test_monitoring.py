@@ -1,7 +1,5 @@
 """Alerting rules and dashboard: expressions that parse, over metrics and labels that there are, explained in docs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

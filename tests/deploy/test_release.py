@@ -3,8 +3,6 @@
 The tests with the marker ``long`` build the packages, and need the package index.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """What stands in deploy/spark is valid by the schemas of those who read it, and says what the command understands."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

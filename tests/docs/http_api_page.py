@@ -3,8 +3,6 @@
 The text above the mark is written by hand.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

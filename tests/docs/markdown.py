@@ -1,7 +1,5 @@
 """The pages of the project and their code blocks."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

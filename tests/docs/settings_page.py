@@ -1,7 +1,5 @@
 """Writes docs/settings.md from the declarations of the settings; run by ``make docs``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

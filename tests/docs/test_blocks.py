@@ -3,8 +3,6 @@
 Shell commands are parsed: each command of ours must exist, with these options.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

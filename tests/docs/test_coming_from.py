@@ -1,7 +1,5 @@
 """The pages for those who come from elsewhere: their messages are read, and what they name is there."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/http-api.md is what ``make docs`` writes, and the OpenAPI document fits the table of routes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

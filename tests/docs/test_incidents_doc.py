@@ -1,7 +1,5 @@
 """The delays that docs/incidents.md gives for retries of a queue follow from the default ``Backoff``."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs.markdown import ROOT

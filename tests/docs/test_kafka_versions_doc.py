@@ -1,7 +1,5 @@
 """The page on versions of Kafka claims tests on the versions that tests can start, and on no others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

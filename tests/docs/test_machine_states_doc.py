@@ -1,8 +1,6 @@
 """docs/design.md draws the states of a machine as :data:`timers.core.steps.STEPS` has them, and the life of a partition
 as :data:`timers.machines.life.LIFE`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

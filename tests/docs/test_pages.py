@@ -1,7 +1,5 @@
 """What the pages name exists: links, headings, settings, metrics, commands and their options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of the README are those of one published run."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

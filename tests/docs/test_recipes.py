@@ -1,7 +1,5 @@
 """docs/recipes.md: the program of "Run a job every day", with simulated timers."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo

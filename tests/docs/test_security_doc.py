@@ -1,7 +1,5 @@
 """docs/security.md says of ACLs what the broker tests try, and names no setting that there is not."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from pathlib import Path

@@ -5,8 +5,6 @@
 It ends with code 1 if a value differs from the page, which then has the new value.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The clients of other makes, each in a program of its language: what they are, how they are built and started."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The tables of docs/other-clients.md, of what was measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

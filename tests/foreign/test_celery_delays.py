@@ -1,7 +1,5 @@
 """Where Celery's tasks with a delay wait, as docs/coming-from-celery.md says. Debian: rabbitmq-server, redis-server."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ Each decoder runs in a process of its own. Inputs that reach new code are kept i
 begins with them. An input that stops a decoder is written there too; ``python -m tests.fuzz NAME FILE`` runs it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import random

@@ -9,8 +9,6 @@ to the first batch that it cannot read.
 Run it under a limit of memory (``ulimit -v``): the batches unpack to anything.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

@@ -3,8 +3,6 @@
 Each returns the outcomes of its input as words, so that a run can show that it has reached every outcome.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

@@ -3,8 +3,6 @@
 Purely random bytes would seldom pass the first check of a decoder. So most records are made sound and then damaged.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A short run of the fuzz tests: no input stops a decoder, and every outcome is reached. ``make fuzz`` runs longer."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

@@ -1,7 +1,5 @@
 """A broker setting that enables ACLs, and the ACLs of workers and operators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

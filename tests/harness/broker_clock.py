@@ -6,8 +6,6 @@ adds a constant, and the other one calls a class of ours in place of Java's. Int
 stay right.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """Several brokers of one cluster. The first is also its controller, so it must keep running."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

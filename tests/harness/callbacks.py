@@ -1,7 +1,5 @@
 """Reads millions of committed callbacks of a finished run into columns."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

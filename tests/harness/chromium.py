@@ -1,7 +1,5 @@
 """Finds the browser for the tests of the pages. ``python -m tests.harness.chromium`` prints what is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys

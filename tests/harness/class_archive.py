@@ -4,8 +4,6 @@
 not fit.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Topics, end offsets and committed offsets of the brokers under test, through the admin client."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``timers`` commands in the process of a test, and other commands that a test needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

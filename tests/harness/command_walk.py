@@ -1,7 +1,5 @@
 """How each command that prints is called over topics whose records hold unsafe text."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

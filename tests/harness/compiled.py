@@ -1,7 +1,5 @@
 """The modules that may be compiled (``docs/adr/0027``), as Python and as machine code."""
 
-from __future__ import annotations
-
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path

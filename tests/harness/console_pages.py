@@ -1,7 +1,5 @@
 """What a console shows in tests: a cluster in memory, answers of workers, dead letters; and how its pages are read."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

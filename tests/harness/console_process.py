@@ -1,7 +1,5 @@
 """``timers console`` as a process, started as a user starts it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Users of a console, and how they log in."""
 
-from __future__ import annotations
-
 import base64
 
 from timers.console import access

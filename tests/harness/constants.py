@@ -1,7 +1,5 @@
 """Sets constants of modules for one test: mostly how long something waits. What a module does stays as it is."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

@@ -3,8 +3,6 @@
 Ids, versions, cursors and confirmations of answers come back in later requests, so that requests build on each other.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import defaultdict

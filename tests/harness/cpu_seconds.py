@@ -5,8 +5,6 @@ are those of the test process and of the child processes that have ended during 
 later, or in another process, is not in them. Waiting costs nothing here: ``--durations`` shows elapsed seconds.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections import defaultdict

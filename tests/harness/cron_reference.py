@@ -4,8 +4,6 @@ Fields are parsed and dates are matched by cronsim; nothing here is of ``timers.
 not used: where clocks change it is no function of line and moment.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A transaction that builds the record batches of the product, and discards them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

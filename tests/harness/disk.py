@@ -1,8 +1,6 @@
 """Full disks: a small file system, if this process may mount one, and a limit for the files of a process. Disks that
 stall: a file system in user space whose process is stopped."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """The programs in Java, Go and JavaScript of ``examples``, by the commands on their page."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 The standard library's fork server makes the forks, one server for each process of the tests.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

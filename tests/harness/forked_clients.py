@@ -1,7 +1,5 @@
 """A program that uses clients and queues, forks, and uses them in the child. It prints what each call there says."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

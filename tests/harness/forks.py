@@ -1,7 +1,5 @@
 """Forks of the process of the tests."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ here, into build/go.
 Go compares each module with the public checksum database, so a version is always the same source.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Connections that have sent a part of an HTTP request, and wait."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import socket

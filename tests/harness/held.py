@@ -1,7 +1,5 @@
 """Machines whose targets may be paused or noisy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An app whose timers have ids: sends requests, and reads callbacks and verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

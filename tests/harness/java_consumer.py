@@ -1,7 +1,5 @@
 """Runs tools of Kafka, which are Java clients, from the jars of the broker."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """Publishes with Kafka's console producer, which is a Java client, from the jars of the broker."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable

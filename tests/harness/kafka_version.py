@@ -4,8 +4,6 @@
 ``timers/cli/broker``. ``python -m tests.harness.kafka_version`` renews these locks (part of ``make lock``).
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -4,8 +4,6 @@ A request that is held back is one that a network still has when its client has 
 connection is cut, and the broker gets the request later, over another one. Without a login a broker cannot tell.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Waits for dead letters."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 

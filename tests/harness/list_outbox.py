@@ -1,7 +1,5 @@
 """An outbox that keeps its output in lists, for tests of one machine without a simulated log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings with which a user logs in at the secure broker, and settings that it refuses."""
 
-from __future__ import annotations
-
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System
 from timers.process.config.settings import Settings

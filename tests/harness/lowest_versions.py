@@ -3,8 +3,6 @@
 The tools of the tests have their locked versions: a user does not install them.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 

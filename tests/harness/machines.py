@@ -1,7 +1,5 @@
 """One machine over a simulated log, driven by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

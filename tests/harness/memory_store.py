@@ -1,7 +1,5 @@
 """The store in memory, of which snapshots can be taken, and into which they can be restored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ python -m tests.harness.next_level levels        # its command line
 faust -A tests.harness.next_level_app worker     # its worker
 """
 
-from __future__ import annotations
-
 import sys
 
 from tests.simulation.kit.next_level import LEVEL, with_next_level

@@ -1,7 +1,5 @@
 """A small issuer of OpenID Connect: discovery, keys, a page for the user, codes with PKCE, ID tokens, logout."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

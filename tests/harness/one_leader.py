@@ -1,7 +1,5 @@
 """What simulated leaders share, as :class:`timers.kafka.log_lineage.LogLineages` asks them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many native timers of the past, with what an engine would have written of them: for tests and benchmarks of Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

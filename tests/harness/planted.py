@@ -4,8 +4,6 @@ Two writers put the same records on the topics: one with the code of the product
 no code with it.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

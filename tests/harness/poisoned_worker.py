@@ -4,8 +4,6 @@ The other arguments are those of ``faust``. A request whose value contains :data
 timer whose callback contains :data:`UNSENDABLE` cannot fire.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

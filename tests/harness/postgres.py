@@ -1,7 +1,5 @@
 """A PostgreSQL for tests and benchmarks, in a temporary directory. Debian: ``apt-get install postgresql``."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

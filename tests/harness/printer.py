@@ -1,7 +1,5 @@
 """Prints progress on stdout, at least once in :data:`SILENCE_S`."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

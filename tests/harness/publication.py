@@ -6,8 +6,6 @@ The callback of timer ``i`` has ``i`` as 8 bytes and a filler as its value and `
 :func:`dues` returns the due seconds. The judge needs only these to find lost, duplicate, early and altered callbacks.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import sys

@@ -1,7 +1,5 @@
 """What tests with queues on a real broker call, and a message without a queue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A consumer of a queue that settles some messages, says so, and waits to be killed."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Handlers of queues that tests run in child processes and by `timers queue run`. The message says what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A queue's process without brokers: what its receivers get, and what becomes of their calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The thread of a queue over a simulated transport, whose partitions and failures the test says."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -6,8 +6,6 @@ with their name exists. Those that begin with ``retry`` are retried once, after 
 an output.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Client quotas of a broker. The clients that this project uses have no call for them."""
 
-from __future__ import annotations
-
 import socket
 import struct
 

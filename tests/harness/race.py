@@ -1,7 +1,5 @@
 """Changes timers while they fire."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Record batches that brokers take and no usual client writes, and a producer that sends bytes as they are."""
 
-from __future__ import annotations
-
 import socket
 import zlib
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Writes single requests, and reads single committed records."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What tests of damaged logs and stores ask of a worker: which partitions are red and why, and where its stores are."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

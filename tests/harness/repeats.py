@@ -1,7 +1,5 @@
 """Simulated timers that repeat, whose log may lose its end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Counts round trips of simulated brokers: all answers that are waited for at one time come together."""
 
-from __future__ import annotations
-
 import asyncio
 
 SECONDS = 0.05

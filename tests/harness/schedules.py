@@ -1,7 +1,5 @@
 """A system with request topics for schedules in the format of kafka-message-scheduler."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from pathlib import Path

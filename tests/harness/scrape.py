@@ -1,7 +1,5 @@
 """Reads the pages ``/metrics`` and ``/health`` of a worker."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """An admin client whose brokers give the answers that a test has planned: the one of all tests without brokers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future

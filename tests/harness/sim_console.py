@@ -1,7 +1,5 @@
 """A console over a cluster in memory, and a client that sends it requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """A consumer of confluent-kafka whose brokers give the answers that a test has planned."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace

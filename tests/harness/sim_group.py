@@ -1,8 +1,6 @@
 """The coordinator of one consumer group, in memory: Kafka's classic protocol for members with a name, and the brokers'
 own dealing to such members, while a stranger uses the protocol of KIP-848."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of snapshots, without brokers: what a view becomes, and a store that is restored from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from timers.core.keys import OrderKey

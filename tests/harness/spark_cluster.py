@@ -1,7 +1,5 @@
 """Starts a Spark standalone cluster on this machine: a master and workers, each in its own JVM."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

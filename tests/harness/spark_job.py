@@ -1,7 +1,5 @@
 """Spark commands of the command line as child processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

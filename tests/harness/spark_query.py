@@ -3,8 +3,6 @@
 A start takes two seconds instead of ten, and a test can let a process or the driver fail after a chosen step.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 damage; ``--ids``: with timers that have ids.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """Consumers of other programs that join a group, each by a client and a protocol of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

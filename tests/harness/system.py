@@ -1,7 +1,5 @@
 """The timer system of one test: an app id, topics, targets and workers that no other test uses."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid

@@ -1,8 +1,6 @@
 """Three brokers as one cluster. Topics have one replica unless they say otherwise, so a dead broker leaves partitions
 without a leader."""
 
-from __future__ import annotations
-
 import os
 import signal
 import uuid

@@ -6,8 +6,6 @@ is imported, as ``opentelemetry-instrument`` does, and the handlers of the first
 consumer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

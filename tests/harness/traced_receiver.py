@@ -3,8 +3,6 @@
 It prints, as the examples in other languages do, what names each callback. Its spans go where ``OTEL_*`` says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Text of others that would change the direction of a page."""
 
-from __future__ import annotations
-
 import re
 
 from timers.core.printable import UNSAFE

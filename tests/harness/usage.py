@@ -1,7 +1,5 @@
 """CPU seconds and memory of running processes, sampled while a benchmark runs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """A worker as a child process, started as a user starts it."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Random events of machines."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Delays between the attempts of a message."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The writer of callbacks, as Python and compiled, fills the same batches as aiokafka's builder, for any rows."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Timers with an id, any order of events: the state is a function of the log, and every verdict is true."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

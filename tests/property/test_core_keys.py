@@ -1,7 +1,5 @@
 """Order keys: byte order is timer order."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

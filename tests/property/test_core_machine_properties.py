@@ -1,7 +1,5 @@
 """One machine, any order of events: the state is a function of the log, and recovery comes to the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The pace of a backlog, for any requests at any times."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

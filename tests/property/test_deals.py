@@ -3,8 +3,6 @@
 ``python -m tests.property.test_deals HISTORIES`` runs more of them.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping

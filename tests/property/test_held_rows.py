@@ -1,7 +1,5 @@
 """What holds hold of a group of rows is what they hold of each row."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Pages of many sources are one list: for all sizes, no timer is left out, listed twice or out of order."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Callable, Sequence

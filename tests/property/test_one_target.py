@@ -1,7 +1,5 @@
 """An entry is looked at as if it were unpacked, by the Python form and by the compiled form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """Requests with a condition, any order of events: a replay decides alike, and no id is set twice [I27]."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The reader of plain requests, as Python and compiled, answers any bytes as the complete reader does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

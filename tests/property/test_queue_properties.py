@@ -1,7 +1,5 @@
 """The ledger of a queue's partition and its metadata, over generated messages and decisions."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

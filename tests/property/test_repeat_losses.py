@@ -1,7 +1,5 @@
 """Logs of timers that repeat lose their end at random moments: what a rule asks for is sent once all the same [I37]."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

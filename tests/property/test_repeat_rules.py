@@ -1,7 +1,5 @@
 """The seconds of repeating timers, compared with brute force (:mod:`tests.harness.cron_reference`)."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime, timedelta
 

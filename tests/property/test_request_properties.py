@@ -1,7 +1,5 @@
 """Properties of requests: never early, less than a second late, and bytes come out as they went in."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The stream of a snapshot is cut into the same keys and values by the Python form and by the compiled form."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest

@@ -1,7 +1,5 @@
 """The store on disk and the store in memory are one store: the same calls, the same rows."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Durations and times: what is written by the rules is read by them, and nothing else gets past with a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 
 from hypothesis import given

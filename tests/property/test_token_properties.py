@@ -1,7 +1,5 @@
 """Any history of arming, cancelling and (re)delivering: a SQL store, a mapping and the simplest model agree."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """Every wire format is decoded to what was encoded, and no bytes stop the reading of a partition."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Hypothesis needs seconds to build its table of all characters, in each new check
 and the profile ``many`` tries all characters.
 """
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 

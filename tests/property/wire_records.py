@@ -1,7 +1,5 @@
 """Records of request topics: some are requests."""
 
-from __future__ import annotations
-
 import string
 from dataclasses import dataclass, field
 

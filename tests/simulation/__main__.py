@@ -6,8 +6,6 @@ for each day. After a failure it looks for a shorter run that fails in the same 
 it. A number alone replays a short run; --seeds N does many short runs, or many runs of D days.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

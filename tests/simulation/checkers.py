@@ -9,8 +9,6 @@ fired, was dead-lettered, or was moved to the retry topic, whose records are req
 request.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 

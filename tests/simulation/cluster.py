@@ -1,7 +1,5 @@
 """The random cluster of one simulated run: settings, brokers, workers, and which worker owns which partition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ It may crash between writing a copy and noting it, and it may write a copy early
 copy later than the retention after the due second or after the first copy (``docs/cold-tier.md``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random

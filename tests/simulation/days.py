@@ -9,8 +9,6 @@ settled, and the next day begins on the same logs, stores and workers. After :da
 begins, with other settings: so a year takes no more memory than a month.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Classes that each break one decision of the delivery policy; see :mod:`tests.simulation.mutations`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ While the change is applied, the function has the code of the changed tree. So t
 A table at the top of a module, such as :data:`timers.machines.life.LIFE`, may be changed, too.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Changes and classes that each break one rule of holds [I33] to [I36]. The simulator must find each one."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import Mutation, changed
 from tests.simulation.machine_mutations import WithoutConditions
 from tests.simulation.pauses import PausingWorker

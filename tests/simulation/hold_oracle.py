@@ -5,8 +5,6 @@ asked which offsets and keys a hold covers: the answers of :meth:`timers.core.pr
 with this, after each commit.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

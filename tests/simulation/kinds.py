@@ -9,8 +9,6 @@ looks for, and what must come of a run (``..._oracle``, ``..._checks``, ``..._lo
 simulated world: log, clock, store, worker. ``days`` runs the machines for simulated days.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

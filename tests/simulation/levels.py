@@ -1,7 +1,5 @@
 """The versions of the workers of a simulation, and the raises of its machines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

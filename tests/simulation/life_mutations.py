@@ -3,8 +3,6 @@
 The simulator must find each one.
 """
 
-from __future__ import annotations
-
 from tests.simulation import edits
 from tests.simulation.edits import Change, Mutation
 from tests.simulation.kit import SimWorker

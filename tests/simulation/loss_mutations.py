@@ -1,7 +1,5 @@
 """Mutations of the rules for logs that lose their end [I28]: each breaks one rule, and a simulated run must find it."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import changed
 from tests.simulation.kit.worker import SimWorker
 from tests.simulation.life_mutations import TRIED_AGAIN

@@ -5,8 +5,6 @@ callback key. An operator accepts each loss, after some time. At the end each to
 fired once, and each one that only the store of the accepting worker held must be one dead letter.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Changes that each break one rule of a machine. The simulator must find each one."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import changed
 from tests.simulation.kit import SimWorker
 from tests.simulation.kit.next_level import LEVEL

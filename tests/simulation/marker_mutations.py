@@ -1,7 +1,5 @@
 """Changes that each break one rule of markers; the runs of :mod:`tests.simulation.marker_simulator` must find each."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import changed
 
 SETTLED = "rows, entries = self.replay(decoded, progress)"

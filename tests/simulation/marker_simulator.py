@@ -4,8 +4,6 @@ The worker, its policy and its machines are the real ones. The oracle reads mark
 no code of the index.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

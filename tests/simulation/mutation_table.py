@@ -1,7 +1,5 @@
 """All mutations, by the rule that they break."""
 
-from __future__ import annotations
-
 from tests.simulation import delivery_mutations as d
 from tests.simulation import hold_mutations as hm
 from tests.simulation import life_mutations as lf

@@ -1,7 +1,5 @@
 """Changes, and two classes, that each break one rule of docs/design.md. The simulator must find each one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.simulation.edits import changed

@@ -1,7 +1,5 @@
 """Ticks of three brokers: the clocks of two are right, the third one's may be wrong."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.simulation.kit.log import SimLog, SimRecord

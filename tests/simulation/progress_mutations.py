@@ -4,8 +4,6 @@ over.
 The simulator must find each one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

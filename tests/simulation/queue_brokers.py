@@ -8,8 +8,6 @@ A log may lose its end and grow again. What was known of a lost message is then 
 negative offset: a new message may have the same offset.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain

@@ -1,7 +1,5 @@
 """Broken rules of a queue: edits of the product's source. The simulator must find each one."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import changed
 
 _RETURNED = "Saved(first, tuple(done), *counts, self.lineage, self.cuts)"

@@ -1,7 +1,5 @@
 """What a simulated process of a queue asks of the simulated brokers: the port of its member."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, TypeAlias

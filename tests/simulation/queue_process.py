@@ -1,7 +1,5 @@
 """One simulated process of a queue: it drives the product's member, and any event comes between two of its commands."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 The real ledgers and settlers run over a simulated group coordinator (:mod:`tests.simulation.queue_brokers`).
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

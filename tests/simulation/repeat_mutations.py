@@ -1,7 +1,5 @@
 """Changes that each break one rule of timers that repeat [I37]. Runs of :mod:`repeat_simulator` must find each one."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import changed
 
 MUTATIONS = {

@@ -4,8 +4,6 @@ The worker, its policy and its machines are the real ones. :mod:`tests.simulatio
 requests, and :mod:`tests.simulation.repeat_rules` which seconds a rule names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random

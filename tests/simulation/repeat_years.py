@@ -6,8 +6,6 @@ and more: workers restore snapshots, and get other zone data. What is sent and m
 the rules at each callback; stores and outcomes are checked after some hundred records.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

@@ -8,8 +8,6 @@ of these ends:
 * a tombstone of another version follows it: it was republished once, and the copy has one of these ends
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 its mutation. The tests run these seeds: a search takes minutes, a run of each seed takes seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Each action of :mod:`tests.simulation.days` chooses by itself, whatever came bef
 actions is a run, and what is left can be repeated by a command (``--only``).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias

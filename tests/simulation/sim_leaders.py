@@ -1,7 +1,5 @@
 """The leaders of the simulated log, as :class:`timers.kafka.log_lineage.LogLineages` asks them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Future

@@ -10,8 +10,6 @@ A run consists of small random steps. Time moves only in steps. A worker may cra
 the end the faults stop, all workers are started again, and all timers that are due must fire.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from unittest.mock import patch

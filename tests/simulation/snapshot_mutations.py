@@ -1,7 +1,5 @@
 """Mutations of the rules for snapshots [I30]: each breaks one rule, and a simulated run must find it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Snapshots of simulated machines: a topic for them, and a worker that takes, names and restores them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256

@@ -6,8 +6,6 @@ own. What a machine does that finds another log, its store and its dead letters,
 logs: at the end each token whose record is in a log has fired once, and no other one twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

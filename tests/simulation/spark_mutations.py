@@ -1,7 +1,5 @@
 """Engines on Spark that are broken on purpose; the simulator must find each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 

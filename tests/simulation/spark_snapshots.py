@@ -4,8 +4,6 @@ A task begins a snapshot of a machine, and a later one in the same process names
 disks may have had the machine in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import Any, ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """Checks that the store of each machine is what its log says, while it runs and after a recovery."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from random import Random
 from typing import Any

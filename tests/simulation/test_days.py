@@ -1,7 +1,5 @@
 """Runs of some simulated days, what is forgotten between them, and shrinking."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """Simulated machines make the transitions of :data:`timers.core.steps.STEPS`, and no others; simulated workers those of
 :data:`timers.machines.life.LIFE`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, TypeAlias

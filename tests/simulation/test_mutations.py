@@ -1,7 +1,5 @@
 """The simulators find each mutation by the run of its seed."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

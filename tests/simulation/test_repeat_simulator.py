@@ -1,7 +1,5 @@
 """Timers that repeat do so as they should in simulated runs: each second of a rule is sent once, or missed once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The simulated log behaves as Kafka does: holes, isolation, fencing."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.kit import Crashed, Faults, SimClock, SimLog, SimProducer, SimStore

@@ -1,7 +1,5 @@
 """Tests of :class:`timers.testing.SimQueue`, with which users test the handlers of their queues."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from typing import Any

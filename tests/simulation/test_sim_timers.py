@@ -1,7 +1,5 @@
 """Tests of :class:`timers.testing.SimTimers`, with which users test their own timers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sqlite3

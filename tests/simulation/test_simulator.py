@@ -1,7 +1,5 @@
 """Many runs of the correct engine. Also: a seed repeats its run, and the runs do each action often enough."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """No simulated run breaks a promise, and the runs do often enough what they are for."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

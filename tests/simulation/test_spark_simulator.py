@@ -1,7 +1,5 @@
 """The engine on Spark keeps its promises in random runs, and the simulator finds engines that break a rule."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Checks of times in a simulation: no timer fires too early, or although it was ended before its due second began."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from tests.simulation.id_oracle import Request

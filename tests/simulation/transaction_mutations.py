@@ -1,7 +1,5 @@
 """Broken rules of a transaction: changes of the producer's source. The simulator must find each one."""
 
-from __future__ import annotations
-
 from tests.simulation.edits import Change, changed
 
 CHANGES: dict[str, Change] = {

@@ -11,8 +11,6 @@ the transaction of their value, all that were acknowledged, that the loser of a 
 faults nothing is opened anew.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """The requests of a simulation: valid, late, invalid, many for one second, far ahead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 

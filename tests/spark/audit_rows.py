@@ -1,7 +1,5 @@
 """Requests and firings as rows, and what became of them: no Kafka."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession

@@ -1,7 +1,5 @@
 """A system of all request formats, in whose topics a test writes what happened hours ago."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import defaultdict

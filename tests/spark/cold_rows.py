@@ -1,7 +1,5 @@
 """Many cold timers at once, for what depends on how many there are."""
 
-from __future__ import annotations
-
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 

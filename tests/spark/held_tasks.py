@@ -1,7 +1,5 @@
 """Tasks of Spark that wait, so that something else comes first. Workers of Spark import this module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Event, Thread

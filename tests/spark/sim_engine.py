@@ -1,7 +1,5 @@
 """An engine in memory between which and the cold tables a test carries records: with a clock that a test moves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """``timers spark audit`` against a real broker: clean after a real worker, and each planted fault found."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

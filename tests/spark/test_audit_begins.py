@@ -1,7 +1,5 @@
 """An audit of logs that no longer have their first requests counts from what was pending in a snapshot."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

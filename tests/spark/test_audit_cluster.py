@@ -1,7 +1,5 @@
 """``timers spark audit`` on a cluster, of brokers that want TLS and a password, while one of its two machines dies."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

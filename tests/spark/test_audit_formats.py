@@ -5,8 +5,6 @@ Schedules of kafka-message-scheduler in a topic that brokers compact, countdowns
 them go out to the same target, and some ids are the same.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

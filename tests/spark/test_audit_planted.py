@@ -3,8 +3,6 @@
 Each kind of fault is planted twice: with the code of the product, and byte by byte. One audit must name them all.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import defaultdict

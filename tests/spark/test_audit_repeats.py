@@ -1,7 +1,5 @@
 """What became of timers that repeat: their chains, as records of the log, and the faults in them. No Kafka."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``timers spark audit`` of timers that repeat, on the log of a broker: whole chains, and twenty planted faults."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What became of timers whose ids are used several times, told from rows: no Kafka."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

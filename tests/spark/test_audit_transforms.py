@@ -1,7 +1,5 @@
 """What became of each request, told from rows: no Kafka."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any

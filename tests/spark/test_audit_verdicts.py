@@ -1,7 +1,5 @@
 """``timers spark audit`` of clean systems, and of systems that cannot be judged."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable

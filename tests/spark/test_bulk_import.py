@@ -1,7 +1,5 @@
 """``timers spark import`` against a real broker: each row once, whatever breaks and however often it runs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The cold tier's tables: what goes in comes back once, and nothing that is not near is looked at."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from datetime import date

@@ -1,7 +1,5 @@
 """The cold tables beside programs of users, which change them at the same moment, and beside their own upkeep."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The cold tier as it is run: a worker with a horizon, `timers spark hold` and `promote`, and whatever kills them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

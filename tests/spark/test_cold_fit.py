@@ -1,7 +1,5 @@
 """What `hold` does when its checkpoint and its table do not fit together: the numbers of micro-batches say it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The cold tier on a real broker: a worker with a horizon, `hold` and `promote`, and a promoter that is killed."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

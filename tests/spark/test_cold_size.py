@@ -1,7 +1,5 @@
 """Ten million timers over three years: bringing back the next hour opens few files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from time import monotonic
 

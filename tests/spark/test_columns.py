@@ -1,7 +1,5 @@
 """Column expressions say what the functions of the wire format say."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """``format("timers")``: DataFrames, batch and stream, as timers, and what is pending as a DataFrame."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``timers spark audit --history`` beside a job of the history, and of topics that were made anew."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,8 +1,6 @@
 """The engine on Spark killed in a storm, all of it or a part; workers beside it; its checkpoint lost: each timer fires
 exactly once, and none early."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Timers with ids on the engine on Spark: set, replaced, cancelled, with conditions; the engine and workers in turn."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from pathlib import Path

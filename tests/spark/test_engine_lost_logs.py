@@ -1,7 +1,5 @@
 """The engine on Spark, whose broker starts again without the end of a log, which then grows past its former end."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """The engine on Spark fires exactly once: after failures at each step, without its checkpoint, with other buckets,
 after and before workers, and beside records that brokers refuse. ``test_engine_failures`` has storms."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first step of the engine: what a task does with Arrow batches of requests, without Kafka and without Spark."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

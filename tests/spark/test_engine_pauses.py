@@ -1,7 +1,5 @@
 """A callback topic is paused while the engine on Spark fires: it gets nothing, and afterwards each timer once."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A timer that repeats fires on the engine on Spark, over micro-batches and a restart, and a worker goes on with it."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

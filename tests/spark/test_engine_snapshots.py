@@ -1,7 +1,5 @@
 """The engine on Spark writes snapshots, trims the log below them, and restores them; so does a worker after it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

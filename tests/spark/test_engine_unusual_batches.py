@@ -1,8 +1,6 @@
 """The engine on Spark reads what a worker reads. At a batch that no consumer can read it ends with the sentence of a
 worker, and goes on when an operator passes over the batch; the audit passes over the same records."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

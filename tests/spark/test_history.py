@@ -1,7 +1,5 @@
 """``timers spark history`` against a real broker: each timer once, whatever happens between two rounds."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

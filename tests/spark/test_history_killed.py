@@ -1,7 +1,5 @@
 """``timers spark history`` whose processes and broker are killed at random moments: each timer is there once."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

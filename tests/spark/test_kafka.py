@@ -1,7 +1,5 @@
 """Topics of a real broker as DataFrames."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

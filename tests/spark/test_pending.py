@@ -1,7 +1,5 @@
 """``timers spark pending`` shows what is pending of an app whose workers run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

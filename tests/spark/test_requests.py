@@ -1,7 +1,5 @@
 """Requests as the request formats read them, in a DataFrame."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

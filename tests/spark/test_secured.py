@@ -1,7 +1,5 @@
 """Spark logs in to brokers as the worker does, by password and by certificate, and shows no secret."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

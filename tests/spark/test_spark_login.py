@@ -1,7 +1,5 @@
 """Spark logs in with tokens of an OAuth server, and renews them while a stream runs."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The jobs under ``spark-submit``, on a standalone cluster of real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An admin client can be freed in any thread."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from concurrent.futures import Future

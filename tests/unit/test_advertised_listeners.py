@@ -1,7 +1,5 @@
 """Brokers that answer at their bootstrap address, but advertise one that clients cannot reach: each error names it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

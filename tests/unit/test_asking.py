@@ -1,7 +1,5 @@
 """Answers to questions about timers have a limit, since any member of the group names the address that is asked."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Which time an audit refers to, without Spark and Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Which lost timers an audit cannot judge, and which requests it does not see: without Spark and Kafka."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which topics of a cluster an audit needs. No Spark is started, and no broker answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The page and the lines of an audit report, without Spark."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """``bench.ids`` drives a machine by itself, without a worker: it must go on doing so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The data directory of the embedded broker is formatted once, and completely."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The checkers of chaos find each violation of a promise in made-up callbacks, and its plans follow from a seed."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The trial of logs finds each violation in made-up facts, and cuts a log at a batch."""
 
-from __future__ import annotations
-
 import struct
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What programs of chaos leave on disk, and which exit codes they have. No brokers."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

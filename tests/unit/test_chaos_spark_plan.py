@@ -1,7 +1,5 @@
 """The plan of a storm over the engine on Spark: one seed always makes the same."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

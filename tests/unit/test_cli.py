@@ -1,7 +1,5 @@
 """The command line: output, error sentences and exit codes, with librdkafka's mock cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

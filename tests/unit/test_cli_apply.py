@@ -1,7 +1,5 @@
 """``timers apply`` over a simulated worker and client: what it shows, sets and cancels."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The demo of ``timers run`` goes on while no broker answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

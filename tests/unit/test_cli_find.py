@@ -1,7 +1,5 @@
 """``timers list`` and ``timers cancel`` with a selection, over a simulated worker and client."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """``timers schedule --from-file``: many timers from JSON lines, against librdkafka's mock cluster."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -1,7 +1,5 @@
 """``timers levels`` offers and allows a level only if it is known that all workers support it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any

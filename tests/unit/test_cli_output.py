@@ -1,7 +1,5 @@
 """``-o json`` of all commands, and what they say when no broker answers."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

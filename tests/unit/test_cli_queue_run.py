@@ -1,7 +1,5 @@
 """How `timers queue run` ends: after a signal, and after a function that breaks the streams of its process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``timers snapshots`` looks at many snapshots with few clients, and with ``--now`` waits for new ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``timers status``: what it prints and how it ends, with the workers' answers given."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

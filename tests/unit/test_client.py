@@ -1,7 +1,5 @@
 """The clients, against librdkafka's mock cluster: a broker inside this process that speaks the real protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import statistics

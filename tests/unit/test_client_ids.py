@@ -1,7 +1,5 @@
 """The client's requests with an id, and what ``timers.client`` exports, against librdkafka's mock cluster."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

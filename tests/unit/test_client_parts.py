@@ -1,7 +1,5 @@
 """What clients, and queues, have in common: arguments, errors, and a request that waits for room in a full queue."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """A client goes on reading verdicts when their topic gets more partitions, or is deleted and made anew. No brokers."""
 
-from __future__ import annotations
-
 from threading import Timer
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """No call of a client or a queue waits without a limit: in a fork, in a second event loop, without brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

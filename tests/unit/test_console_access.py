@@ -1,7 +1,5 @@
 """Who may use the console: the matrix of roles and routes from the table, logins, hosts, origins, limits."""
 
-from __future__ import annotations
-
 import errno
 import re
 import ssl

@@ -1,7 +1,5 @@
 """Many timers in one request: cancels of a filter, counted first, confirmed and in steps; and batches of new timers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

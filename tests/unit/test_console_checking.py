@@ -1,7 +1,5 @@
 """The check of parameters and bodies accepts what a complete validator of JSON Schema accepts, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``If-Match``, ``If-None-Match`` and ``Idempotency-Key`` of the HTTP API, over a cluster in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

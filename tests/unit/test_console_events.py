@@ -1,7 +1,5 @@
 """Server-sent events: what is sent, the ids by which a stream goes on, and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

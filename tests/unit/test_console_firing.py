@@ -1,7 +1,5 @@
 """Whether all timers fire, as the console judges it: they do, some do not, or it is not known."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

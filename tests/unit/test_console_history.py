@@ -1,7 +1,5 @@
 """The history of one timer: how long its topics are read, and where reading ends. The topics are in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future

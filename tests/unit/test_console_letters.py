@@ -1,7 +1,5 @@
 """The HTTP API for dead letters: pages, one, and retries in two steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

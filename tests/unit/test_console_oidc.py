@@ -1,7 +1,5 @@
 """Logins of the console by an issuer of OpenID Connect, and what others try with them."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

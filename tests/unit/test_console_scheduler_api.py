@@ -1,7 +1,5 @@
 """The paths of kafka-message-scheduler: JSON, parameters and order as in its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the HTTP server of the console does before a route is found."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """The HTTP API and the pages of paused callback topics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Blocking calls of the console: slow brokers keep neither logins nor changes from being answered."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The HTTP API for timers, over a cluster in memory: what it sets, shows, changes and refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The console waits for a worker that is starting, and for leaders that move."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable

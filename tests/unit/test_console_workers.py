@@ -1,7 +1,5 @@
 """Workers, lateness and counts: who is asked, what is added up, and what is said about the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

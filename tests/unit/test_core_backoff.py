@@ -1,7 +1,5 @@
 """Pauses after failures, and before a machine that failed is opened again."""
 
-from __future__ import annotations
-
 from timers.core.backoff import AFTER_LOST, AFTER_UNFORESEEN, Reopening
 
 

@@ -1,7 +1,5 @@
 """How many timers fire in one transaction, after time-outs and after successes."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.core.limits import LARGEST, LONG_PART_S, LONG_S, QUICK_S, SHORT_S, SMALL, ChunkSize

@@ -1,7 +1,5 @@
 """Which ticks count, when clocks are wrong: each rule of the guard, without waiting."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.core.clock_guard import FRESH_S, ClockGuard, Clocks

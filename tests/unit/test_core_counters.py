@@ -1,7 +1,5 @@
 """Counters count each committed transaction once, also if its machine has ended."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

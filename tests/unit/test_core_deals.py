@@ -1,7 +1,5 @@
 """The deal of partitions, case by case; ``tests/property/test_deals.py`` has random histories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

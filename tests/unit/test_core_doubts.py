@@ -1,7 +1,5 @@
 """A doubt about a log begins when its topic is compacted, grows meanwhile, and ends when nothing rests on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A paused target gets nothing, and afterwards each timer once, at the speed that was asked for [I33] to [I36]."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A wrong clock fired timers too early, and the time of the partition was taken back: nothing fires again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which requests a machine forwards to the cold tier, and how it handles promoted copies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ids that are over are forgotten in short sweeps."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper

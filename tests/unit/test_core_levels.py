@@ -1,7 +1,5 @@
 """Feature levels of one machine: the raise, and what a replay reads at which level."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.machines import NativeRig

@@ -1,7 +1,5 @@
 """Which log a position belongs to, and where another log parts from it."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from random import Random
 

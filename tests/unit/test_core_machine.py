@@ -1,7 +1,5 @@
 """The rules of a machine, with one example each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

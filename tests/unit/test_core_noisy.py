@@ -1,7 +1,5 @@
 """A burst of one target does not delay the others [I36]."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests with a condition: which count, what their verdict is, and that a replay decides alike [I27]."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

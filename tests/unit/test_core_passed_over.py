@@ -1,7 +1,5 @@
 """Records that are passed over are in no replay, and have one dead letter, whatever fails in between."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

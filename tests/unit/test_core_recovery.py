@@ -1,7 +1,5 @@
 """Recovery of a machine: which requests it reads again, and which output it does not repeat."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A log that lost its end: when it is noticed, and what becomes of what only a store holds."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any

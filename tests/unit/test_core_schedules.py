@@ -1,7 +1,5 @@
 """Schedules in a compacted topic: which version a tombstone ends, and which one is republished."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Seconds are released when the log before them is read, and an end that says nothing releases none [I17]."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.harness.list_outbox import ListOutbox

@@ -1,7 +1,5 @@
 """Snapshots: when one is due, which one is restored, and what is compared before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

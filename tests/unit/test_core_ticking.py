@@ -1,7 +1,5 @@
 """The phase of the tick scheduler, with simulated clocks, delays and jitter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

@@ -1,7 +1,5 @@
 """How much of a log may be deleted, and when an idle app gets a snapshot."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Messages say `1 timer` and `2 timers`."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.process.counted import counted, duration, pace, per_second

@@ -1,7 +1,5 @@
 """The command ``timers`` names a file that Python takes for our package."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Errors that leave the process: they arrive as they were raised."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import pickle

@@ -1,7 +1,5 @@
 """The line and the JSON with which callbacks are shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

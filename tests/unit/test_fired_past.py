@@ -1,7 +1,5 @@
 """What has fired in the last time: which topics and records are read, and what is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The circuit breaker: for how long a circuit is open, and which timers try the topic again."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.clock import SimClock

@@ -1,7 +1,5 @@
 """Allowed callback topics, and chained requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.core.timer import Origin, Row

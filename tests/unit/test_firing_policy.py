@@ -1,7 +1,5 @@
 """Each decision of the delivery policy for a due timer, depending on the state of its topic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

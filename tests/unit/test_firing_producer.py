@@ -1,7 +1,5 @@
 """What a producer makes of answers, metadata and silence. The broker tests use real brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from concurrent.futures import Future

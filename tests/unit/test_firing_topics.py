@@ -1,7 +1,5 @@
 """How answers of the brokers about callback topics are used; one real broker does not give these answers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """What the outbox makes of answers that one real broker does not give: no list of refused records, silence, quotas."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any

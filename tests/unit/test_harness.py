@@ -1,7 +1,5 @@
 """What benchmarks count of a process, and the disk that stalls in chaos."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

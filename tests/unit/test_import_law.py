@@ -6,8 +6,6 @@ so each import counts here. If a number below falls, write the lower one. If it 
 added.
 """
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping

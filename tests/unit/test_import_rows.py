@@ -1,7 +1,5 @@
 """Imports of files: what is sent again fires once, and which encodings can be read."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Java version that Spark needs, and the error for other versions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

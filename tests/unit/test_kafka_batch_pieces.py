@@ -1,7 +1,5 @@
 """A batch that is read in pieces has the records that aiokafka reads from the whole batch, for any unpacked size."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """Brokers that are dead or frozen are found before a transaction begins. The broker tests use real brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The time of records for topics whose times producers set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

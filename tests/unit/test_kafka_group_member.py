@@ -1,7 +1,5 @@
 """A member keeps what it has until the next deal, joins again when it must, and ends if another one has its name."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager

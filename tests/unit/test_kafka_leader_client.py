@@ -1,7 +1,5 @@
 """What a client that asks leaders does if one of them does not answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the leaders are asked about a log, in how many round trips, and what their answers mean."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any

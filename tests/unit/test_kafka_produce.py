@@ -1,7 +1,5 @@
 """What an answer to a produce request says about refused records. The broker tests see real answers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """In how many round trips an opening reads its progress, and what happens while leaders do not answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

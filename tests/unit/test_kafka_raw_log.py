@@ -1,7 +1,5 @@
 """Which records of a log are committed, by the markers of their own producer [I14]."""
 
-from __future__ import annotations
-
 import random
 from struct import Struct
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Reading a range of offsets. The broker tests read real logs with gaps and open transactions."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

@@ -1,7 +1,5 @@
 """The request reader while brokers do not answer. The broker tests read real logs."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -4,8 +4,6 @@
 other one has. The bytes are those with which the tests with brokers of each version have passed.
 """
 
-from __future__ import annotations
-
 import json
 from io import BytesIO
 from pathlib import Path

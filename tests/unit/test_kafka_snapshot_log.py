@@ -1,7 +1,5 @@
 """What counts as an answer about a snapshot, and what is waited for. The broker tests read real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a worker says while no broker answers, and what is wrong with the configuration of a topic."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """What the answers to requests of version 2 of transactions do. The broker tests and the simulator see whole ones."""
 
-from __future__ import annotations
-
 import asyncio
 from threading import Event
 from types import SimpleNamespace

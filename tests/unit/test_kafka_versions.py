@@ -1,7 +1,5 @@
 """The versions of Kafka on which the tests with a broker can run."""
 
-from __future__ import annotations
-
 import argparse
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The partitions of keys are those of Java's producer, for keys of any length and in any number."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Dead letters of the command line: how they are shown, selected and published again."""
 
-from __future__ import annotations
-
 import base64
 from contextlib import AbstractContextManager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pages of dead letters from the newest to the oldest: each letter once, in order, whatever the sizes are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

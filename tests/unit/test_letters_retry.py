@@ -1,7 +1,5 @@
 """Retries in steps: each reads a bounded part of dead letters and marks, and no request is published twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

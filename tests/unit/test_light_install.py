@@ -1,7 +1,5 @@
 """An installation without extras is small, the client and its commands work, and other commands name their extra."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Which groups may read a topic: what a broker says, and what it does not say."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The deletion of requests that nothing needs: what stands against it, and what a failure leaves behind."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Tokens for logins: where they come from, when they are renewed, and what is said when none comes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """The filters of logs, and their formats."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """What ``make setup`` and ``make run`` print, with stubs in the place of pip and of the command ``timers``."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

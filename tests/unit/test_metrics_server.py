@@ -1,7 +1,5 @@
 """The port of metrics and health of queues and of jobs on Spark: wrong requests neither fill its log nor stop it."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

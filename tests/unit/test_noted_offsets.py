@@ -1,7 +1,5 @@
 """Offsets that are noted in a group without members, while no broker coordinates it. No broker answers here."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is left of the offsets of topics while topics are deleted or made, or have no leader. No broker answers here."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

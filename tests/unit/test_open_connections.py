@@ -1,7 +1,5 @@
 """Half-sent requests keep no other caller out of a server: of the worker, the console, queues and jobs on Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Which open transactions are named, and as what, from the answers of leaders and coordinators."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

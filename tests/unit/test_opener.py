@@ -1,7 +1,5 @@
 """The order in which a machine is opened, and that its store is closed on each way out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace

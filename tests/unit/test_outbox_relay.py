@@ -1,7 +1,5 @@
 """What a relay does when partitions do not answer, when brokers refuse rows, and when it was paused."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing

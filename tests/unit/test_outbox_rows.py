@@ -1,7 +1,5 @@
 """The outbox without brokers: what is written into a transaction, and which request a relay makes of a row."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a worker keeps of its own figures of the last day, in memory and in its file."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The file of pending timers: what is written is read, and a file that is not whole is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is pending of partitions whose workers run is read without asking them."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An occurrence that is read quickly is read as the complete reader reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any

@@ -1,7 +1,5 @@
 """``timers doctor --plan``: its figures are those of the documents and of the chart."""
 
-from __future__ import annotations
-
 import re
 
 import click

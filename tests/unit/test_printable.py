@@ -1,7 +1,5 @@
 """Text of others, as it is shown."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

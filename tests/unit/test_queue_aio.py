@@ -1,7 +1,5 @@
 """Messages of a program with an event loop, whose calls may have to wait for the brokers. No brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Commits of a queue while its thread reads on: they wait, are refused, and are repeated. No brokers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

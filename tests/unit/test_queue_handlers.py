@@ -1,7 +1,5 @@
 """What becomes of a message when its handler returns or raises an exception, in threads and in tasks. No brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

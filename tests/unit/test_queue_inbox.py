@@ -1,7 +1,5 @@
 """An inbox accepts each message once, in the user's transaction."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import dataclass
 

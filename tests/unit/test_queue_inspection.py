@@ -1,7 +1,5 @@
 """The state of a queue whose partitions do not all have a leader. No brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path

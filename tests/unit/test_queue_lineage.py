@@ -1,7 +1,5 @@
 """Which log a queue has read, and where another one parts from it. No brokers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """What a process of a queue does with a commit that is lost, foreign, or of messages that are gone. No brokers."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a member of a queue asks its driver to do. Pure: no brokers and no threads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

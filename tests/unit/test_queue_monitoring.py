@@ -1,7 +1,5 @@
 """Metrics and health of a queue's process, and the figures of a partition. No brokers."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """The internal topics that a queue creates, and what it says about those that exist. No brokers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """When the thread of a queue pauses partitions. No brokers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.constants import Constants

@@ -1,7 +1,5 @@
 """Which partitions the records of a queue go to while leaders are away. No brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Plain commits, whose answers come later or not at all. No brokers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Handlers in child processes: their calls reach the message, and a message that ends its process is known."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The thread of a queue when requests fail in rebalances, and when partitions come and go. No brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import time

@@ -1,7 +1,5 @@
 """What a queue writes for a retry and a dead letter, and what it believes of a record that comes back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How many commits and crashes it takes to find a message that kills its process. No brokers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.queue_state import at_once

@@ -1,7 +1,5 @@
 """What receivers get from the ledgers of a process, and what is counted. No brokers."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A queue names the members of other programs in its group, and says when that is not known. No brokers."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

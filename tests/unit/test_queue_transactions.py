@@ -1,7 +1,5 @@
 """The transactions of a queue while librdkafka does not return. No brokers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What the transport of a queue asks the brokers about logs, when some leaders do not answer. No brokers."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A queue whose brokers refuse connections, or take them and say nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Certificates, keys and authorities are read again when their files change, by servers and by clients."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ssl

@@ -1,7 +1,5 @@
 """The header ``timer-repeat``: what is read, what is refused, and what senders check."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta

@@ -1,7 +1,5 @@
 """Timers that repeat go on after their log has lost the next occurrence [I37]."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What senders make of a repeating timer: the record, the refusals, files of timers, and ``timers next``."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Timers that repeat: what each firing sends, and what follows it [I37]."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Encoding of requests, and the errors for wrong ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal

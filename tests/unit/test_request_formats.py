@@ -1,7 +1,5 @@
 """``timers formats``, and the table of request formats that the worker uses too."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The next attempt or the dead letter of a message that could not be handled."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -25,8 +25,6 @@ Then write the new numbers of files and returns into :data:`WRITTEN`. They may g
 each reader reads more.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

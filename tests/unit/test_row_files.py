@@ -4,8 +4,6 @@ The files in ``row_files`` were written with the defaults of pandas 3.1.1, polar
 26.0.1, and by spreadsheets.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

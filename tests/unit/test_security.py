@@ -1,7 +1,5 @@
 """Credentials: valid combinations of settings, hidden secrets, and the configuration of each library."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Settings: a wrong value ends the start with a sentence that names the variable, the value and the expected form."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers about all topics that openings share."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 from unittest.mock import Mock

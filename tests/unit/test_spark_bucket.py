@@ -1,7 +1,5 @@
 """A bucket of the engine on Spark: which ticks count, and what it writes into Spark's state."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the engine on Spark does with what the topic of targets says, or when it cannot be read."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine on Spark stops between two micro-batches, and starts a query again that failed, if this may help."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What a round of ``timers spark history`` reads of a topic, and what it finds to be missing."""
 
-from __future__ import annotations
-
 import time
 from threading import Event
 from typing import Any

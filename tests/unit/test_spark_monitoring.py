@@ -1,7 +1,5 @@
 """Metrics and health of jobs on Spark, without Spark."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections import Counter

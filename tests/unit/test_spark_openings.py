@@ -1,7 +1,5 @@
 """Opening partitions in one Python worker of Spark, without brokers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock

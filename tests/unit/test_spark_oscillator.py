@@ -1,7 +1,5 @@
 """The oscillator of the engine on Spark judges its own ticks: without a broker."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")

@@ -1,7 +1,5 @@
 """What `timers spark promote` reads of the request logs when it starts again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions of queries to machines that are open in tasks only: micro-batches carry them, and their answers."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import socket

@@ -1,7 +1,5 @@
 """The line of a micro-batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

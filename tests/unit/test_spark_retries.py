@@ -1,7 +1,5 @@
 """The machines of the retry topic in the engine on Spark. No brokers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

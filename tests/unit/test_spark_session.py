@@ -1,7 +1,5 @@
 """Settings, jars and logs of a Spark session, without Spark."""
 
-from __future__ import annotations
-
 import hashlib
 import signal
 import socket

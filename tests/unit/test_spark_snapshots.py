@@ -1,7 +1,5 @@
 """Snapshots of machines that are open for moments: questions wait, and a copy of the store is read."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

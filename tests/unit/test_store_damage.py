@@ -1,7 +1,5 @@
 """A store that cannot be read, or lacks written batches, is condemned and rebuilt."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The index journal is bounded by bytes, whatever the lengths of ids and messages are."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

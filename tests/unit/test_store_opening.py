@@ -1,7 +1,5 @@
 """What an opening that fails leaves behind: nothing that keeps the next one from success."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """An opening restores a store from the snapshots that the progress names, or leaves it as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path

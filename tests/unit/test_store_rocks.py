@@ -1,7 +1,5 @@
 """Stores on disk: identity, lock, damage and full disks."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Views of a real store, and stores that are restored from them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two stores that were read up to the same offset are compared by what will fire, and by what they know of ids."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

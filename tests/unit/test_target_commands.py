@@ -1,7 +1,5 @@
 """Commands about targets: their numbers and refusals, and what a worker says of machines that differ from the topic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast

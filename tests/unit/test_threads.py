@@ -1,7 +1,5 @@
 """Threads that end, and threads that cannot start."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Columns of Arrow as timers: each type that a field may have, and a sentence for each other one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import uuid

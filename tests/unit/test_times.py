@@ -1,7 +1,5 @@
 """Durations and times on the command line."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

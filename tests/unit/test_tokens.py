@@ -1,7 +1,5 @@
 """Tokens: each store accepts a token once."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A topic that was created is there when the call returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count

@@ -1,7 +1,5 @@
 """A timer carries the trace context of its sender, and its receiver opens a new trace that links to it."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files of repeating timers: what they may say, and how what is set differs from it."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Changes with the pages of the console, over a cluster in memory: who may make them, and what they do."""
 
-from __future__ import annotations
-
 import re
 import time
 from html import unescape

@@ -1,7 +1,5 @@
 """The pages of the cluster, of changes and of runbooks, and the links to runbooks in sentences. No brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The pages of the console, over a cluster in memory: what they show, escape, change and refuse."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,13 +1,11 @@
 """Small functions of the pages: times, sizes, values in three forms, programs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -104,7 +102,7 @@ def test_the_programs_set_the_same_timer() -> None:
         def __init__(self, *given: object, **named: object) -> None:
             clients.append((given, named))
 
-        def __enter__(self) -> Client:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None: ...

@@ -1,7 +1,5 @@
 """Text of others on the pages of the console, and on the page of an audit: it cannot change the direction of a page."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

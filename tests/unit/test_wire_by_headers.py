@@ -1,7 +1,5 @@
 """Requests without protobuf: the header ``timer-topic`` names the topic, and the value is the payload."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

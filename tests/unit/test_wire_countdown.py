@@ -1,7 +1,5 @@
 """The countdown format, with an example for each rule."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

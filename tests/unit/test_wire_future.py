@@ -1,7 +1,5 @@
 """The native request format: accepted requests, and the error code and sentence of the others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conditions of timers with an id, and of requests that can have none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The format of kafka-mq-go's markers. The bytes are those that its Go code writes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.discarding import UsableTopics, discarding

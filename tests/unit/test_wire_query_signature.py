@@ -1,7 +1,5 @@
 """Who may ask a worker: the holder of the secret, for one question, for some minutes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from types import SimpleNamespace

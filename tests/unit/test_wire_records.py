@@ -1,7 +1,5 @@
 """Dead letters, progress records, and names on the wire."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

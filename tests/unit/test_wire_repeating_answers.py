@@ -1,7 +1,5 @@
 """What answers say of timers that repeat: their rule, their version, and when the next occurrence is due."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -4,8 +4,6 @@ comes out.
 The quotations are from the article that describes it ("Kafka message scheduler", design and technical implementation).
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The records of a snapshot: what is encoded is decoded again, and what is not whole is refused with a sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import chain

@@ -1,7 +1,5 @@
 """Records about targets: what is not readable is never used, and never silently left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.core.fired import Command

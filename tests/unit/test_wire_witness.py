@@ -1,7 +1,5 @@
 """The second witness of a progress: what it says, when it is sent, and which progress is behind it [I8]."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.core.keys import MAX_OFFSET

@@ -1,7 +1,5 @@
 """The callbacks of canary timers."""
 
-from __future__ import annotations
-
 import pytest
 
 from timers.wire.headers import Header

@@ -1,7 +1,5 @@
 """How many machines fit into the limits of the process, and what is said about those that do not."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import resource

@@ -1,7 +1,5 @@
 """Counts of several partitions: they go on where the answer before has ended, also if each answer has one read only."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from time import monotonic

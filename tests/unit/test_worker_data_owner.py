@@ -1,7 +1,5 @@
 """The warning when a data directory was used with another cluster."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A worker that ends makes each step, whatever fails or hangs; and cuts connections that cannot be closed in order."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """What each failure of a machine means: its pause, its sentence, its log lines."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What members of the group send, also without an address or with other data, and which partitions have no owner."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from types import SimpleNamespace

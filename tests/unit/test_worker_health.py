@@ -3,8 +3,6 @@
 Readiness and red partitions: a worker that was ready stays ready when a partition stops.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A transaction of a producer that stays open on a request topic is said after five seconds."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from types import SimpleNamespace

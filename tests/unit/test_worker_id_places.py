@@ -1,7 +1,5 @@
 """Two partitioners on one topic are noticed; one other partitioner everywhere is right."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

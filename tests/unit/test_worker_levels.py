@@ -1,7 +1,5 @@
 """A worker that ends does not wait for what it has asked the group: the answer may come after a rebalance."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker starts only with supported versions of its libraries."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.metadata import version
 from pathlib import Path

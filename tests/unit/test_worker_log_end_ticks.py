@@ -1,7 +1,5 @@
 """A leader that does not answer delays only the machines whose logs it leads."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from typing import Any

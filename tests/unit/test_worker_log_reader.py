@@ -1,8 +1,6 @@
 """Dropped fetches are read again, so that no offset range is delivered without its records; records that cannot be read
 stop their own partition, and those of the others are delivered, all of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future

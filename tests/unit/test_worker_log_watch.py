@@ -1,7 +1,5 @@
 """Deleted topics that the worker may not create, and ones that come back unusable. Broker tests have more."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace

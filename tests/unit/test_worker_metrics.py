@@ -1,7 +1,5 @@
 """Computed metrics. The broker tests check those of a running worker."""
 
-from __future__ import annotations
-
 import time
 from math import inf
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What an opening does in its thread."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Machines that fail, and machines that are being opened when the worker ends."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """The worker's pages about timers: which questions wait for which, how many wait, and when machines are read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

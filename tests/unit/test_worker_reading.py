@@ -1,7 +1,5 @@
 """The state of a timer that a query gets: pending, replaced, fired, forgotten, cold, or promoted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What queries say of timers that repeat: at each moment there is one, with its rule and its real topic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Header names that are not UTF-8 are read as in Java, and do not stop the fetcher."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What the worker's consumer says of the group, and tells the pool of a deal."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Pause and resumption of a runner, and queries on its thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A worker that is asked for snapshots wants them of its machines, and says of which it takes none, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A tick whose broker does not answer goes to another one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions wait for the part of each second in which few timers fire; first pages only for their share of the time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

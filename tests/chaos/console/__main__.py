@@ -1,7 +1,5 @@
 """``python -m tests.chaos.console``. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """Clients of the consoles: each sets timers, moves some, and sends old requests again."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import random

@@ -1,7 +1,5 @@
 """Kills a process in the moment after a request was written, or after the worker's verdict on it was."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What clients asked for, what they were told, and which requests are under way. Threads share it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """One round: start everything, let clients work, kill, wait until all timers have fired, judge."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """No false alarm: what happens to logs in a healthy cluster stops no partition, and each timer fires once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

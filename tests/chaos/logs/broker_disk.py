@@ -4,8 +4,6 @@ A segment file ``<base offset>.log`` is a row of batches, each with its base off
 (4 bytes) in front. The other files of a partition follow from it: the broker makes them again after an unclean stop.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of cells: which log loses what, and what is left of the worker's store."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 The callback of timer ``i`` has the digits of ``i`` as its value, whatever the request format.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

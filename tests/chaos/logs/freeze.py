@@ -1,7 +1,5 @@
 """One of three brokers is frozen, so it answers nothing: which timers wait for it, and for how long."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

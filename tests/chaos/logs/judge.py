@@ -1,7 +1,5 @@
 """The verdict on one cell: compares callbacks and dead letters with what the log and the store held."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Lines: ``opened``, ``retried <number> ...``, ``acked <number> ...``, and if the 
 (acked, and perhaps committed) and ``red <sentence>``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

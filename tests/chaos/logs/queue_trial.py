@@ -4,8 +4,6 @@ Each message in the log must be done once. A message that the log lost, and that
 later or become a dead letter.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Runs cells side by side on one broker or three: the steps of all cells that share the brokers go together."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 A round calls the steps of several cells side by side, because they share the brokers.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import subprocess

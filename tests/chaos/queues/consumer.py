@@ -4,8 +4,6 @@ Lines of the log: ``D <ms> <number>.<attempt> ...`` for messages that were recei
 call of ``retry`` after a time, with the id as its error. Times are epoch milliseconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What the handler of a message does, by the number of the message."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

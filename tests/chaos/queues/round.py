@@ -1,7 +1,5 @@
 """One round: send messages, let consumers handle them, inject faults, wait until all messages are done, judge."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """A task that notes in a file that it has run. It has its own environment: ../test_celery_delays.py."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

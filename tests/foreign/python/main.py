@@ -1,7 +1,5 @@
 """Does the same with each Kafka client of Python: see ../README.md for its arguments. It has its own environment."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

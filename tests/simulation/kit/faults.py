@@ -1,7 +1,5 @@
 """Injected faults: the simulator chooses them, and the simulated log, store and worker ask for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 UNREACHABLE = "unreachable"

@@ -4,8 +4,6 @@ A scan begins with the first group above a key, so it misses the end of one that
 groups, and so does each change of one. So the simulator finds what is right row by row, and wrong group by group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.harness.memory_store import MemoryView

@@ -4,8 +4,6 @@ At this level a native request may have the header ``shift``: it is due that num
 header is like any other. So a request that is read at the wrong level fires at the wrong second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

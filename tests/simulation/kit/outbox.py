@@ -3,8 +3,6 @@
 Policy and transaction are the product's own.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn

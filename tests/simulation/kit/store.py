@@ -1,7 +1,5 @@
 """The disk of a simulated worker: its stores survive a crash of the process."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

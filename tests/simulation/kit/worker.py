@@ -4,8 +4,6 @@ A round of the real runner is one call of :meth:`SimWorker.step` here. Faults ha
 at the points of :class:`tests.simulation.kit.faults.Faults`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

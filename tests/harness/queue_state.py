@@ -46,7 +46,7 @@ class SimGuards(Guards):
         self.calls.append("cancel")
         return self.is_cancelled
 
-    def publish(self, letter: records.Record, due_s: int, timeout_s: float) -> bool:
+    def publish(self, letter: records.Record, timeout_s: float) -> bool:
         self.calls.append("publish")
         return self.is_published
 

@@ -1,6 +1,7 @@
 """What receivers get from the ledgers of a process, and what is counted. No brokers."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +17,7 @@ from tests.harness.queue_state import (
     JOBS,
     OTHER,
     SESSION_S,
+    SIGNING,
     SimGuards,
     add,
     answer,
@@ -26,9 +28,11 @@ from tests.harness.queue_state import (
 )
 from tests.harness.waiting import wait_until
 from timers.errors import InvalidTimerError, LeaseLostError, PublishError, QueueError
+from timers.kafka.brokers_time import BrokersTime
 from timers.queue import Backoff, Message, Queue
 from timers.queue.driver import RUN_LEASES, Driver
-from timers.queue.records import Kind, Record
+from timers.queue.records import Content, Kind, Record
+from timers.queue.records import letter as letter_of
 from timers.queue.sending import Guards
 
 
@@ -214,9 +218,23 @@ def test_brokers_that_do_not_take_a_dead_letter_are_no_error_of_the_handler(capl
     def publish(*arguments: object) -> None:
         raise PublishError("no broker")
 
-    guards = Guards(cast(Any, None), cast(Any, SimpleNamespace(publish=publish)), "ids", "letters", 0.0)
-    assert not guards.publish(Record(Kind.LETTER, b"", [], "jobs/0/1", 0), 1, 0.0)
+    assert not guards_of(publish).publish(Record(Kind.LETTER, b"", [], "jobs/0/1", 0), 0.0)
     assert "the dead letter of jobs/0/1 was not written: no broker" in caplog.text
+
+
+def guards_of(publish: Callable[..., None]) -> Guards:
+    """Guards with a sender whose clock is right."""
+    sender = SimpleNamespace(publish=publish, brokers_time=BrokersTime(lambda: None, lambda: 1_700_000_000.5))
+    return Guards(cast(Any, None), cast(Any, sender), "ids", "letters", 0.0)
+
+
+@pytest.mark.parametrize("sent_ms", [-86_400_000, -1, 0, 4 * 10**13, 2**62])
+def test_the_request_in_a_dead_letter_is_due_now_whatever_time_the_message_has(sent_ms: int) -> None:
+    """The producer gives the time of the message."""
+    written: list[tuple[str, bytes | None]] = []
+    letter = letter_of(Content("jobs/0/1", sent_ms, 1, b"k", b"v", []), SIGNING, "rejected", "why", 1_000_000)
+    assert guards_of(lambda topic, key, *_: written.append((topic, key))).publish(letter, 0.0)
+    assert written == [("letters", b"1700000000")]
 
 
 def test_without_the_commit_of_the_guard_the_new_owner_has_the_message() -> None:

@@ -65,6 +65,10 @@ class BrokersTime:
         ahead_ms = self._ahead_ms
         return self._own_ms() + ahead_ms if ahead_ms else 0
 
+    def now_s(self) -> int:
+        """The same in whole epoch seconds, always a time."""
+        return (self.record_ms() or self._own_ms()) // 1000
+
     def _look_again(self) -> None:
         known_ms = self._ahead_ms
         with suppress(KafkaException):  # without an answer, what is known holds

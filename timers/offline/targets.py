@@ -28,7 +28,6 @@ from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_admin import listed
 from timers.kafka.topics import Cluster
 from timers.machines.firing.policy import CallbackRules
-from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, duration
 from timers.wire.targets import MAX_TEXT, RELEASE_S, Target, Targets
@@ -377,7 +376,7 @@ def give(settings: Settings, make: Make) -> Given:
 
     def prepare() -> Callable[[Targets], Target]:
         found, names = _look(settings, reports)
-        now_s = (BrokersTime.of(settings).record_ms() or round(1000 * Clock().now_s())) // 1000
+        now_s = BrokersTime.of(settings).now_s()
 
         def target(targets: Targets) -> Target:
             given.append(make(found._replace(targets=targets), names, now_s))

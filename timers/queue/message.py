@@ -166,7 +166,7 @@ class Message(Delivery):
         letter = self._driver.member.letter(self, code, reason, tracing.current())
 
         def write(guard: Guard, timeout_s: float) -> bool:
-            return guard.write_letter(letter, self.sent_ms // 1000, timeout_s)
+            return guard.write_letter(letter, timeout_s)
 
         self._settle(BIND, code, write, written=[letter])
 

@@ -73,7 +73,7 @@ class Guard:
         deadline = monotonic() + timeout_s
         return self.leave(timeout_s) and self._client.cancel(self.id, left_s(deadline))
 
-    def write_letter(self, letter: Record, due_s: int, timeout_s: float) -> bool:
+    def write_letter(self, letter: Record, timeout_s: float) -> bool:
         """Write a dead letter, then cancel the timer; False if the message comes back, or may come back.
 
         After a crash between these two steps, or if it is not known whether the timer was cancelled, the message exists
@@ -82,7 +82,7 @@ class Guard:
         deadline = monotonic() + timeout_s
         return (
             self.leave(timeout_s)
-            and self._client.publish(letter, due_s, left_s(deadline))
+            and self._client.publish(letter, left_s(deadline))
             and self._client.cancel(self.id, left_s(deadline))
         )
 
@@ -115,9 +115,10 @@ class Guards:
             _log.warning("it is not known whether the guard %s was cancelled: %s", id, error)
             return False
 
-    def publish(self, letter: Record, due_s: int, timeout_s: float) -> bool:
-        """Write a dead letter; False if it may not have been written. Blocks."""
-        key, deadline = b"%d" % due_s if letter.after_ms is not None else None, monotonic() + timeout_s
+    def publish(self, letter: Record, timeout_s: float) -> bool:
+        """Write a dead letter, whose request is due now; False if it may not have been written. Blocks."""
+        deadline = monotonic() + timeout_s
+        key = None if letter.after_ms is None else b"%d" % self._sender.brokers_time.now_s()
         try:
             self._sender.publish(self._dead_letter_topic, key, letter.value, letter.headers, deadline)
         except TimersError as error:  # the timer returns the message
@@ -200,7 +201,7 @@ class Sender:
         self._topic = topic
         self._kafka = kafka
         self._publisher = Publisher(kafka.with_topic(topic), thread="queue-sender", partitioner="murmur2_random")
-        self._brokers_time = BrokersTime.of(kafka.settings)
+        self.brokers_time = BrokersTime.of(kafka.settings)
 
     def send(self, messages: Iterable[Sendable]) -> list[str]:
         """Send messages, and return their sources when the brokers have all of them.
@@ -252,7 +253,7 @@ class Sender:
         deadline = monotonic() + timeout_s
         while True:
             with suppress(BufferError):
-                at_ms = self._brokers_time.record_ms()
+                at_ms = self.brokers_time.record_ms()
                 return self._publisher.submit_record(topic, key, value, headers, on_result, timestamp_ms=at_ms)
             refuse_if_full(timeout_s, deadline)
             sleep(FULL_QUEUE_WAIT_S)

@@ -58,6 +58,16 @@ def test_a_value_that_is_too_large_leaves_its_begin_length_and_hash(cut_while_re
         assert (letter.key, letter.value, decoded.headers) == (b"5", value[:CUT_VALUE_BYTES], [("a", b"1")])
 
 
+@pytest.mark.parametrize("code", ["value-too-large", "topic-unknown"])
+def test_headers_that_a_sender_copied_from_a_dead_letter_do_not_make_his_own_look_cut(code: str) -> None:
+    copied = [("timer-value-bytes", b"5000000"), ("timer-value-sha256", b"00")]
+    letter = dead_letter.encode(Rejected(7, code, "m", b"5", b"v", [("a", b"1"), *copied, *copied]), "t/0/7", 10_000)
+    decoded = dead_letter.decode(letter.headers)
+    assert decoded is not None
+    assert (letter.value, decoded.headers[0]) == (b"v", ("a", b"1"))
+    assert decoded.value_bytes == (1 if code == "value-too-large" else None)
+
+
 def test_progress_without_firings_differs_from_second_zero() -> None:
     assert progress.decode(progress.encode(Progress(5), TOPIC_ID))[0].fired_through == NEVER
     fired = Progress(5, (0, 0))

@@ -74,6 +74,8 @@ format ``future`` which sends the message again."""
 MAX_LENGTH_DIGITS = 10
 """Digits of the length of a record, which has less than 2 GiB."""
 
+_OF_CUT_VALUE = h.TIMER_VALUE_BYTES, h.TIMER_VALUE_SHA256
+
 ACCEPTED_CODES = frozenset(
     {
         *("topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing", LOST_FROM_LOG),
@@ -97,7 +99,7 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     Of a value that is too large it has only the first bytes, its length and its hash; of a batch, as many bytes as fit.
     If it still has more than ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
     """
-    value = rejected.value
+    value, headers = rejected.value, rejected.headers
     error_headers: list[h.Header] = []
     kept = CUT_VALUE_BYTES if rejected.code == VALUE_TOO_LARGE or isinstance(value, CutValue) else None
     if rejected.code == BATCH_UNREADABLE and value is not None and len(value) + OVERHEAD_BYTES > max_bytes:
@@ -106,14 +108,16 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
         sha256 = value.sha256 if isinstance(value, CutValue) else hashlib.sha256(value).digest()
         error_headers = [(h.TIMER_VALUE_BYTES, b"%d" % len(value)), (h.TIMER_VALUE_SHA256, sha256.hex().encode())]
         value = value[:kept]
+    while not error_headers and tuple(name for name, _ in headers[-2:]) == _OF_CUT_VALUE:
+        headers = headers[:-2]  # the request's, which would say that its value is cut: the sender copied a dead letter
     error_headers += [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
         (h.TIMER_SOURCE, source.encode()),
     ]
-    if size(rejected.key, value, rejected.headers) + size(None, None, error_headers) > max_bytes:
+    if size(rejected.key, value, headers) + size(None, None, error_headers) > max_bytes:
         return DeadLetter(None, None, error_headers)
-    return DeadLetter(rejected.key, value, [*rejected.headers, *error_headers])
+    return DeadLetter(rejected.key, value, [*headers, *error_headers])
 
 
 class DecodedDeadLetter(NamedTuple):
@@ -138,7 +142,7 @@ def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
         return None
     code, message, source = ((data or b"").decode(errors="replace") for _, data in error_headers)
     value_bytes, value_sha256 = None, ""
-    if [name for name, _ in request_headers[-2:]] == [h.TIMER_VALUE_BYTES, h.TIMER_VALUE_SHA256]:
+    if tuple(name for name, _ in request_headers[-2:]) == _OF_CUT_VALUE:
         (_, length), (_, digits) = request_headers[-2:]
         if length and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS:
             value_bytes, value_sha256 = int(length), (digits or b"").decode(errors="replace")

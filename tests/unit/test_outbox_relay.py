@@ -4,9 +4,11 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from tests.harness.constants import Constants
 from timers.client import SqlOutbox
@@ -16,7 +18,7 @@ from timers.outbox import databases
 from timers.outbox import relay as relays
 from timers.outbox.databases import Sqlite
 from timers.outbox.relay import Found
-from timers.outbox.rows import Row
+from timers.outbox.rows import Row, names_of, request_of, row_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -50,6 +52,36 @@ class SimPublisher:
         waiting, self.open = self.open, []
         for _, on_result in waiting:
             on_result(answer)
+
+
+class SimSearch:
+    """The log has no request of the rows.
+
+    Attributes:
+        asked: the rows of all searches.
+        pieces: how many are to be read before the answer.
+    """
+
+    asked: ClassVar[list[str]] = []
+    pieces: ClassVar[int] = 0
+    sent: ClassVar[set[int]] = set()
+
+    def __init__(self, settings: Settings, rows: Sequence[Row], now_ms: int) -> None:
+        self.rows = rows
+        self.left = self.pieces
+        SimSearch.asked += [row.aggregateid for row in rows]
+
+    def go_on(self) -> Found | None:
+        self.left -= 1
+        return None if self.left >= 0 else Found({row.number for row in self.rows} & self.sent, set(), set())
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> type[SimSearch]:
+    monkeypatch.setattr(relays, "Search", SimSearch)
+    for name, value in (("asked", []), ("pieces", 0), ("sent", set())):
+        monkeypatch.setattr(SimSearch, name, value)
+    return SimSearch
 
 
 class PausedClock(Clock):
@@ -129,15 +161,9 @@ def test_a_row_that_was_begun_before_partitions_were_added_waits_for_an_operator
 
 
 def test_an_old_mark_is_looked_for_in_the_log_whatever_time_workers_remember_ids(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, search: type[SimSearch]
 ) -> None:
-    asked: list[str] = []
-
-    def find(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
-        asked.extend(row.id for row in rows)
-        return Found({row.id for row in rows}, set(), set())
-
-    monkeypatch.setattr(relays, "find_sent", find)
+    search.sent = {1}
     for _ in range(2):
         SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)
     minutes_ago = [int(world.clock.now_s() * 1000) - minutes * 60_000 for minutes in (15, 5)]
@@ -146,10 +172,10 @@ def test_an_old_mark_is_looked_for_in_the_log_whatever_time_workers_remember_ids
     world.connection.commit()
     older, newer = world.left()
     world.relay.look()
-    assert (asked, world.publisher.sent) == ([], [newer.encode()]), "it waits until no relay can send it any more"
+    assert (search.asked, world.publisher.sent) == ([], [newer.encode()]), "it waits until no relay can send it"
     world.clock.boot += relays.SETTLED_S
     world.relay.look()
-    assert len(asked) == 1 and world.left() == []
+    assert search.asked == [older] and world.left() == []
     assert older.encode() not in world.publisher.sent
 
 
@@ -252,11 +278,10 @@ def test_a_cancel_does_not_overtake_a_request_that_is_passed_over(world: World, 
 
 
 def test_rows_that_a_relay_had_begun_to_send_do_not_hide_the_others(
-    world: World, constants: Constants, monkeypatch: pytest.MonkeyPatch
+    world: World, constants: Constants, search: type[SimSearch]
 ) -> None:
     """More of them than a look reads. Each waits the same time from when it was first seen, and then all are sent."""
     constants(relays, _MOST_ROWS=3)
-    monkeypatch.setattr(relays, "find_sent", lambda settings, rows, now_ms: Found(set(), set(), set()))
     begun = [f"begun-{number}" for number in range(7)]
     world.put(*begun)
     world.connection.execute("UPDATE timer_outbox SET sent_ms = ?", (int(world.clock.now_s() * 1000),))
@@ -277,6 +302,88 @@ def test_rows_that_a_relay_had_begun_to_send_do_not_hide_the_others(
     while world.relay.look():
         pass
     assert world.left() == [], "none of them waits longer because it was not among the first rows"
+
+
+def test_rows_are_sent_while_a_day_of_the_log_is_read(world: World, search: type[SimSearch]) -> None:
+    """A relay that was away has much to read; the end of its process waits for one piece of it."""
+    search.pieces = 3
+    world.put("begun", "found")
+    world.connection.execute("UPDATE timer_outbox SET sent_ms = ?", (int(world.clock.now_s() * 1000) - 86_400_000,))
+    world.connection.commit()
+    search.sent = {2}
+    assert not world.relay.look()
+    world.clock.boot += relays.SETTLED_S
+    for number in range(3):
+        world.put(f"new-{number}")
+        assert world.relay.look(), "the next piece follows at once"
+        assert world.publisher.sent[number:] == [f"new-{number}".encode()]
+    assert world.left() == ["begun", "found"]
+    world.relay.look()
+    assert world.left() == []
+    assert (world.publisher.sent[3:], world.relay.counters.found) == ([b"begun"], 1)
+    assert search.asked == ["begun", "found"], "once"
+
+
+class SimOffsets:
+    """Offsets of a topic whose two partitions have 5 records each, and have lost none."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def existing(self, topics: list[str]) -> list[str]:
+        return topics
+
+    def partitions(self, topic: str) -> range:
+        return range(2)
+
+    def at_time(self, topics: list[str], time_ms: int) -> Any:
+        return {topics[0]: {0: 0, 1: 0}}
+
+    whole_since_ms = at_time
+
+    def high_watermarks(self, topics: list[str]) -> Any:
+        return {topics[0]: {0: 5, 1: 5}}
+
+
+def test_a_search_reads_in_pieces_and_a_batch_that_cannot_be_read_stops_its_partition_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read: list[tuple[int, int]] = []
+    named = {(1, 3): b"7/id-7", (0, 4): b"4/id-4"}
+    damaged = (0, 2)
+    ids = [*ids_on(0, 1), *ids_on(1, 1)]
+
+    def records(consumer: Any, topic: str, partition: int, start: int, end: int, *, timeout_s: float) -> Any:
+        for offset in range(start, end):
+            if (partition, offset) == damaged:
+                raise KafkaException(KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x2) failed"))
+            read.append((partition, offset))
+            sent_by: list[tuple[str, str | bytes | None]] = (
+                [("timer-row", named[partition, offset])] if (partition, offset) in named else []
+            )
+            yield KafkaMessage(topic=topic, partition=partition, offset=offset, headers=sent_by)
+
+    monkeypatch.setattr(relays, "TopicOffsets", SimOffsets)
+    monkeypatch.setattr(relays, "read", records)
+    monkeypatch.setattr(relays, "_PIECE_S", 0.0)
+    now_ms = 1_900_000_000_000
+    blank = Row(0, "", "", "cancel", None, None, None, None, None, None, None, 0, now_ms)
+    given = ((4, ids[0]), (7, ids[1]))
+    rows = [blank._replace(number=number, id=f"id-{number}", aggregateid=id) for number, id in given]
+    search = relays.Search(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), rows, now_ms)
+    pieces = 0
+    while (found := search.go_on()) is None:
+        pieces += 1
+    assert found == Found(sent={7}, unknown=set(), unread={4})
+    assert read == [(0, 0), (0, 1), *((1, offset) for offset in range(5))], "nothing twice"
+    assert pieces == len(read) - 1 or pieces == len(read)
+    assert "rows of partition 0 of timer-request-by-id wait" in caplog.text
+
+
+def test_two_rows_with_one_id_are_two_rows() -> None:
+    """A program that fills the column may give an order's rows the id of the order."""
+    rows = [Row(number, "order-17", "o", "cancel", None, None, None, None, None, None, None, 0, 1) for number in (1, 2)]
+    names = [row_of(request_of(row, 0, 1000).headers) for row in rows]
+    assert [[name in names_of(row) for name in names] for row in rows] == [[True, False], [False, True]]
 
 
 def test_large_rows_that_wait_do_not_hide_the_others(world: World, constants: Constants) -> None:

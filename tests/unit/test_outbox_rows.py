@@ -82,7 +82,7 @@ def test_a_row_becomes_the_request_that_a_client_would_send(connection: sqlite3.
     assert (topic, key, value, origin.timer_id) == ("orders", b"o-1", b"\x00\xff", id)
     assert list(callback_headers) == [("a", b"1"), ("a", b"\xff\x00"), ("n", None), ("callback-token", b"t")]
     assert decoded.conditions == {0: "absent"}, "a second request changes nothing"
-    assert row_of(request.headers) == id
+    assert row_of(request.headers) == f"1/{id}"
 
 
 @pytest.mark.parametrize("key", [None, "", "k", b"k", b"\xff", "nul\0nul", "grüße"])
@@ -324,7 +324,7 @@ def test_a_row_cannot_forge_headers_of_the_engine() -> None:
     forged = json.dumps([["timer-follows", "1"], ["timer-row", "other"], ["timer-due", "1"], ["ok", "1"]])
     request, decoded = accepted(ROW._replace(headers=forged))
     assert [name for name, _ in request.headers] == ["ok", "timer-topic", "timer-due", "timer-row"]
-    assert row_of(request.headers) == "r"
+    assert row_of(request.headers) == "1/r"
     assert decoded.rows.keys() == {DUE_S}
 
 

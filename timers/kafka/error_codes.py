@@ -39,6 +39,9 @@ NOT_ALLOWED = frozenset(
 )
 """An ACL is missing."""
 
+UNREADABLE = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
+"""A record batch that librdkafka cannot read, or unpack. A retry does not help."""
+
 RECORD_REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD})
 """The topic takes other records, but not this one or not this batch."""
 

@@ -16,7 +16,7 @@ has no answer                      stays marked. Its partition rests: others go 
 
 A marked row may have been sent. If its request has ``timer-if: absent``, a second one changes nothing until
 ``TIMERS_VERDICT_RETENTION_S`` after its timer was due, so it is sent again at once. For another row, or after half of
-this time or ten minutes, the log is asked (:func:`find_sent`), :data:`SETTLED_S` after this relay has first
+this time or ten minutes, the log is asked (:class:`Search`), :data:`SETTLED_S` after this relay has first
 seen the mark: a relay sends a row at most ``SEND_S / 2`` after its mark, and its producer gives up after
 :data:`SEND_S`. Rows of the same timer wait for it. If the log does not reach back so far, or this relay has seen that
 the topic got partitions since the mark, the row stays with a reason: an operator decides.
@@ -36,16 +36,19 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from confluent_kafka import Consumer, KafkaException
+
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import Publisher
 from timers.errors import InvalidTimerError, OutboxError, PublishError, TimersError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import reader
+from timers.kafka.error_codes import UNREADABLE, code_of
 from timers.kafka.records import headers_of, read
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.outbox import databases
 from timers.outbox.databases import Database
-from timers.outbox.rows import Request, Row, largest_bytes, request_of, row_of
+from timers.outbox.rows import Request, Row, largest_bytes, names_of, request_of, row_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -151,6 +154,12 @@ class Relay:
         """Callback topic -> whether it was looked for."""
         self._seen: dict[int, float] = {}
         """Number of a marked row whose request is not harmless twice -> when it was first seen."""
+        self._search: Search | None = None
+        """For such rows. It goes on at the next look."""
+        self._search_from = 0.0
+        """When it goes on, after an error."""
+        self._not_sent: set[int] = set()
+        """Numbers of the rows that it has not found."""
 
     def run(self, stop: threading.Event) -> None:
         """Send rows until ``stop`` is set. Errors of the database and the brokers are logged, and it goes on."""
@@ -168,6 +177,8 @@ class Relay:
                         is_connected = self.counters.is_first = False
                         self.counters.oldest_ms = None
                         self._seen.clear()
+                        self._search = None
+                        self._not_sent.clear()
                         self._alone.clear()  # another relay may deal with them now
                     stop.wait(RETRY_S)
         except Exception as error:
@@ -256,7 +267,9 @@ class Relay:
             is_given = self._mark_and_submit(publisher, chosen)
             self._await_answers()
         is_done = self.counters.found + self.counters.refused > done
-        return is_given or is_done or bool(self._alone) or (is_full and bool(self._floor))
+        is_searching = self._search is not None and self._clock.boot_s() >= self._search_from
+        has_more = bool(self._alone) or is_searching
+        return is_given or is_done or has_more or (is_full and bool(self._floor))
 
     def _forget_gone(self, rows: Sequence[Row], last: float) -> None:
         """Forget when the marks were seen of rows that are no longer there, among those that this look has read, up to
@@ -266,6 +279,7 @@ class Relay:
             self._seen = {
                 number: at for number, at in self._seen.items() if number in there or not self._floor < number <= last
             }
+            self._not_sent &= self._seen.keys()
 
     def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         """The rows that are sent now, and their partitions: the first one of each timer that waits for nothing."""
@@ -274,7 +288,7 @@ class Relay:
         known = self._in_flight.keys() | {each.row.number for each in self._alone}
         known |= {row.number for row in self._taken}
         marked = [row for row in rows if row.sent_ms is not None and row.number not in known]
-        may_be_sent = self._settled(marked, busy) if marked else set()
+        may_be_sent = self._settled(marked, busy) if marked or self._search is not None else set()
         tried: set[int] = set()
         chosen: list[tuple[Row, int]] = []
         for row in rows:
@@ -303,24 +317,33 @@ class Relay:
         doubtful = [row for row in marked if row.number not in again]
         self._seen = {row.number: now for row in doubtful} | self._seen
         waits = {row.aggregateid for row in doubtful if now - self._seen[row.number] < SETTLED_S}
-        asked = [row for row in doubtful if row.aggregateid not in waits | busy]
-        if not asked:
-            return again
+        asked = [row for row in doubtful if row.aggregateid not in waits | busy and row.number not in self._not_sent]
+        if now >= self._search_from:
+            self._look_for(asked, now_ms, now)
+        return again | self._not_sent
+
+    def _look_for(self, asked: Sequence[Row], now_ms: int, now: float) -> None:
+        """Read the next piece of the log, and begin with these rows if the search for others is over."""
         try:
-            found = find_sent(self._settings, asked, now_ms)
+            if self._search is None and asked:
+                self._search = Search(self._settings, asked, now_ms)
+            found = None if self._search is None else self._search.go_on()
         except TimersError as error:
             self._note(error)
-            self._seen |= {row.number: now for row in asked}
-            return again
-        gone = [row for row in asked if row.id in found.sent]
+            self._search_from = now + SETTLED_S
+            return
+        if found is None or self._search is None:
+            return
+        rows, self._search = self._search.rows, None
+        gone = [row for row in rows if row.number in found.sent]
         if gone:
             self._rows.delete(gone)
         self.counters.found += len(gone)
-        for row in asked:
-            if row.id in found.unknown:
+        for row in rows:
+            if row.number in found.unknown:
                 self._refuse(row, _UNKNOWN)
-        left = found.sent | found.unknown | found.unread
-        return again | {row.number for row in asked if row.id not in left}
+        self._seen |= dict.fromkeys(found.unread, now)
+        self._not_sent |= {row.number for row in rows} - found.sent - found.unknown - found.unread
 
     def _checked(self, chosen: Sequence[tuple[Row, int]]) -> list[_InFlight]:
         """The rows that are requests. The others get a reason."""
@@ -358,6 +381,7 @@ class Relay:
         request, answer = each.request, partial(self._answer, each)
         self._in_flight[each.row.number] = each
         self._seen.pop(each.row.number, None)
+        self._not_sent.discard(each.row.number)
         if each.partition in self._doubtful:
             self._resting[each.partition] = math.inf
         try:
@@ -465,32 +489,114 @@ _SENDING_MS = 20_000
 
 _LOG_TIMEOUT_S = 30.0
 
+_PIECE_S = 1.0
+"""A search reads for so long at a time. Rows of other timers are sent in between."""
+
 
 class Found(NamedTuple):
-    """What the log says of rows that a relay has begun to send."""
+    """What the log says of rows that a relay has begun to send: numbers of rows."""
 
-    sent: set[str]
-    """Ids of the rows whose requests are in it."""
-    unknown: set[str]
-    """Ids of rows whose requests may have been in a part of the log that is deleted."""
-    unread: set[str]
-    """Ids of rows whose partition has no leader now."""
+    sent: set[int]
+    """Their requests are in it."""
+    unknown: set[int]
+    """Their requests may have been in a part of the log that is deleted."""
+    unread: set[int]
+    """Their partition has no leader now, or cannot be read."""
 
 
-def find_sent(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
-    """Look for the requests of rows in the partitions of their timers, around the time of their marks.
+class Search:
+    """Looks for the requests of rows in the partitions of their timers, around the time of their marks.
+
+    It reads in pieces: a relay that was away for a day may have a day of the topic to read.
+
+    Args:
+        rows: what to look for.
+        now_ms: the time.
+
+    Attributes:
+        rows: what it looks for.
 
     Raises:
         TimersError: the topic cannot be read.
     """
-    topic = settings.id_topic
-    offsets = TopicOffsets(settings, _LOG_TIMEOUT_S, skips_leaderless=True)
-    if not offsets.existing([topic]):
-        raise PublishError(f"topic {topic!r} does not exist at {settings.brokers}: start a worker, which creates it")
-    count = len(offsets.partitions(topic))
-    by_partition: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_partition[partition_of(row.key, count)].append(row)
+
+    def __init__(self, settings: Settings, rows: Sequence[Row], now_ms: int) -> None:
+        self.rows = rows
+        self._settings = settings
+        topic = settings.id_topic
+        offsets = TopicOffsets(settings, _LOG_TIMEOUT_S, skips_leaderless=True)
+        if not offsets.existing([topic]):
+            raise PublishError(
+                f"topic {topic!r} does not exist at {settings.brokers}: start a worker, which creates it"
+            )
+        count = len(offsets.partitions(topic))
+        self._by_partition: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            self._by_partition[partition_of(row.key, count)].append(row)
+        starts, ends = _bounds(offsets, topic, rows, now_ms)
+        whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
+        # A mark of the future was not written by this clock: nothing says where its request would be.
+        self._found = Found(set(), {row.number for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
+        self._left: dict[int, tuple[int, int]] = {}
+        """Partition -> from where to where it is still to be read."""
+        for partition, those in self._by_partition.items():
+            if any(partition not in known for known in (starts, ends, whole_since_ms)):
+                self._found.unread.update(row.number for row in those)
+                continue
+            self._left[partition] = starts[partition], ends[partition]
+            since_ms = whole_since_ms[partition]
+            self._found.unknown.update(row.number for row in those if (row.sent_ms or 0) - CLOCKS_MS < since_ms)
+
+    def go_on(self) -> Found | None:
+        """Read the next piece. Returns what was found if it was the last one, else None.
+
+        Raises:
+            TimersError: the topic cannot be read. Another call goes on.
+        """
+        give_way_s = time.monotonic() + _PIECE_S
+        topic, reports = self._settings.id_topic, connection.ErrorReports(self._settings)
+        # A request may stand behind the open transaction of another program. None of ours is in a transaction.
+        properties = {
+            **connection.librdkafka(self._settings),
+            "isolation.level": "read_uncommitted",
+            **reports.callbacks,
+        }
+        with (
+            closing(reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer,
+            reports.explained(f"topic {topic!r} cannot be read"),
+        ):
+            while self._left:
+                partition = next(iter(self._left))
+                try:
+                    is_read = self._read(consumer, partition, give_way_s)
+                except KafkaException as error:
+                    if code_of(error) not in UNREADABLE:
+                        raise
+                    logger.warning("rows of partition %d of %s wait: %s", partition, topic, error)
+                    self._found.unread.update({row.number for row in self._by_partition[partition]} - self._found.sent)
+                    is_read = True
+                if not is_read:
+                    return None
+                del self._left[partition]
+        return self._found._replace(unknown=self._found.unknown - self._found.sent)
+
+    def _read(self, consumer: Consumer, partition: int, give_way_s: float) -> bool:
+        """Read a partition up to this time. Returns whether all of it was read."""
+        start, end = self._left[partition]
+        names = {name: row.number for row in self._by_partition[partition] for name in names_of(row)}
+        for message in read(consumer, self._settings.id_topic, partition, start, end, timeout_s=_LOG_TIMEOUT_S):
+            if (number := names.get(row_of(headers_of(message)) or "")) is not None:
+                self._found.sent.add(number)
+            if time.monotonic() >= give_way_s:
+                self._left[partition] = (message.offset() or 0) + 1, end
+                return False
+        return True
+
+
+def _bounds(
+    offsets: TopicOffsets, topic: str, rows: Sequence[Row], now_ms: int
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return from where and up to where the partitions must be read."""
     marks_ms = [min(row.sent_ms or 0, now_ms + CLOCKS_MS) for row in rows]
     starts = offsets.at_time([topic], max(0, min(marks_ms) - CLOCKS_MS))[topic]
     # Brokers refuse times in the future. The mark of a row that is harmless twice is its first one.
@@ -501,26 +607,4 @@ def find_sent(settings: Settings, rows: Sequence[Row], now_ms: int) -> Found:
         stable, after = offsets.ends([topic])[topic], offsets.at_time([topic], last_ms)[topic]
         in_time = {partition for partition in after.keys() & stable.keys() if after[partition] < stable[partition]}
         ends |= {partition: max(after[partition], starts[partition]) for partition in in_time & starts.keys()}
-    whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
-    reports = connection.ErrorReports(settings)
-    # A request may stand behind the open transaction of another program. None of ours is in a transaction.
-    properties = {**connection.librdkafka(settings), "isolation.level": "read_uncommitted", **reports.callbacks}
-    # A mark of the future was not written by this clock: nothing says where its request would be.
-    found = Found(set(), {row.id for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
-    with (
-        closing(reader(properties, enable_partition_eof=True, fetch_wait_max_ms=10)) as consumer,
-        reports.explained(f"topic {topic!r} cannot be read"),
-    ):
-        for partition, those in by_partition.items():
-            if any(partition not in known for known in (starts, ends, whole_since_ms)):
-                found.unread.update(row.id for row in those)
-                continue
-            ids = {row.id for row in those}
-            for message in read(
-                consumer, topic, partition, starts[partition], ends[partition], timeout_s=_LOG_TIMEOUT_S
-            ):
-                if (id := row_of(headers_of(message))) in ids:
-                    found.sent.add(id)
-            since_ms = whole_since_ms[partition]
-            found.unknown.update(row.id for row in those if (row.sent_ms or 0) - CLOCKS_MS < since_ms)
-    return found._replace(unknown=found.unknown - found.sent)
+    return starts, ends

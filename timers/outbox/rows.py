@@ -99,7 +99,7 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
         raise InvalidTimerError(f"a row of type {CANCEL} has no payload, and of the columns timer_* only timer_if")
     if not is_cancel and (row.payload is None or row.timer_topic is None):
         raise InvalidTimerError(f"a row of type {SCHEDULE} needs timer_topic and payload, which may be empty")
-    headers = [*_callback_headers(row.headers), *own, (h.TIMER_ROW, row.id.encode())]
+    headers = [*_callback_headers(row.headers), *own, (h.TIMER_ROW, names_of(row)[0].encode())]
     request = Request(row.key, value, headers)
     record = RequestRecord(0, request.key, request.value, tuple(headers), now_ms, LOG_APPEND_TIME)
     decoded = future_by_id.decode([record], max_request_bytes, repeats=True)
@@ -108,8 +108,14 @@ def request_of(row: Row, now_ms: int, max_request_bytes: int) -> Request:
     return request
 
 
+def names_of(row: Row) -> tuple[str, str]:
+    """Return what the request of a row calls it: with its number, as programs may give several rows one id; and as
+    former relays did."""
+    return f"{row.number}/{row.id}", row.id
+
+
 def row_of(headers: Sequence[Header]) -> str | None:
-    """Return the id of the row that a request came from; None: from none."""
+    """Return the name of the row that a request came from; None: from none."""
     content = h.last(headers, h.TIMER_ROW)
     return None if content is None else content.decode("utf-8", "replace")
 

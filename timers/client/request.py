@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from timers.client.times import FIRST_AT_S, At, due_second
 from timers.core.operation import ABSENT
 from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError, TimersError, TimerTooLargeError
-from timers.kafka.records import headers_of
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
@@ -244,14 +243,6 @@ def _what_is_wrong(request: object) -> str:
     if isinstance(value, str) and not is_utf8(value):
         return f"callback value {quoted(value):.100} has characters that UTF-8 cannot carry: give bytes"
     return f"callback key {quoted(key):.50} or value {quoted(value):.50} cannot be read as bytes"
-
-
-def given_headers(message: Any) -> Any:
-    """The headers of a message of any client, as the client gives them.
-
-    Those of confluent-kafka, a method, may have names that are not UTF-8: see :func:`timers.kafka.records.headers_of`.
-    """
-    return headers_of(message) if callable(message.headers) else message.headers
 
 
 def sent_headers(headers: HeadersLike) -> list[Header]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.client import tracing
-from timers.client.request import Encoder, TimerRequest, given_headers, sent_headers
+from timers.client.request import Encoder, TimerRequest, sent_headers
 from timers.client.times import due_second
-from timers.client.tokens import source_of
+from timers.client.tokens import given_headers, source_of
 from timers.core.printable import quoted
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError

@@ -45,7 +45,6 @@ import uuid
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from timers.client.request import given_headers
 from timers.core.printable import quoted
 from timers.errors import SettingsError
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
@@ -335,6 +334,18 @@ def token_of(callback: Callback) -> str | None:
 def _kept(text: str | None, most: int) -> str | None:
     """Return a text that a column of so many characters can have; else None."""
     return text if text and "\0" not in text and len(text) <= most else None
+
+
+def given_headers(message: Any) -> Any:
+    """The headers of a message of any client, as the client gives them.
+
+    Those of confluent-kafka, a method, may have names that are not UTF-8: see :func:`timers.kafka.records.headers_of`.
+    """
+    if not callable(message.headers):
+        return message.headers
+    from timers.kafka.records import headers_of  # loads confluent-kafka, which who has such a message has loaded
+
+    return headers_of(message)
 
 
 def headers_in(callback: Callback) -> Iterable[tuple[str, bytes | str | None]]:

@@ -21,7 +21,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from timers.client.request import given_headers, sent_headers
+from timers.client.request import sent_headers
+from timers.client.tokens import given_headers
 from timers.process.config.settings import of_environment
 from timers.wire import headers as h
 from timers.wire import topics

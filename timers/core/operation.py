@@ -67,7 +67,8 @@ def defined(offset: int, append_s: int, digest: bytes) -> RepeatingVersion:
 
 def repeated(due_s: int, offset: int, append_s: int, former: RepeatingVersion, *, is_last: bool) -> Entry:
     """Returns the entry of an id after the occurrence at ``offset``, which takes the place of ``former``."""
-    after = due_s, offset, max(due_s, append_s), *former[3:]
+    _, _, _, version, digest, begun_s = former
+    after = due_s, offset, due_s if due_s > append_s else append_s, version, digest, begun_s
     return (*after, True) if is_last else after
 
 
@@ -78,7 +79,9 @@ def repeating(entry: Entry | None) -> RepeatingVersion | None:
 
 def chain_of(entry: Entry | None) -> RepeatingVersion | None:
     """Returns what :func:`repeating` returns, and the same of a last occurrence."""
-    return entry[:6] if entry is not None and len(entry) == 7 else repeating(entry)
+    if entry is None or len(entry) < 6:
+        return None
+    return entry if len(entry) == 6 else entry[:6]
 
 
 place_of: Callable[[RepeatingVersion], tuple[int, int]] = itemgetter(1, 3)

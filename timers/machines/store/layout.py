@@ -94,12 +94,12 @@ def journal_key(number: int) -> bytes:
 
 def pack_entry(entry: Entry) -> bytes:
     """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
-    if not further_fields_of(entry):
-        return ENTRY.pack(*version_of(entry))
-    if (chain := chain_of(entry)) is not None:
+    if (chain := chain_of(entry)) is not None:  # it is written each time the timer fires
         due_s, offset, append_s, version, digest, begun_s = chain
         packed = _CHAIN.pack(due_s, offset, append_s, _DEFINITION + version, digest, begun_s)
         return packed if chain is entry else packed + b"\1"
+    if not further_fields_of(entry):
+        return ENTRY.pack(*entry)
     head, message = ENTRY.pack(*version_of(entry)), message_of(entry)
     if message is None:
         return head + U64.pack(_REQUEST + request_of(entry))

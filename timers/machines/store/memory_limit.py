@@ -100,7 +100,10 @@ class IndexJournal:
     def note_known(self, entries: Mapping[bytes, Entry | None]) -> None:
         """Remember entries as they are in the database."""
         known, most = self._known, self._max_bytes() // 2
-        size = _size({id: entry for id, entry in entries.items() if id not in known} if known else entries)
+        if known.keys().isdisjoint(entries.keys()):
+            size = _size(entries)
+        else:
+            size = _size({id: entry for id, entry in entries.items() if id not in known})
         if self._known_bytes + size > most:
             known = self._known = {}
             self._known_bytes, size = 0, _size(entries)

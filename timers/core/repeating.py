@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from timers.core.fired import PAUSE, Hold
 from timers.core.ports import Follower, Missed, NextOccurrence, Output, Reason
-from timers.core.sums import count_with
+from timers.core.sums import count_with, fire_alike
 from timers.core.timer import Decoded, Definition, DueRows, Headers, Origin, Row, id_bytes
 
 # Names of headers, in the log and in rows.
@@ -215,12 +215,19 @@ class Repeats:
             sent: dict[int, list[Row]] = {}
             plans: dict[_Asked, _Plan] = {}
             for due_s, rows in due:
-                for row in rows:
+                known: dict[tuple[bytes, bytes], tuple[Headers, NextOccurrence]] = {}
+                left, in_time = 0, sent.setdefault(due_s, [])
+                while True:
+                    left = fire_alike(rows, left, REPEAT, NOMINAL, _OWN, known, followers, _new_follower, in_time)
+                    if left == len(rows):
+                        break
+                    row = rows[left]
+                    left += 1
                     if not is_occurrence(row):
-                        sent.setdefault(due_s, []).append(row)
-                    elif fired := self._fire(row, due_s, second, hold, plans, followers, missed):
+                        in_time.append(row)
+                    elif fired := self._fire(row, due_s, second, hold, plans, known, followers, missed):
                         sent.setdefault(fired[0], []).append(fired[1])
-            due = sorted(sent.items())
+            due = sorted((due_s, rows) for due_s, rows in sent.items() if rows)
         lacking = Counter(each.next.lacks for each in followers if each.next.lacks is not None)
         return Output(due, followers=followers, missed=missed, lacking=lacking)
 
@@ -261,6 +268,7 @@ class Repeats:
         second: int,
         hold: Hold | None,
         plans: dict[_Asked, _Plan],
+        known: dict[tuple[bytes, bytes], tuple[Headers, NextOccurrence]],
         followers: list[Follower],
         missed: list[Missed],
     ) -> tuple[int, Row] | None:
@@ -268,6 +276,7 @@ class Repeats:
 
         Args:
             plans: of the present call of :meth:`fire`; one is added. So a rule is asked once, and not for each timer.
+            known: what :func:`fire_alike` may do with others that are due with it; this is added, if nearly all do so.
         """
         occurrence = occurrence_of(row)
         rule, version, nominal_s, decided_s, owed_s, is_last, callback = occurrence
@@ -281,6 +290,8 @@ class Repeats:
         if plan is None:
             plan = plans[asked] = self._plan(occurrence, nominal_s, due_s - nominal_s, second, hold)
         sent_s, ending, following, skipped = plan
+        if sent_s == due_s and following is not None and skipped is None and owed_s is None:
+            known[rule, b"%d" % nominal_s] = ending, following
         if following is not None:
             followers.append(_new_follower((callback, version, following)))
         if skipped is not None:

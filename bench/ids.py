@@ -29,6 +29,7 @@ from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, countdown, future_by_id, schedule
+from timers.wire.occurrences import encode_occurrences
 
 TIMERS = 300_000
 FETCH = 3_000
@@ -115,7 +116,7 @@ class RepeatingOutbox(DiscardingOutbox):
     """Like ``DiscardingOutbox``, for timers that repeat: each firing writes the next occurrence."""
 
     def commit(self, progress: Progress, output: Output = NOTHING) -> None:
-        followers = [*future_by_id.encode_occurrences(output.followers, self._transaction.source)]
+        followers = [*encode_occurrences(output.followers, self._transaction.source)]
         self._transaction.add_own(followers)
         self.own += followers
         super().commit(progress, output._replace(followers=(), lacking={}))

@@ -10,7 +10,7 @@ from timers.core.ports import Follower, NextOccurrence
 from timers.core.timer import Headers, Origin, TopicPartition
 from timers.spark.audit.chains import CHAIN, ZONE
 from timers.wire import headers as h
-from timers.wire.formats import future_by_id
+from timers.wire.occurrences import encode_occurrences
 from timers.wire.repeat import Repeat
 from timers.wire.topics import source
 
@@ -87,7 +87,7 @@ class Chain:
         rule, is_last = more.get("rule", self.rule), more.get("is_last", False)
         following = NextOccurrence(due_s, nominal_s, decided_s, None, rule, is_last)
         said = Follower(row, self.log.source(self.version).encode(), following)
-        ((id, value, headers),) = future_by_id.encode_occurrences([said], lambda offset: "")
+        ((id, value, headers),) = encode_occurrences([said], lambda offset: "")
         self.latest = self.log.add(id.decode(), value, headers, at_s)
         return self
 

@@ -34,6 +34,7 @@ LONGER_FUNCTIONS = {
     ),
     "timers/kafka/aiokafka_internals/callback_batch.py:_write": "compiled: one record, with the types of its numbers",
     "timers/machines/store/one_target.py:one_target": "compiled: one loop over bytes, with the types of its numbers",
+    "timers/wire/occurrences.py:read_occurrences": "compiled: one loop over headers, with the types of its values",
     "timers/wire/plain_requests.py:read_plain": "compiled: one loop over bytes, with the types of its numbers",
 }
 """``file:function`` -> why it may be longer."""

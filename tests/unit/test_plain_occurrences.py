@@ -1,13 +1,14 @@
 """An occurrence that is read quickly is read as the complete reader reads it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 
+from tests.harness.compiled import forms
 from timers.core.timer import Decoded
-from timers.wire import future
+from timers.wire import future, occurrences
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id
 
@@ -83,24 +84,40 @@ def decode(*records: RequestRecord) -> Decoded:
     return future_by_id.decode(records, MOST, repeats=True)
 
 
-def test_what_is_read_quickly_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = [(each, decode(each)) for each in all_records()]
-    monkeypatch.setattr(future_by_id, "_read_occurrence", lambda *_: False)
-    for each, quickly in read:
-        assert quickly == decode(each), each
+READERS = [module.read_occurrences for module in forms(occurrences).values()]
 
 
-def test_many_in_a_batch_are_read_as_each_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def decoded_by(reader: Callable[..., Any], *batches: Sequence[RequestRecord]) -> list[Decoded]:
+    """Returns what is decoded of batches with this reader of plain occurrences before the complete one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(future_by_id, "read_occurrences", reader)
+        return [decode(*batch) for batch in batches]
+
+
+def none_is_plain(records: Iterator[RequestRecord], *_: object) -> RequestRecord | None:
+    return next(records, None)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_read_quickly_is_read_right(reader: Callable[..., Any]) -> None:
+    records = [[each] for each in all_records()]
+    pairs = zip(records, decoded_by(reader, *records), decoded_by(none_is_plain, *records), strict=True)
+    for each, quickly, completely in pairs:
+        assert quickly == completely, each
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_many_in_a_batch_are_read_as_each_one_alone(reader: Callable[..., Any]) -> None:
     records = [each._replace(offset=offset) for offset, each in enumerate(all_records())]
-    batches = [records, records[::-1]]
-    quickly = [decode(*batch) for batch in batches]
-    monkeypatch.setattr(future_by_id, "_read_occurrence", lambda *_: False)
-    assert quickly == [decode(*batch) for batch in batches]
+    batches = records, records[::-1]
+    assert decoded_by(reader, *batches) == decoded_by(none_is_plain, *batches)
 
 
-def test_what_the_engine_appends_is_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_what_the_engine_appends_is_read_quickly(reader: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(future_by_id, "_decode_repeating")
     with_header = {"before": [("user", b"1")]}
     for changes in ({}, {h.TIMER_KEY: b"k"}, with_header, FUTURE, FUTURE | with_header):
-        assert decode(record(changes)).follows == {7: (3, 2, False)}
-        assert decode(record(changes | {"after": [(h.TIMER_LAST, b"1")]})).follows == {7: (3, 2, True)}
+        last = changes | {"after": [(h.TIMER_LAST, b"1")]}
+        found = decoded_by(reader, [record(changes)], [record(last)])
+        assert [each.follows for each in found] == [{7: (3, 2, False)}, {7: (3, 2, True)}]

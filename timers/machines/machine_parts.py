@@ -27,10 +27,10 @@ from timers.machines.store import one_target
 from timers.machines.store.opening import Stores
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
-from timers.wire import plain_requests, snapshot_entries
+from timers.wire import occurrences, plain_requests, snapshot_entries
 from timers.wire.zones import zone_data_version
 
-_COMPILED = sums, one_target, plain_requests, snapshot_entries, callback_batch, record_starts
+_COMPILED = sums, one_target, plain_requests, occurrences, snapshot_entries, callback_batch, record_starts
 IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 

@@ -14,11 +14,14 @@ cdef class CallbackBatch:
     cdef long long _last_ms
     cdef tuple _state
     cdef bytearray _built
+    cdef list _texts
+    cdef list _names
     cdef bint _write(
-        self, long long now_ms, bytes key, bytes value, Py_ssize_t header_count, bytes before, bytes id_prefix,
-        long long number, bytes ending
+        self, long long now_ms, bytes key, bytes value, headers, bytes id_prefix, long long number, bytes ending,
+        Py_ssize_t ending_count
     ) except -1
 
+cdef bytes _name(str text)
 cdef Py_ssize_t _size_of(long long number) noexcept nogil
 cdef Py_ssize_t _put(unsigned char* data, Py_ssize_t at, long long number) noexcept nogil
 cdef Py_ssize_t _copy(unsigned char* data, Py_ssize_t at, const unsigned char* source, Py_ssize_t size) noexcept nogil

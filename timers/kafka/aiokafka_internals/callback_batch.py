@@ -64,13 +64,16 @@ class CallbackBatch:
         self._first_ms = self._last_ms = 0
         self._state = (-1, -1, 0)
         self._built: bytearray | None = None
+        self._texts: list[str] = []
+        """Names of the headers of the last record: that of the next one mostly has the same at the same places,"""
+        self._names: list[bytes] = []
+        """and what they are in a record."""
         if first is not None:
             self.add(0, *first)
 
     def add(self, place: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Any]) -> Any:
         """Add a record. Returns None if the batch is full."""
-        encoded = encode_headers(headers)
-        is_added = self._write(now_ms, key, value, len(headers), encoded, b"", -1, b"")
+        is_added = self._write(now_ms, key, value, headers, b"", -1, b"", 0)
         return True if is_added else None
 
     def _write(
@@ -78,23 +81,30 @@ class CallbackBatch:
         now_ms: cython.longlong,
         key: bytes | None,
         value: bytes | None,
-        header_count: cython.Py_ssize_t,
-        before: bytes,
+        headers: Sequence[Any],
         id_prefix: bytes,
         number: cython.longlong,
         ending: bytes,
+        ending_count: cython.Py_ssize_t,
     ) -> cython.bint:
         """Write a record unless the batch is full.
 
         Args:
-            header_count: of all headers together.
-            before: the first headers, encoded.
+            headers: the first ones.
             id_prefix, number: the header ``timer-id`` follows with these as its value, unless the number is negative.
             ending: the last headers, encoded.
+            ending_count: number of these.
         """
         key_size: cython.Py_ssize_t = -1 if key is None else len(key)
         value_size: cython.Py_ssize_t = -1 if value is None else len(value)
-        before_size: cython.Py_ssize_t = len(before)
+        before_size: cython.Py_ssize_t = 0
+        header_count: cython.Py_ssize_t = 0
+        known_count: cython.Py_ssize_t = len(self._texts)
+        content_size: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        text: str
+        content: bytes | None
+        name: bytes
         prefix_size: cython.Py_ssize_t = len(id_prefix)
         ending_size: cython.Py_ssize_t = len(ending)
         digits: cython.Py_ssize_t = 0
@@ -110,6 +120,19 @@ class CallbackBatch:
                 rest = rest // 10
                 digits += 1
             id_size = len(_ID_HEADER) + _size_of(prefix_size + digits) + prefix_size + digits
+        for text, content in headers:
+            if header_count < known_count and self._texts[header_count] == text:
+                name = self._names[header_count]
+            else:
+                name = _name(text)
+                del self._texts[header_count:], self._names[header_count:]
+                self._texts.append(text)
+                self._names.append(name)
+                known_count = header_count + 1
+            content_size = -1 if content is None else len(content)
+            before_size += len(name) + _size_of(content_size) + max(content_size, 0)
+            header_count += 1
+        header_count += ending_count + (number >= 0)
         size = (
             1
             + _size_of(delta_ms)
@@ -139,7 +162,13 @@ class CallbackBatch:
         if value is not None:
             at = _copy(data, at, value, value_size)
         at = _put(data, at, header_count)
-        at = _copy(data, at, before, before_size)
+        for place, (_, content) in enumerate(headers):
+            name = self._names[place]
+            at = _copy(data, at, name, len(name))
+            content_size = -1 if content is None else len(content)
+            at = _put(data, at, content_size)
+            if content is not None:
+                at = _copy(data, at, content, content_size)
         if number >= 0:
             at = _copy(data, at, _ID_HEADER, len(_ID_HEADER))
             at = _put(data, at, prefix_size + digits)
@@ -224,7 +253,6 @@ def write_callbacks(
     ending_count: cython.Py_ssize_t = len(fired) + 1
     after_due = encode_headers(fired)
     last: bytes
-    header_count: cython.Py_ssize_t
     number: cython.longlong
     partition: cython.long
     batch: CallbackBatch
@@ -241,44 +269,29 @@ def write_callbacks(
                 partition = offset % partitions
             else:
                 partition = (murmur2(key, len(key)) & 0x7FFFFFFF) % partitions
-            header_count = ending_count
-            before = b""
-            number = -1
+            number = offset
+            shown = headers or ()
             if origin is not None:
-                shown = [*(headers or ()), *identity(origin, b"%b%d" % (id_prefix, offset))]
-                header_count += len(shown)
-                before = encode_headers(shown)
-            else:
-                number = offset
-                header_count += 1
-                if headers is not None:
-                    header_count += len(headers)
-                    before = encode_headers(headers)
+                shown = [*shown, *identity(origin, id_prefix + str(offset).encode())]
+                number = -1
             found = batches.get(partition)
             if found is None:
                 found = batches[partition] = CallbackBatch(max_bytes)
             batch = found
-            if not batch._write(now_ms, key, value, header_count, before, id_prefix, number, last):
+            if not batch._write(now_ms, key, value, shown, id_prefix, number, last, ending_count):
                 full.append((topic, partition, batch))
                 batch = batches[partition] = CallbackBatch(max_bytes)
-                batch._write(now_ms, key, value, header_count, before, id_prefix, number, last)
+                batch._write(now_ms, key, value, shown, id_prefix, number, last, ending_count)
             batch.offsets.append(offset)
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Return headers as a record has them, without their number."""
     parts: list[bytes] = []
-    names: dict[str, bytes] = _NAMES
     size: cython.Py_ssize_t
     value: bytes | None
     for text, value in headers:
-        name = names.get(text)
-        if name is None:
-            encoded = text.encode()
-            name = _number(len(encoded)) + encoded
-            if len(names) < MAX_NAMES and len(encoded) <= MAX_NAME_BYTES:
-                names[text] = name
-        parts.append(name)
+        parts.append(_name(text))
         if value is None:
             parts.append(_NULL)
         else:
@@ -286,6 +299,17 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
             parts.append(_LENGTHS[size] if size < len(_LENGTHS) else _number(size))
             parts.append(value)
     return b"".join(parts)
+
+
+def _name(text: str) -> bytes:
+    """Return the name of a header as a record has it, with its length."""
+    name = _NAMES.get(text)
+    if name is None:
+        encoded = text.encode()
+        name = _number(len(encoded)) + encoded
+        if len(_NAMES) < MAX_NAMES and len(encoded) <= MAX_NAME_BYTES:
+            _NAMES[text] = name
+    return name
 
 
 def _number(number: cython.longlong) -> bytes:

@@ -45,6 +45,7 @@ from timers.wire.checks import InvalidRequestError, decode_due
 from timers.wire.dead_letter import LOST, LOST_FROM_LOG, OVERDUE, REPEAT_GONE, REPEAT_LOST, REPEAT_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.future import callback_topic
+from timers.wire.occurrences import encode_occurrences
 from timers.wire.topics import parse_source
 
 MAX_BACKOFF_S = 300
@@ -470,7 +471,7 @@ class Followers:
         large for the topic, because an operator has lowered its limit, ends: the others must not wait for it. Returns
         how many were added."""
         transaction, limit = self._transaction, self._transaction.largest_own
-        records: Iterable[Any] = future_by_id.encode_occurrences(followers, transaction.source)
+        records: Iterable[Any] = encode_occurrences(followers, transaction.source)
         if limit is not None:
             records = [*records]
             if any(transaction.size_alone(*record) > limit for record in records):
@@ -514,7 +515,7 @@ class Followers:
         end = NextOccurrence(second, None, second, None, NO_RULE, is_last=True)
         row: Row = (offset, transaction.machine[0], None, b"", None, Origin(id_text(id), second, 0))
         follower = Follower(row, transaction.source(version).encode(), end)
-        transaction.add_own(future_by_id.encode_occurrences([follower], transaction.source))
+        transaction.add_own(encode_occurrences([follower], transaction.source))
 
     def _end(self, id: bytes, rejected: Rejected) -> None:
         """Write the dead letter of a timer that repeats and has fired just now, and a cancel of this version of it.

@@ -14,7 +14,7 @@ clients write null for a value that is not set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -32,6 +32,7 @@ from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
+from timers.wire.occurrences import encode_occurrences, read_occurrences
 from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat, RepeatError
 
 MAX_ID_BYTES = 512
@@ -39,8 +40,6 @@ MAX_ID_BYTES = 512
 
 
 _NO_HEADERS: Headers = ()
-_new_origin, _new_follows = partial(tuple.__new__, Origin), partial(tuple.__new__, Follows)
-"""The constructors take three times as long."""
 _OF_REQUESTS = frozenset((h.TIMER_TOPIC, h.TIMER_DUE))
 """Headers that only a request has. A cancel needs none of them."""
 
@@ -146,16 +145,16 @@ def decode(
     by_due, operations, append_s = decoded.rows, decoded.operations, decoded.append_s
     legal: set[str] = set()
     seconds: dict[bytes | None, int] = {}
-    plain = _Plain()
     from_string = Future.FromString
-    for record in records:
+    left = iter(records)
+    read = partial(next, left, None)
+    if repeats:
+        read = partial(read_occurrences, left, decoded, max_request_bytes, Shared())
+    while (record := read()) is not None:
         key, value, headers, offset = record.key, record.value, record.headers or _NO_HEADERS, record.offset
         try:
             if value is None:
                 _decode_cancel(decoded, record, headers, repeats)
-                continue
-            may_be_occurrence = len(headers) >= _LEAST and headers[-1][0] in _ENDS and repeats
-            if may_be_occurrence and _read_occurrence(decoded, record, headers, max_request_bytes, plain):
                 continue
             has_due_alone = len(headers) == 1 and headers[0][0] == h.TIMER_DUE
             own = None if has_due_alone or not headers else h.timer_headers(headers)
@@ -234,7 +233,7 @@ def _decode_cancel(decoded: Decoded, record: Any, headers: Headers, repeats: boo
 # ---- timers that repeat ---------------------------------------------------------------------------------------------
 
 
-class _Plain:
+class Shared:
     """What the plain occurrences of a batch share, so that it is checked once.
 
     Attributes:
@@ -242,6 +241,9 @@ class _Plain:
         targets: callback topics in headers or a ``Future``, and as text.
         places: as in :func:`timers.wire.topics.offset_in`.
     """
+
+    max_id_bytes = MAX_ID_BYTES
+    append_time = LOG_APPEND_TIME
 
     def __init__(self) -> None:
         self.dues: dict[tuple[bytes | None, bytes | None, bytes | None], int] = {}
@@ -273,71 +275,6 @@ class _Plain:
         checks.check_topic(text, "")
         self.targets[topic] = text
         return text
-
-
-def _read_occurrence(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: int, plain: _Plain) -> bool:
-    """Add an occurrence to ``decoded`` if its headers are those that nearly all have, as the engine appends them, in a
-    quarter of the time of :func:`_decode_repeating`: that one reads all others, and says what is wrong with them.
-
-    Args:
-        headers: at least :data:`_LEAST`; the last one is one of :data:`_ENDS`.
-
-    Returns:
-        Whether they are.
-    """
-    key, value = record.key, record.value
-    if len(value) > max_request_bytes:
-        return False
-    last = headers[-1:] if headers[-1][0] == h.TIMER_LAST else ()
-    if last:
-        headers = headers[:-1]
-        if len(headers) < _LEAST:
-            return False
-    (due_name, due), repeat, (follows_name, follows), named, nominal = headers[-_LEAST:]
-    if (due_name, repeat[0], follows_name, named[0], nominal[0]) != _OCCURRENCE:
-        return False
-    callback_key: Key = None
-    target: bytes | str | None
-    at = len(headers) - _LEAST
-    if at and headers[at - 1][0] == h.TIMER_KEY:
-        callback_key, at = headers[at - 1][1], at - 1
-    is_future = not at or headers[at - 1][0] != h.TIMER_TOPIC
-    if is_future and at < len(headers) - _LEAST:
-        return False
-    kept = headers[: at - (not is_future)]
-    if kept and any(name.startswith(h.PREFIX) for name, _ in kept):
-        return False
-    try:
-        if is_future:
-            request = Future.FromString(value)
-            target, callback_key, value = request.callBackTopic, request.callBackKey, request.callBack
-            kept = kept and h.without_schema_ids(kept)
-        else:
-            target = headers[at - 1][1]
-        id, topic = decode_id(key), plain.targets.get(target) or plain.target(target)
-        due_s = plain.dues.get((due, repeat[1], nominal[1]))
-        if due_s is None:
-            due_s = plain.due_s(due, repeat[1], nominal[1], key)
-    except (DecodeError, InvalidRequestError):
-        return False
-    followed, version = h.number(follows), topics.offset_in(named[1] or b"", plain.places)
-    if due_s is None or followed is None or version is None:
-        return False
-    offset, timestamp_s = record.offset, record.timestamp // 1000
-    decoded.follows[offset] = _new_follows((followed, version, bool(last)))
-    row_headers = [repeat, named, nominal, *last, *kept]
-    row: Row = (offset, topic, callback_key, value, row_headers, _new_origin((id, due_s, 0, None)))
-    decoded.rows.setdefault(due_s, []).append(row)
-    decoded.operations.append((key, offset, due_s, timestamp_s))
-    decoded.append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
-    return True
-
-
-_OCCURRENCE = (h.TIMER_DUE, h.TIMER_REPEAT, h.TIMER_FOLLOWS, h.TIMER_VERSION, h.TIMER_NOMINAL)
-_LEAST = len(_OCCURRENCE)
-"""A plain occurrence has so many headers at least: these are the last ones, and behind them stands only what says that
-none follows. Without protobuf, the callback's topic and key are before them."""
-_ENDS = (h.TIMER_NOMINAL, h.TIMER_LAST)
 
 
 def _decode_repeating(
@@ -484,48 +421,6 @@ def _digest(record: Any) -> bytes:
             data, content = name.encode(errors="surrogatepass"), value or b""
             digest.update(b"%d %d %d " % (len(data), len(content), value is None) + data + content)
     return digest.digest()[:8]
-
-
-def encode_occurrences(
-    followers: Iterable[Follower], source: Callable[[int], str]
-) -> Iterator[tuple[bytes, bytes, list[h.Header]]]:
-    """Yield key, value and headers of the records of occurrences: who writes each one at once needs the memory of one,
-    which is in the processor's cache.
-
-    Args:
-        source: returns the source of a record of the partition from its offset.
-    """
-    known, begin, end = None, list[h.Header](), list[h.Header]()
-    known_topic, to_topic = None, list[h.Header]()
-    follows_name, version_name = h.TIMER_FOLLOWS, h.TIMER_VERSION
-    for (offset, topic, key, value, callback_headers, origin), version, following in followers:
-        assert origin is not None
-        if following is not known:  # mostly, many that follow one another share it
-            known, begin, end = following, *_headers_of(following)
-        target: list[h.Header] = []
-        if isinstance(key, str):
-            value = future.encode(topic, key, value)
-        elif key is not None:
-            target = future.encode_by_headers(topic, key)
-        else:
-            if topic != known_topic:
-                known_topic, to_topic = topic, future.encode_by_headers(topic, None)
-            target = to_topic
-        version = source(offset).encode() if version is None else version
-        own = (follows_name, b"%d" % offset), (version_name, version)
-        yield id_bytes(origin[0]), value, [*(callback_headers or ()), *target, *begin, *own, *end]
-
-
-def _headers_of(following: NextOccurrence) -> tuple[list[h.Header], list[h.Header]]:
-    """Return the headers of an occurrence before and after those that say which record it follows."""
-    due_s, nominal_s, decided_s, owed_s, rule, is_last, _ = following
-    numbers = {h.TIMER_NOMINAL: nominal_s, h.TIMER_OWED: owed_s}
-    if nominal_s is None:
-        numbers = {h.TIMER_WAYPOINT: decided_s}
-    end: list[h.Header] = [(name, b"%d" % number) for name, number in numbers.items() if number is not None]
-    if is_last:
-        end.append((h.TIMER_LAST, b"1"))
-    return [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_REPEAT, rule)], end
 
 
 _OF_OCCURRENCES = frozenset(

@@ -247,6 +247,15 @@ def test_a_log_is_the_same_whatever_time_the_producer_of_its_last_record_gave(ti
     assert (restored.is_over, restored.parted) == (True, None)
 
 
+def test_a_last_record_that_cannot_be_read_any_more_is_not_waited_for() -> None:
+    """A disk has damaged its batch: only the epochs can be compared."""
+    restored = verification()
+    assert restored.note(Record(299, code=KafkaError._BAD_COMPRESSION, said="Decompression failed"))
+    assert restored.question == 5
+    assert restored.note(truncated(300, 5))
+    assert (restored.is_over, restored.parted) == (True, None)
+
+
 def test_an_epoch_begins_after_the_last_record_before_it() -> None:
     """Markers of the new epoch are not seen. A log that parts at one of them may have messages in their place."""
     ledger = Ledger(Saved(0))

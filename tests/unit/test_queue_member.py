@@ -73,6 +73,32 @@ def test_a_loss_of_the_only_partition_that_is_not_accepted_ends_the_member(membe
         asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]), ANSWERS)
 
 
+DAMAGED = ErrorRecord(JOBS, KafkaError._BAD_COMPRESSION, "Decompression (codec 0x2) of message at 5 failed", 5)
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED])
+def test_a_batch_that_cannot_be_read_stops_its_partition(member: Member, code: int) -> None:
+    """It would be read again for ever, and a warning would be all."""
+    member.terms = replace(member.terms, accept_loss=False)
+    with pytest.raises(QueueError, match=r"the record batch at offset 5 cannot be read \(why\)\. To go on with"):
+        asked(member.read([ErrorRecord(JOBS, code, "why", 5)]), ANSWERS)
+    assert member.new.refused.keys() == {JOBS}
+
+
+def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member) -> None:
+    """The batch has 5 to 9, and 11 is the end of the log."""
+    sought = []
+    for _ in range(4):
+        commands = asked(member.read([DAMAGED]), {"ends": {JOBS: 11}})
+        assert [name for name, _ in commands] == ["ends", "complain", "seek"]
+        sought.append(commands[-1][1][1])
+    assert sought == [6, 7, 9, 11], "each step is twice as long, and no one goes past the end"
+    asked(member.read([Record(JOBS, 11, 0)]))
+    assert member.settler.ledgers[JOBS].position == 12
+    (place,) = [commands[-1][1] for commands in [asked(member.read([DAMAGED]), {"ends": {JOBS: 20}})]]
+    assert place == (JOBS, 13), "another batch"
+
+
 def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:
     """The verification would read from another position than it has asked for, and take the log for another one."""
     asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET), LOST]))

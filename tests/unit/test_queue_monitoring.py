@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from tests.harness.scrape import get
 from timers.errors import QueueError, SettingsError
@@ -17,7 +18,7 @@ from timers.process.config.settings import Settings
 from timers.queue import Queue, monitoring
 from timers.queue.inspection import PartitionStats, partition_stats
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import Commit, Saved, Start, encode
+from timers.queue.metadata import BrokersClock, Commit, Saved, Start, encode
 from timers.queue.monitoring import METRICS, Monitor
 
 JOBS = ("jobs", 0)
@@ -120,10 +121,37 @@ def test_the_depth_counts_what_is_not_done() -> None:
         partition_stats(JOBS, Commit(4, "q9.log.4"), None, "log", 0, 20)
 
 
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "time_ms", "came_ms"),
+    [
+        (NOW_MS - 5000, -1, NOW_MS - 5000),
+        (NOW_MS - 5000, 0, NOW_MS - 5000),
+        (NOW_MS - 5000, 10**15, NOW_MS - 5000),
+        (NOW_MS - 5000, NOW_MS - 3000, NOW_MS - 3000),
+        (-1, -86_400_000, NOW_MS),
+        (10**15, 10**15, NOW_MS),
+    ],
+)
+def test_a_time_of_a_producer_says_how_old_a_message_is_as_far_as_it_can_be(
+    before_ms: int, time_ms: int, came_ms: int
+) -> None:
+    """A client that sends none gives -1, another one 0: the message would be the oldest one by 56 years."""
+    clock = BrokersClock()
+    ledger = Ledger(Saved(0), clock=clock)
+    assert ledger.came_ms(TIMESTAMP_CREATE_TIME, 10**15, 7.0) == 10**15, "before the brokers' time is known"
+    clock.note(NOW_MS / 1000, 7.001, 7.001)
+    ledger.came_ms(TIMESTAMP_CREATE_TIME, before_ms, 7.0)
+    assert ledger.came_ms(TIMESTAMP_CREATE_TIME, time_ms, 7.0) == came_ms
+    assert ledger.came_ms(TIMESTAMP_LOG_APPEND_TIME, 17, 7.0) == 17
+
+
 def test_a_process_knows_its_depth_and_its_oldest_message() -> None:
     ledger = Ledger(Saved(4, ((5, 8), (10, 20))))
-    assert (ledger.undone_count(25), ledger.oldest_item) == (8, None)
-    ledger.read(4, "first")
-    ledger.read(8, "second")
-    assert (ledger.undone_count(25), ledger.oldest_item) == (8, "first")
+    assert (ledger.undone_count(25), ledger.oldest_ms) == (8, 0)
+    ledger.read(4, "first", came_ms=17)
+    ledger.read(8, "second", came_ms=18)
+    assert (ledger.undone_count(25), ledger.oldest_ms) == (8, 17)
     assert ledger.undone_count(0) == 2, "the end of the log is not known"

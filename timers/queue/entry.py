@@ -40,6 +40,7 @@ class Entry:
         item: the message, which the ledger does not read.
         size: its bytes.
         returned: what it is if it came back, which the ledger does not read; None: a message of its own topic.
+        came_ms: when it came to its topic, in epoch milliseconds; 0: not known.
         lane: messages of one lane are delivered one after the other; None: in no order.
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, and when one is settled, so that later calls on it are refused.
@@ -58,6 +59,7 @@ class Entry:
     first_attempt: int
     size: int = 0
     returned: Any = None
+    came_ms: int = 0
     is_suspect: bool = False
     crashes: int = 0
     holder: Any = None

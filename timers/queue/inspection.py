@@ -20,7 +20,7 @@ from confluent_kafka import (
 from timers.errors import QueryError, QueueError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, reader
-from timers.kafka.error_codes import NO_GROUP, code_of
+from timers.kafka.error_codes import NO_GROUP, UNREADABLE, code_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -274,25 +274,29 @@ class Inspection:
             raise self._reports.user_error(error, f"group {group!r} cannot be described", QueueError) from error
 
     def _times(self, starts: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Time of the first message at or after these offsets, in epoch milliseconds; None if there is none."""
+        """Time of the first message at or after these offsets, in epoch milliseconds; None if there is none. One that
+        cannot be read, or has no time of its producer, is left out."""
         times: dict[Partition, int | None] = {}
+        left = set(starts)
         if not starts:
             return times
         few = {"enable.partition.eof": True, "queued.min.messages": 1, "fetch.message.max.bytes": _FETCH_BYTES}
         with closing(reader(self._login | few)) as consumer:
             consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
             deadline = monotonic() + _TIMEOUT_S
-            while len(times) < len(starts) and monotonic() < deadline:
+            while left and monotonic() < deadline:
                 record = consumer.poll(_POLL_S)
                 if record is None:
                     continue
                 error, place = record.error(), (record.topic() or "", record.partition() or 0)
                 if error is None:
-                    times.setdefault(place, record.timestamp()[1])
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise self._reports.user_error(KafkaException(error), f"topic {record.topic()!r} cannot be read")
-                else:
+                    if place in left and record.timestamp()[1] > 0:
+                        times[place] = record.timestamp()[1]
+                elif error.code() == KafkaError._PARTITION_EOF:
                     times.setdefault(place, None)
+                elif error.code() not in UNREADABLE:
+                    raise self._reports.user_error(KafkaException(error), f"topic {record.topic()!r} cannot be read")
+                left.discard(place)
                 consumer.pause([TopicPartition(*place)])
         return times
 

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+
 from timers.core.lineage import Batch, PassedBatch
 from timers.queue.entry import BOUND, EXPIRED, HELD, OVER, READY, WAITING, Entry, Settlement
 from timers.queue.metadata import (
@@ -97,6 +99,8 @@ class Ledger:
         if crashed is not None and saved.is_open(crashed):
             self._crashes[crashed] = self._crashes.get(crashed, 0) + 1
             self.crash_count = 1
+        self._newest_ms = 0
+        """The largest time that a producer gave to a message that was read."""
         self.position = saved.offset
         self.lineage = saved.lineage
         self.cuts = saved.cuts
@@ -117,6 +121,24 @@ class Ledger:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
+    def came_ms(self, kind: int, time_ms: int, now_s: float) -> int:
+        """Return when the next message that is read came to its topic, in epoch milliseconds; 0: not known.
+
+        A time that its producer gave may be any number: it is at least that of the messages before, and at most now.
+
+        Args:
+            kind: of the time, as librdkafka has it.
+            now_s: by the own clock.
+        """
+        if kind == TIMESTAMP_LOG_APPEND_TIME:
+            return time_ms
+        if not self._clock.is_known:
+            return max(self._newest_ms, time_ms)
+        now_ms = int(1000 * self._clock.latest(now_s))
+        if time_ms <= now_ms:
+            self._newest_ms = max(self._newest_ms, time_ms)
+        return self._newest_ms or now_ms
+
     def read(
         self,
         offset: int,
@@ -125,6 +147,7 @@ class Ledger:
         attempt: int = 1,
         size: int = 0,
         returned: Any = None,
+        came_ms: int = 0,
     ) -> bool:
         """Add the message at ``offset``; False if it is done, or was added before.
 
@@ -132,6 +155,7 @@ class Ledger:
             attempt: number of its first delivery from this record.
             size: its bytes.
             returned: what it is, if it came back.
+            came_ms: as :meth:`came_ms` has it.
         """
         if offset < self.position:
             return False
@@ -142,7 +166,7 @@ class Ledger:
             self.pass_holes(offset + 1)
         else:
             self.position = offset + 1
-        entry = Entry(offset, item, lane, attempt, attempt, size, returned)
+        entry = Entry(offset, item, lane, attempt, attempt, size, returned, came_ms)
         self.open_bytes += size
         if offset < self.starts.suspects_end or self._attempts or self._crashes or self._waits:
             self._restore(entry)
@@ -408,10 +432,11 @@ class Ledger:
         return len(self._open) + max(0, end - self.position - ahead)
 
     @property
-    def oldest_item(self) -> Any:
-        """The open message with the lowest offset; None if no message is open."""
+    def oldest_ms(self) -> int:
+        """When the open message with the lowest offset came to its topic, in epoch milliseconds; 0: none is open, or it
+        is not known."""
         entry = next(iter(self._open.values()), None)
-        return None if entry is None else entry.item
+        return 0 if entry is None else entry.came_ms
 
 
 _P = TypeVar("_P")

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.errors import InvalidTimerError, QueueError, TimersError
+from timers.kafka.error_codes import UNREADABLE
 from timers.queue import records
 from timers.queue.delivery import ACKED, RETRIED, D, Delivery, Make, Verdict
 from timers.queue.entry import BACK, BIND, Settlement
@@ -106,6 +107,8 @@ class Member:
         self.new = NewPartitions(self.settler, self.terms)
         self._paused: set[Partition] = set()
         self._overtaken: set[Partition] = set()
+        self._unreadable: dict[Partition, tuple[int, int]] = {}
+        """Partition -> where it stands at a batch that cannot be read, and by how much it was moved last."""
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
@@ -347,7 +350,9 @@ class Member:
                 elif self.terms.ordered:
                     lane = record.key()
                 size = records.size_of(record)
-                ledger.read(offset, record, lane, 1 if returned is None else returned.attempt, size, returned)
+                kind, time_ms = record.timestamp()
+                came_ms = ledger.came_ms(kind, time_ms, self.settler.now_s)
+                ledger.read(offset, record, lane, 1 if returned is None else returned.attempt, size, returned, came_ms)
                 newest[partition] = record
                 self._fed_bytes += size
                 if ledger.position > offset + _LONG_SKIP:
@@ -381,12 +386,30 @@ class Member:
             deleted = "retention deleted messages, or the topic was recreated"
             reason = f"{name} cannot be read at its position ({error.str()}): {deleted}. {way_on(name)}"
             yield from self._refuse(partition, reason)
+        elif error.code() in UNREADABLE and ledger is not None:
+            yield from self._pass_unreadable(error, partition, offset, ledger)
         elif error.fatal():
             raise KafkaException(error)
         elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             yield do(Port.note_kept_out)
         else:
             yield do(Port.warn, "the queue %s: %s", self.terms.name, error.str())
+
+    def _pass_unreadable(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger) -> Steps[None]:
+        """Go on behind a record batch that librdkafka cannot read, if the loss is accepted. It does not say where the
+        batch ends, and reads it again at each of its offsets: so each step is twice as long as the one before."""
+        name, position = topics.partition_name(*partition), ledger.position
+        what = f"{name}: the record batch at offset {offset} cannot be read ({error.str()})"
+        if not self.terms.accepts_loss(name):
+            yield from self._refuse(partition, f"{what}. {way_on(name)}")
+            return
+        stood_at, step = self._unreadable.get(partition, (-1, 0))
+        step = 2 * step if stood_at == position else 1
+        self._unreadable[partition] = position, step
+        ends: Mapping[Partition, int] = yield do(Port.ends, [partition])
+        goes_on = max(position + 1, min(position + step, ends.get(partition, 0)))
+        yield do(Port.complain, "%s: the messages from %d to %d are passed over", what, position, goes_on - 1)
+        yield do(Port.seek, partition, goes_on)
 
     def _refuse(self, partition: Partition, reason: str) -> Steps[None]:
         if partition not in self.new.refused:
@@ -539,7 +562,7 @@ class Member:
         """Return a copy of the counters, with the present state."""
         owned = self.settler.ledgers
         ledgers, totals = owned.values(), self.settler.totals
-        oldest = [item.timestamp()[1] for ledger in ledgers if (item := ledger.oldest_item) is not None]
+        oldest = [came_ms for ledger in ledgers if (came_ms := ledger.oldest_ms)]
         return replace(
             totals,
             dead=copy(totals.dead),
@@ -565,7 +588,7 @@ class Member:
             why = f"not all that was settled could be committed for {unsettled_s:.0f} s"
         stalled = [
             f"{topics.partition_name(*partition)} could not be read from {position} on for {now_s - since_s:.0f} s: "
-            "a producer's transaction is open, or the partition's leader is away"
+            "a producer's transaction is open, the partition's leader is away, or a record batch cannot be read"
             for partition, (position, since_s) in self._stalls.items()
             if now_s - since_s > _STALLED_S
         ]

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import OFFSET_END, KafkaError
 
 from timers.core.lineage import EpochEnd, Parted, next_question, parted_inside
+from timers.kafka.error_codes import UNREADABLE
 from timers.queue.ledger import passed
 from timers.queue.metadata import MAX_EPOCHS, Loaded
 
@@ -82,6 +83,8 @@ class Verification:
             epoch, batch = passed(record)
             self.is_over = epoch < 0 or (epoch, batch) == (self._lineage.epochs[-1][0], self._lineage.batch)
             self._is_other = not self.is_over
+        elif error.code() in UNREADABLE:  # it is there, and cannot be compared
+            self._reads = False
         elif error.code() == KafkaError._PARTITION_EOF:
             self._is_other = record.offset() > self._last or self.loaded.high <= self._last
         else:

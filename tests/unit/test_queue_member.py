@@ -85,18 +85,29 @@ def test_a_batch_that_cannot_be_read_stops_its_partition(member: Member, code: i
     assert member.new.refused.keys() == {JOBS}
 
 
-def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member) -> None:
-    """The batch has 5 to 9, and 11 is the end of the log."""
-    sought = []
-    for _ in range(4):
-        commands = asked(member.read([DAMAGED]), {"ends": {JOBS: 11}})
-        assert [name for name, _ in commands] == ["ends", "complain", "seek"]
-        sought.append(commands[-1][1][1])
-    assert sought == [6, 7, 9, 11], "each step is twice as long, and no one goes past the end"
-    asked(member.read([Record(JOBS, 11, 0)]))
-    assert member.settler.ledgers[JOBS].position == 12
-    (place,) = [commands[-1][1] for commands in [asked(member.read([DAMAGED]), {"ends": {JOBS: 20}})]]
-    assert place == (JOBS, 13), "another batch"
+@pytest.mark.parametrize("end_of_log", [10, 11, 30])
+@pytest.mark.parametrize("last", [5, 6, 7, 8, 9])
+def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member, last: int, end_of_log: int) -> None:
+    """The batch has the offsets 3 to ``last``; those below 5 were read. No message behind it is lost."""
+    at, complaints, steps = 5, [], 0
+    while member.settler.ledgers[JOBS].position == 5:
+        steps += 1
+        assert steps < 12
+        polled: list[Any] = [DAMAGED]
+        if at > last:
+            polled = [Record(JOBS, offset, 0) for offset in range(at, min(at + 3, end_of_log))]
+            polled = polled or [ErrorRecord(JOBS, KafkaError._PARTITION_EOF, offset=end_of_log)]
+        for name, arguments in asked(member.read(polled), {"ends": {JOBS: end_of_log}}):
+            if name == "seek":
+                at = arguments[1]
+            elif name == "complain":
+                complaints.append(arguments)
+    assert at == last + 1
+    assert complaints[0][1].startswith("jobs/0: the record batch at offset 5 cannot be read (Decompression")
+    assert complaints[1][1:] == ("jobs/0", 5, last)
+    assert len(complaints) == 2
+    asked(member.read([DAMAGED]), {"ends": {JOBS: 40}})
+    assert member._unreadable[JOBS].position == member.settler.ledgers[JOBS].position, "another batch"
 
 
 def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -66,6 +66,23 @@ _UNSETTLED_S = 10.0
 _OPEN_AGAIN = "Open the queue again"
 
 
+class _Unreadable(NamedTuple):
+    """A search for the end of a record batch that librdkafka cannot read. It does not say where the batch ends, and
+    reads it again at each of its offsets. So each step is twice as long as the one before; then it is halved.
+
+    Attributes:
+        position: where the partition stands.
+        failed: the last offset that is known to be in the batch.
+        asked: the offset at which it is read now.
+        good: the lowest one that is known to be behind the batch; 0: none is.
+    """
+
+    position: int
+    failed: int
+    asked: int
+    good: int = 0
+
+
 class Member:
     """A member of a queue's group: its ledgers, its deliveries, its commits, and the partitions that it takes over.
 
@@ -107,8 +124,7 @@ class Member:
         self.new = NewPartitions(self.settler, self.terms)
         self._paused: set[Partition] = set()
         self._overtaken: set[Partition] = set()
-        self._unreadable: dict[Partition, tuple[int, int]] = {}
-        """Partition -> where it stands at a batch that cannot be read, and by how much it was moved last."""
+        self._unreadable: dict[Partition, _Unreadable] = {}
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
@@ -303,6 +319,7 @@ class Member:
         self.settler.totals.leases_lost += self.settler.revoke(partitions)
         self.settler.member = yield do(Port.member)
         self._paused -= set(partitions)
+        self._unreadable = {each: found for each, found in self._unreadable.items() if each not in partitions}
         yield do(Port.stop, self.new.forget(partitions))
 
     def _hand_over(self, partitions: list[Partition]) -> Steps[None]:
@@ -327,10 +344,18 @@ class Member:
         skipped: dict[Partition, int] = {}
         newest: dict[Partition, Any] = {}
         epochs: dict[Partition, int | None] = {}
+        narrowed: set[Partition] = set()
         ledgers = self.settler.ledgers
         for record in polled:
             partition = record.topic(), record.partition()
             error, ledger = record.error(), ledgers.get(partition)
+            if partition in narrowed:
+                continue
+            if self._unreadable and partition in self._unreadable and ledger is not None:
+                is_read = error is None or error.code() == KafkaError._PARTITION_EOF
+                if is_read and (yield from self._narrows(partition, ledger)):
+                    narrowed.add(partition)
+                    continue
             if partition in self.new:
                 self.new.note(partition, record)
             elif error is not None:
@@ -396,20 +421,39 @@ class Member:
             yield do(Port.warn, "the queue %s: %s", self.terms.name, error.str())
 
     def _pass_unreadable(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger) -> Steps[None]:
-        """Go on behind a record batch that librdkafka cannot read, if the loss is accepted. It does not say where the
-        batch ends, and reads it again at each of its offsets: so each step is twice as long as the one before."""
+        """Look for the next message behind a record batch that librdkafka cannot read, if the loss is accepted."""
         name, position = topics.partition_name(*partition), ledger.position
         what = f"{name}: the record batch at offset {offset} cannot be read ({error.str()})"
         if not self.terms.accepts_loss(name):
             yield from self._refuse(partition, f"{what}. {way_on(name)}")
             return
-        stood_at, step = self._unreadable.get(partition, (-1, 0))
-        step = 2 * step if stood_at == position else 1
-        self._unreadable[partition] = position, step
-        ends: Mapping[Partition, int] = yield do(Port.ends, [partition])
-        goes_on = max(position + 1, min(position + step, ends.get(partition, 0)))
-        yield do(Port.complain, "%s: the messages from %d to %d are passed over", what, position, goes_on - 1)
-        yield do(Port.seek, partition, goes_on)
+        found = self._unreadable.get(partition)
+        if found is None or found.position != position:
+            yield do(Port.complain, "%s, and is passed over", what)
+            found = _Unreadable(position, position, position)
+        failed = found.asked
+        if found.good:
+            asked = max(failed + 1, (failed + found.good) // 2)
+        else:
+            ends: Mapping[Partition, int] = yield do(Port.ends, [partition])
+            asked = max(failed + 1, min(2 * failed - position + 1, ends.get(partition, 0)))
+        self._unreadable[partition] = found._replace(failed=failed, asked=asked)
+        yield do(Port.seek, partition, asked)
+
+    def _narrows(self, partition: Partition, ledger: Ledger) -> Steps[bool]:
+        """Note that the log can be read from the last place on. Returns whether an earlier one is looked at."""
+        found = self._unreadable.pop(partition)
+        if found.position != ledger.position:
+            return False
+        if found.asked - found.failed > 1:
+            asked = (found.failed + found.asked) // 2
+            self._unreadable[partition] = found._replace(good=found.asked, asked=asked)
+            yield do(Port.seek, partition, asked)
+            return True
+        name = topics.partition_name(*partition)
+        text = "%s: the messages from %d to %d cannot be read, and are passed over"
+        yield do(Port.complain, text, name, found.position, found.asked - 1)
+        return False
 
     def _refuse(self, partition: Partition, reason: str) -> Steps[None]:
         if partition not in self.new.refused:

@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from tests.harness import raw_batches
 from tests.harness.queue_state import JOBS, RETURNS, SIGNING, SimGuards
 from tests.harness.queue_thread import LOG, ErrorRecord, Record, SimPlaces
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.client import Backoff
 from timers.errors import QueueError
 from timers.queue.delivery import Delivery
@@ -36,14 +38,20 @@ def asked(steps: Steps[Any], answers: Mapping[str, Any] = {}) -> list[tuple[str,
     return commands
 
 
-@pytest.fixture
-def member() -> Member:
-    """A member with a partition of which five messages are read."""
+def new_member() -> Member:
+    """A member with a partition."""
     terms = Terms("jobs", "jobs", RETURNS[0], Backoff(), 30.0, False, True, 1_000_000, 10.0)
     member = Member(terms, SimGuards(), 0.0)
     member.signing = SIGNING
     assert asked(member.assigned([JOBS]), {"member": "first"}) == [("member", ())]
     assert asked(member.work(), {"load": STORED}) == [("load", ([JOBS],)), ("start", ({JOBS: (0, -1)},))]
+    return member
+
+
+@pytest.fixture
+def member() -> Member:
+    """A member with a partition of which five messages are read."""
+    member = new_member()
     assert asked(member.read([Record(JOBS, offset, 0) for offset in range(5)])) == []
     return member
 
@@ -98,8 +106,8 @@ def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member, las
             polled = [Record(JOBS, offset, 0) for offset in range(at, min(at + 3, end_of_log))]
             polled = polled or [ErrorRecord(JOBS, KafkaError._PARTITION_EOF, offset=end_of_log)]
         for name, arguments in asked(member.read(polled), {"ends": {JOBS: end_of_log}}):
-            if name == "seek":
-                at = arguments[1]
+            if name == "start":
+                ((at, _),) = arguments[0].values()
             elif name == "complain":
                 complaints.append(arguments)
     assert at == last + 1
@@ -108,6 +116,47 @@ def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member, las
     assert len(complaints) == 2
     asked(member.read([DAMAGED]), {"ends": {JOBS: 40}})
     assert member._unreadable[JOBS].position == member.settler.ledgers[JOBS].position, "another batch"
+
+
+def test_librdkafka_reads_on_behind_a_batch_that_it_cannot_read() -> None:
+    """As this member lets it: its error has the offset of the batch, also when it reads from the middle of it on."""
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(host.list_topics("jobs", timeout=DEADLINE_S).brokers.values()))
+    address = f"{broker.host}:{broker.port}"
+    producer = Producer({"bootstrap.servers": address, "log_level": 0})
+    for value in (b"before", b"", b"after-1", b"after-2"):
+        if value:
+            producer.produce("jobs", value, partition=0)
+            producer.flush(DEADLINE_S)
+            continue
+        unusual = raw_batches.READABLE["two streams of xerial"]
+        batch = unusual.batch([(None, b"unread", [])] * 10, 1_700_000_000_000)
+        assert raw_batches.produce(address, "jobs", 0, batch) == 0
+    member = new_member()
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "enable.partition.eof": True, "auto.offset.reset": "error"}
+        | {"fetch.error.backoff.ms": 10, "log_level": 0}
+    )
+    consumer.incremental_assign([TopicPartition(*JOBS, 0)])
+    complaints = []
+
+    def is_read() -> bool:
+        for name, arguments in asked(member.read(consumer.consume(10, 0.1)), {"ends": {JOBS: 13}}):
+            if name == "stop":
+                consumer.incremental_unassign([TopicPartition(*JOBS)])
+            elif name == "start":
+                ((offset, epoch),) = arguments[0].values()
+                consumer.incremental_assign([TopicPartition(*JOBS, offset, leader_epoch=epoch)])
+            elif name == "complain":
+                complaints.append(arguments)
+        return member.settler.ledgers[JOBS].position == 13
+
+    wait_until(is_read, "the end of the log")
+    consumer.close()
+    asked(member.round(), ANSWERS)
+    assert [each.value for each in member.take(Delivery, 9)] == [b"before", b"after-1", b"after-2"]
+    assert "the record batch at offset 1 cannot be read (Decompression (codec 0x2)" in complaints[0][1]
+    assert complaints[-1][1:] == ("jobs/0", 1, 10)
 
 
 def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:

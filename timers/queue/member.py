@@ -344,24 +344,27 @@ class Member:
         skipped: dict[Partition, int] = {}
         newest: dict[Partition, Any] = {}
         epochs: dict[Partition, int | None] = {}
-        narrowed: set[Partition] = set()
+        sought: set[Partition] = set()
         ledgers = self.settler.ledgers
         for record in polled:
             partition = record.topic(), record.partition()
             error, ledger = record.error(), ledgers.get(partition)
-            if partition in narrowed:
+            if partition in sought:
                 continue
             if self._unreadable and partition in self._unreadable and ledger is not None:
                 is_read = error is None or error.code() == KafkaError._PARTITION_EOF
                 if is_read and (yield from self._narrows(partition, ledger)):
-                    narrowed.add(partition)
+                    sought.add(partition)
                     continue
             if partition in self.new:
                 self.new.note(partition, record)
             elif error is not None:
                 if partition in newest:
                     ledgers[partition].pass_record(passed(newest[partition]))
+                found = self._unreadable.get(partition)
                 yield from self._note(error, partition, record.offset(), ledger)
+                if self._unreadable.get(partition) is not found:  # the next events are of the place before
+                    sought.add(partition)
             elif ledger is not None:
                 epoch, before = record.leader_epoch(), newest.get(partition)
                 if epoch != epochs.get(partition, epoch) or before is None:
@@ -436,9 +439,16 @@ class Member:
             asked = max(failed + 1, (failed + found.good) // 2)
         else:
             ends: Mapping[Partition, int] = yield do(Port.ends, [partition])
-            asked = max(failed + 1, min(2 * failed - position + 1, ends.get(partition, 0)))
-        self._unreadable[partition] = found._replace(failed=failed, asked=asked)
-        yield do(Port.seek, partition, asked)
+            asked, end = 2 * failed - position + 1, ends.get(partition, 0)
+            asked = min(asked, end) if end > position else asked
+        yield from self._look_at(partition, ledger, found._replace(failed=failed, asked=asked))
+
+    def _look_at(self, partition: Partition, ledger: Ledger, found: _Unreadable) -> Steps[None]:
+        """Read from the next place on. A seek may fail, and then what was read meanwhile would be missing."""
+        self._unreadable[partition] = found
+        yield do(Port.stop, [partition])
+        yield do(Port.start, {partition: (found.asked, ledger.place[1])})
+        self._paused.discard(partition)
 
     def _narrows(self, partition: Partition, ledger: Ledger) -> Steps[bool]:
         """Note that the log can be read from the last place on. Returns whether an earlier one is looked at."""
@@ -447,8 +457,7 @@ class Member:
             return False
         if found.asked - found.failed > 1:
             asked = (found.failed + found.asked) // 2
-            self._unreadable[partition] = found._replace(good=found.asked, asked=asked)
-            yield do(Port.seek, partition, asked)
+            yield from self._look_at(partition, ledger, found._replace(good=found.asked, asked=asked))
             return True
         name = topics.partition_name(*partition)
         text = "%s: the messages from %d to %d cannot be read, and are passed over"

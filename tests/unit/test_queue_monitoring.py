@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from tests.harness.scrape import get
 from timers.errors import QueueError, SettingsError
@@ -141,11 +140,11 @@ def test_a_time_of_a_producer_says_how_old_a_message_is_as_far_as_it_can_be(
     """A client that sends none gives -1, another one 0: the message would be the oldest one by 56 years."""
     clock = BrokersClock()
     ledger = Ledger(Saved(0), clock=clock)
-    assert ledger.came_ms(TIMESTAMP_CREATE_TIME, 10**15, 7.0) == 10**15, "before the brokers' time is known"
+    assert ledger.came_ms(10**15, 7.0, is_brokers=False) == 10**15, "before the brokers' time is known"
     clock.note(NOW_MS / 1000, 7.001, 7.001)
-    ledger.came_ms(TIMESTAMP_CREATE_TIME, before_ms, 7.0)
-    assert ledger.came_ms(TIMESTAMP_CREATE_TIME, time_ms, 7.0) == came_ms
-    assert ledger.came_ms(TIMESTAMP_LOG_APPEND_TIME, 17, 7.0) == 17
+    ledger.came_ms(before_ms, 7.0, is_brokers=False)
+    assert ledger.came_ms(time_ms, 7.0, is_brokers=False) == came_ms
+    assert ledger.came_ms(17, 7.0, is_brokers=True) == 17
 
 
 def test_a_process_knows_its_depth_and_its_oldest_message() -> None:

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
-
 from timers.core.lineage import Batch, PassedBatch
 from timers.queue.entry import BOUND, EXPIRED, HELD, OVER, READY, WAITING, Entry, Settlement
 from timers.queue.metadata import (
@@ -121,16 +119,16 @@ class Ledger:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def came_ms(self, kind: int, time_ms: int, now_s: float) -> int:
+    def came_ms(self, time_ms: int, now_s: float, *, is_brokers: bool) -> int:
         """Return when the next message that is read came to its topic, in epoch milliseconds; 0: not known.
 
         A time that its producer gave may be any number: it is at least that of the messages before, and at most now.
 
         Args:
-            kind: of the time, as librdkafka has it.
             now_s: by the own clock.
+            is_brokers: whether a broker gave the time.
         """
-        if kind == TIMESTAMP_LOG_APPEND_TIME:
+        if is_brokers:
             return time_ms
         if not self._clock.is_known:
             return max(self._newest_ms, time_ms)

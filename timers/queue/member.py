@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.error_codes import UNREADABLE
@@ -379,7 +379,8 @@ class Member:
                     lane = record.key()
                 size = records.size_of(record)
                 kind, time_ms = record.timestamp()
-                came_ms = ledger.came_ms(kind, time_ms, self.settler.now_s)
+                is_brokers = kind == TIMESTAMP_LOG_APPEND_TIME
+                came_ms = ledger.came_ms(time_ms, self.settler.now_s, is_brokers=is_brokers)
                 ledger.read(offset, record, lane, 1 if returned is None else returned.attempt, size, returned, came_ms)
                 newest[partition] = record
                 self._fed_bytes += size

@@ -19,6 +19,12 @@ from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.spark.monitoring import SHARED
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
+CATALOGS: tuple[tuple[Entry[Any], ...], ...] = (
+    WORKER_METRICS,
+    QUEUE_METRICS,
+    (*SPARK_METRICS, *SHARED),
+    OUTBOX_METRICS,
+)
 METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS, *OUTBOX_METRICS)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -29,6 +35,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 (GROUP,) = yaml.safe_load(ALERTS.read_text())["groups"]
 RULES: list[dict[str, Any]] = GROUP["rules"]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
 
 SCRAPED = {"job", "instance"}
 """Labels that a scrape adds."""
@@ -159,8 +166,12 @@ def test_each_panel_shows_what_there_is(panel: dict[str, Any]) -> None:
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
         check(target["expr"])
-        chosen = 'queue=~"$queue"' if "timers_queue_" in target["expr"] else 'job=~"$job"'
-        assert chosen in target["expr"], "several apps and queues may share a Prometheus"
+        (chosen,) = {*re.findall(r'(?:job|queue)=~"\$(\w+)"', target["expr"])}  # several may share a Prometheus
+        (source,) = re.findall(r"label_values\((\w+), \w+\)", VARIABLES[chosen]["definition"])
+        read = {re.sub(r"_(bucket|sum|count)$", "", name) for name in check(target["expr"])} - OF_THE_PROCESS
+        assert any({source, *read} <= {entry.name for entry in catalog} for catalog in CATALOGS), (
+            f"a process that shows {read} may have no {source}, so its name is not among those of ${chosen}"
+        )
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
@@ -182,7 +193,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 
 
 def test_every_variable_named_is_one_of_the_dashboard() -> None:
-    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    variables = VARIABLES.keys()
     named = set(re.findall(r"\$\{?(?!__|\{)([a-z]+)", json.dumps(DASHBOARD)))
     assert named == variables
     for text in [variable["definition"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]:

@@ -4,6 +4,7 @@ import re
 
 from tests.docs.markdown import ROOT
 from timers.client import Backoff
+from timers.errors import TargetError, TimersError
 
 TEXT = " ".join((ROOT / "docs" / "incidents.md").read_text().split())
 
@@ -16,6 +17,11 @@ def test_the_last_retry_comes_when_the_page_says() -> None:
     said = re.search("the tenth retry comes ([0-9]+) to ([0-9]+) minutes", TEXT)
     assert said is not None and Backoff().retries == 10
     assert said.groups() == tuple(f"{after_s(10, chance) / 60:.0f}" for chance in (1, 0))
+
+
+def test_a_refused_command_ends_with_the_exit_code_that_the_page_says() -> None:
+    assert TargetError.exit_code == 2 and "a sentence, with exit code 2 or, for the last one, 1" in TEXT
+    assert f"given at the same time` (exit code {TimersError.exit_code})" in TEXT
 
 
 def test_so_many_retries_last_for_a_day() -> None:

@@ -99,6 +99,15 @@ def options(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[st
 OPTIONS = options(cli)
 
 
+def test_the_page_on_security_names_each_kind_of_process_with_a_port_of_metrics() -> None:
+    """Whoever closes ports reads there which there are."""
+    kinds = {"queue": "a queue's process", "outbox": "a relay of an outbox", "spark": "a job on Spark"}
+    assert {path[0] for path, found in OPTIONS.items() if "--metrics-port" in found} == kinds.keys()
+    lines = (ROOT / "docs" / "security.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("| ") and "`--metrics-port`" in line]
+    assert all(words in row for words in kinds.values())
+
+
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
 def test_commands_in_text_exist_and_have_the_options(path: Path) -> None:
     """A command in text, as in `timers spark audit --from 1d`; blocks are checked elsewhere."""

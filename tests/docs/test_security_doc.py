@@ -1,16 +1,22 @@
 """docs/security.md says of ACLs what the broker tests try, and names no setting that there is not."""
 
 import re
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from tests.harness.acls import worker_acls
 from timers.client import retry
+from timers.machines.queries.pages import QueryPages
+from timers.process.clock import Clock
 from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
 from timers.queue import records
+from timers.spark import monitoring
 from timers.wire import headers, topics
 from timers.wire.formats import countdown, schedule
+from timers.worker import web
 
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
@@ -47,6 +53,27 @@ def test_the_rights_to_retry_dead_letters_are_named() -> None:
     settings = Settings()
     for name in (settings.retried_topic, topics.retrier_id(settings.app_id)):
         assert f"`{name}`" in DOC
+
+
+def row_of(words: str) -> str:
+    (row,) = [line for line in DOC.partition("\n## Ports\n")[2].splitlines() if line.startswith("| ") and words in line]
+    return row
+
+
+def test_the_pages_of_the_web_port_are_those_of_a_worker_and_of_an_engine() -> None:
+    """Whoever closes ports reads there what they show."""
+    nothing: Any = None
+
+    def pages(*registers: Callable[[Callable[[str], Callable[[Any], Any]]], None]) -> set[str]:
+        paths: set[str] = set()
+        for register in registers:
+            register(lambda path: lambda handler: paths.add(path))
+        return paths
+
+    queries = QueryPages(Settings, Clock().now_s).register
+    of_worker = pages(queries, lambda page: web.register(page, nothing))
+    of_engine = pages(queries, lambda page: monitoring.register(page, nothing, {}, nothing))
+    assert set(re.findall(r"`(/[a-z/]+)`", row_of("`TIMERS_WEB_PORT`"))) == of_worker == of_engine
 
 
 def test_each_setting_it_names_is_one() -> None:

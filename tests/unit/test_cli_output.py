@@ -68,6 +68,20 @@ def test_every_command_that_prints_data_can_print_json() -> None:
         assert ("-o" in options) == (name not in NO_DATA), name
 
 
+def test_the_page_of_commands_names_those_with_exit_codes_of_their_own() -> None:
+    """A script that treats 3 as it means for another command would be wrong."""
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    (said,) = re.findall(r"^(.*) have more exit codes, which their `--help` lists", page, re.MULTILINE)
+    of_all = {0, 1, 2, 6, 130}  # the table of the page
+    found = set()
+    for name, command in commands(cli):
+        texts = [command.help or "", *(each.help or "" for each in command.params if isinstance(each, click.Option))]
+        parts = [part for text in texts for part in re.findall(r"[Ee]xit codes?(?:.|\n(?!\n))*", text)]
+        if {int(code) for part in parts for code in re.findall(r"\b\d+\b", part)} - of_all:
+            found.add(name)
+    assert set(re.findall("`([a-z ]+)`", said)) == found and "doctor" in found
+
+
 def test_an_output_prints_fields_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
     fields = {"id": "ä\n\ud800", "due": None}
     Output().show(fields, "one", "two")

@@ -31,6 +31,16 @@ BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing"
         ([ANSWERS, {**OTHER, "red": {"t/1": "its log has no leader"}}], DO_NOT_FIRE, "t/1"),
         ([ANSWERS, {**OTHER, "stopped": {"t/1": "lost"}}], DO_NOT_FIRE, "t/1"),
         ([ANSWERS, {**OTHER, "red": {"t/1": "a weak topic"}, "lossy": ["t/1"]}], FIRE, ""),
+        (
+            [ANSWERS, {**OTHER, "red": {"t/1": "the zone of 3 timers"}, "zoneless": ["t/1"]}],
+            DO_NOT_FIRE,
+            "t/1: the zone of 3 timers",
+        ),
+        (
+            [ANSWERS, {**OTHER, "red": {"t/1": "the zone of 3 timers", "t/2": "no leader"}, "zoneless": ["t/1"]}],
+            DO_NOT_FIRE,
+            "the timers of t/2 wait",
+        ),
         ([ANSWERS, {**OTHER, "firing": [], "ready": False, "reasons": ["1 of 1 recovers"]}], DO_NOT_FIRE, "1 recovers"),
     ],
 )
@@ -47,6 +57,7 @@ class Workers:
     def __init__(self) -> None:
         self.now_s, self.fails, self.hangs = 1000.0, False, False
         self.answers: list[dict[str, Any]] = [ANSWERS, OTHER]
+        self.taken = ""
         self.past: list[dict[str, Any]] = []
         self.since: list[int] = []
 
@@ -58,7 +69,7 @@ class Workers:
             await asyncio.Event().wait()
         if self.fails:
             raise Problem("brokers-unreachable", "no broker answers")
-        return {"workers": self.answers}
+        return {"workers": self.answers, "taken": self.taken}
 
 
 async def test_what_the_workers_said_is_known_for_two_seconds() -> None:
@@ -84,6 +95,15 @@ async def test_what_the_workers_said_is_known_for_two_seconds() -> None:
     assert (await look()).is_known, "the answer is a second and a half old, and the next one is on its way"
     workers.now_s = 1020.0
     assert not (await look()).is_known and (await look()).known_at_s == 1008.0
+
+
+async def test_a_program_that_keeps_the_workers_out_is_named_and_no_worker_is_said_to_be_missing() -> None:
+    workers, board = Workers(), Board()
+    workers.answers, workers.taken = [], "another program is in the group 'timers': client 'report' at 10.1.2.3"
+    figures = await board.look(workers.ask, lambda: workers.now_s, 0.01)
+    assert figures is not None and not figures.is_known and figures.state == (NOT_KNOWN, workers.taken)
+    (finding,) = findings(figures)
+    assert "client 'report'" in finding.why and "Start one" not in finding.way_out
 
 
 async def test_figures_of_an_hour_ago_are_not_shown_as_those_of_now() -> None:

@@ -246,7 +246,7 @@ async def test_while_another_program_has_the_group_it_is_not_known_whether_all_t
     cluster.taken = "another program is in the group 'timers': client 'c' at 10.0.0.1 (protocol consumer)"
     async with console(cluster) as client:
         _, answer = await answer_of(client, "GET", "/v1/workers")
-    assert answer["state"] == {"timers": "not-known", "why": cluster.taken}
+    assert answer["state"] == {"timers": "not-known", "why": cluster.taken} and answer["taken"] == cluster.taken
 
 
 async def test_what_workers_counted_in_the_last_day_is_passed_on() -> None:

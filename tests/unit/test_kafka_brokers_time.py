@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.constants import Constants
 from timers.kafka import brokers_time
-from timers.kafka.brokers_time import BrokersTime
+from timers.kafka.brokers_time import BrokersTime, new_tick_ms
 
 OWN_S = 1_800_000_000.0
 HOURS_MS = 2 * 3_600_000
@@ -19,8 +19,9 @@ def quick(constants: Constants) -> None:
     constants(brokers_time, _POLL_S=0.0)
 
 
-def ticking(*ticks_ms: int | None) -> Callable[[], int | None]:
-    return iter(ticks_ms).__next__
+def ticking(*ticks_ms: int | None) -> Callable[[], dict[int, int]]:
+    """Answers of a topic with one partition; None: it has no tick."""
+    return iter([{} if each is None else {0: each} for each in ticks_ms]).__next__
 
 
 def at(own_off_ms: int) -> int:
@@ -42,8 +43,20 @@ def test_a_clock_that_is_right_or_cannot_be_compared_is_used(ticks_ms: list[int 
     assert BrokersTime(ticking(*ticks_ms), lambda: OWN_S).record_ms() == 0
 
 
+def test_an_old_tick_of_a_partition_that_answers_late_is_not_new(constants: Constants) -> None:
+    """No worker runs: else a record would get a time of hours ago, and doctor would say that the clock is wrong."""
+    constants(brokers_time, _NEXT_TICK_S=0.0)
+    old, older = at(-HOURS_MS), at(-2 * HOURS_MS)
+    answers = iter([{0: older}, {0: older, 1: old}, {1: old}, {0: older}])
+    assert BrokersTime(answers.__next__, lambda: OWN_S).record_ms() == 0
+    seen_ms: dict[int, int] = {}
+    for ticks_ms in ({}, {0: older}, {1: old}, {0: older, 1: old}, {1: old}):
+        assert new_tick_ms(ticks_ms, seen_ms) is None
+    assert new_tick_ms({0: older + 1}, seen_ms) == older + 1
+
+
 def test_without_an_answer_the_clock_is_used() -> None:
-    def refused() -> int | None:
+    def refused() -> dict[int, int]:
         raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
     assert BrokersTime(refused, lambda: OWN_S).record_ms() == 0
@@ -64,9 +77,9 @@ def test_what_is_known_holds_while_there_is_no_other_answer(constants: Constants
     seen = list[int]()
     answers = iter([at(-HOURS_MS), at(1 - HOURS_MS)])
 
-    def ask() -> int | None:
+    def ask() -> dict[int, int]:
         if (found := next(answers, None)) is not None:
-            return found
+            return {0: found}
         seen.append(time._ahead_ms)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 

@@ -1,6 +1,7 @@
 """What a relay does when partitions do not answer, when brokers refuse rows, and when it was paused."""
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,10 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
 from tests.harness.constants import Constants
+from tests.harness.scrape import get
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.client import SqlOutbox
 from timers.client.outbox import TABLE, schema
 from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
-from timers.outbox import databases
+from timers.outbox import databases, monitoring
 from timers.outbox import relay as relays
 from timers.outbox.databases import Sqlite
 from timers.outbox.relay import Found
@@ -137,6 +140,43 @@ def world(tmp_path: Path, constants: Constants) -> Iterator[World]:
 def ids_on(partition: int, count: int) -> list[str]:
     names = (f"o-{number}" for number in range(1000))
     return [name for name in names if partition_of(name.encode(), 2) == partition][:count]
+
+
+def test_a_relay_whose_database_does_not_answer_a_statement_is_not_ready_and_not_active(
+    world: World, constants: Constants
+) -> None:
+    """Its server is frozen: the kernel goes on acknowledging, so the connection does not end."""
+    constants(relays, UNREADY_S=0.05, UNLIVE_S=0.2)
+    constants(monitoring, UNREADY_S=0.05, UNLIVE_S=0.2)
+    goes_on, stop = threading.Event(), threading.Event()
+
+    def hang(number: int) -> int:
+        goes_on.wait(DEADLINE_S)
+        return number
+
+    world.put("o-1")
+    thread = threading.Thread(target=world.relay.run, args=[stop])
+    try:
+        with monitoring.monitor(world.relay, 0, "127.0.0.1") as port:
+            thread.start()
+            wait_until(lambda: world.relay.counters.is_first and not world.left(), "it sends")
+            assert get(port, "/health/ready")[0] == 200
+            statement = world.rows._sql.waiting
+            assert world.rows._connection is not None
+            world.rows._connection.create_function("hang", 1, hang)
+            world.rows._sql.waiting = statement.replace("number >", "hang(number) >", 1)
+            world.put("o-2")
+            said = wait_until(lambda: [p for s, p in [get(port, "/health/ready")] if s == 503], "it is not ready")
+            assert "the database has not answered a statement for" in said[0]
+            _, page = get(port, "/metrics")
+            assert f'timers_outbox_active{{table="{TABLE}"}} 0.0' in page and world.relay.counters.is_first
+            wait_until(lambda: get(port, "/health/live")[0] == 503, "it must be started again")
+            goes_on.set()
+            wait_until(lambda: get(port, "/health/ready")[0] == 200 and not world.left(), "it goes on")
+    finally:
+        goes_on.set()
+        stop.set()
+        thread.join(DEADLINE_S)
 
 
 def test_a_row_that_was_begun_before_partitions_were_added_waits_for_an_operator(world: World) -> None:

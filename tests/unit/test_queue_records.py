@@ -249,7 +249,7 @@ class Published:
 def sender_of(published: Published) -> Sender:
     sender = Sender.__new__(Sender)
     sender._topic, sender._publisher, sender._kafka = "jobs", cast(Any, published), cast(Any, None)
-    sender.brokers_time = BrokersTime(lambda: None)
+    sender.brokers_time = BrokersTime(dict)
     return sender
 
 

@@ -224,7 +224,7 @@ def test_brokers_that_do_not_take_a_dead_letter_are_no_error_of_the_handler(capl
 
 def guards_of(publish: Callable[..., None]) -> Guards:
     """Guards with a sender whose clock is right."""
-    sender = SimpleNamespace(publish=publish, brokers_time=BrokersTime(lambda: None, lambda: 1_700_000_000.5))
+    sender = SimpleNamespace(publish=publish, brokers_time=BrokersTime(dict, lambda: 1_700_000_000.5))
     return Guards(cast(Any, None), cast(Any, sender), "ids", "letters", 0.0)
 
 

@@ -1,5 +1,6 @@
 """The header ``timer-repeat``: what is read, what is refused, and what senders check."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -10,12 +11,17 @@ from typing import Any
 import pytest
 
 from tests.harness.repeats import TOPIC, Losing
+from timers.console.figures import DO_NOT_FIRE, judged
 from timers.core.counters import MAX_ZONES, OTHER_ZONES, Counters
 from timers.core.progress import Progress
+from timers.kafka.topics import Cluster
+from timers.process.config.settings import Settings
 from timers.wire import zones
 from timers.wire.repeat import Repeat, RepeatError
 from timers.wire.zones import UnknownZone, zone, zone_data_version
 from timers.worker import health
+from timers.worker import web as worker_pages
+from timers.worker.consumer.group_watch import UnownedPartitions
 
 NOW_S = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp())
 PARIS = "zone=Europe/Paris"
@@ -251,16 +257,47 @@ def zoneless(sim: Losing) -> dict[str, str]:
     return health.zoneless(status)
 
 
+def page_of(sim: Losing) -> dict[str, Any]:
+    """``/health/partitions`` of a worker with this one partition."""
+    machine = sim._loops[PLACE].machine
+    pool = SimpleNamespace(
+        owned={PLACE: SimpleNamespace(machine=machine)},
+        partition_metrics={PLACE: SimpleNamespace(counters=machine.counters, opened_at=None)},
+        partitions={TOPIC: 1},
+        waiting={},
+        stopped={},
+        unreadable=SimpleNamespace(sentences={}),
+    )
+    pool.runners = pool.owned
+    status: Any = SimpleNamespace(
+        settings=Settings(id_topic="none"),
+        pool=pool,
+        group_watch=SimpleNamespace(unowned=UnownedPartitions()),
+        target_watch=SimpleNamespace(problems={}),
+        log_watch=SimpleNamespace(cluster=Cluster("", {}, {TOPIC: 1}), made_anew={}),
+        lost_snapshots=dict,
+    )
+    handlers: dict[str, Any] = {}
+    worker_pages.register(lambda path: lambda handler: handlers.setdefault(path, handler), status)
+    answer = SimpleNamespace(json=lambda body, status: {**body, "status": status})
+    page: dict[str, Any] = asyncio.run(handlers["/health/partitions"](answer, None))
+    return page
+
+
 def test_timers_whose_zone_is_not_known_are_red_and_all_others_fire(caplog: pytest.LogCaptureFixture) -> None:
-    sim = Losing()
+    sim, name = Losing(), f"{TOPIC}/0"
     for number in range(3):
         sim.define(f"lost-{number}", "cron=* * * * *; zone=Nowhere/City")
     sim.define("other", "cron=* * * * *; zone=Europe/Paris")
     assert {each.timer_id for each in sim.advance(600)} == {"other"}
     assert len([line for line in caplog.messages if "the zone 'Nowhere/City' wait" in line]) == 1
     assert sim._loops[PLACE].machine.counters.zone_unknown == pytest.approx(30, abs=6)
-    assert list(zoneless(sim)) == [f"{TOPIC}/0"]
-    assert "does not know the zone of 3 repeating timers ('Nowhere/City')" in zoneless(sim)[f"{TOPIC}/0"]
+    assert list(zoneless(sim)) == [name]
+    page = page_of(sim)
+    assert (page["status"], page["zoneless"], page["lossy"], page["firing"]) == (503, [name], [], [name])
+    worker = {"ready": True, "tick_age_s": 0.1, "assigned": {TOPIC: [0]}, **page}
+    assert judged([worker]) == (DO_NOT_FIRE, f"{name}: {zoneless(sim)[name]}")
+    assert "does not know the zone of 3 repeating timers ('Nowhere/City')" in zoneless(sim)[name]
     for number in range(3):
         sim.define(f"lost-{number}", "cron=* * * * *; zone=Europe/Paris")
     sim.advance(240)

@@ -12,7 +12,17 @@ from timers.core.counters import Counters, TransactionCounters, subtracted
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
-from timers.spark.monitoring import METRICS, SHARED, UNLIVE_S, UNREADY_S, EngineCounts, Monitor, behind, served
+from timers.spark.monitoring import (
+    AT_WORK_S,
+    METRICS,
+    SHARED,
+    UNLIVE_S,
+    UNREADY_S,
+    EngineCounts,
+    Monitor,
+    behind,
+    served,
+)
 from timers.spark.totals import Snapshot, Total
 from timers.worker.metrics import METRICS as WORKER_METRICS
 
@@ -51,6 +61,24 @@ def test_an_engine_whose_group_another_program_has_is_not_ready_and_says_so() ->
         assert (status, json.loads(page)["reasons"]) == (503, ["another program is in the group"])
         assert "\ntimers_group_taken 1.0" in get(port, "/metrics")[1]
         assert list(monitor.idle()) == [], "it fires on"
+        assert '\ntimers_spark_works{spark_job="engine"} 1.0' in get(port, "/metrics")[1], "it raises no alert"
+
+
+def test_a_job_at_long_work_is_not_ready_and_works() -> None:
+    """The search of `promote` before its first round: who ends it begins it anew."""
+    clock = SimClock()
+    monitor = Monitor("promote", 60, clock)
+    assert not monitor.works(), "it has not begun"
+    with monitor.at_work():
+        clock.now_s += 600
+        assert list(monitor.unready()) and monitor.works() and not list(monitor.unlive())
+        clock.now_s += AT_WORK_S
+        assert not monitor.works() and list(monitor.unlive())
+    assert not monitor.works(), "it has not read its topics yet"
+    monitor.looked()
+    assert monitor.works()
+    clock.now_s += UNREADY_S + 181
+    assert not monitor.works()
 
 
 def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
@@ -81,6 +109,7 @@ def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
         "timers_spark_tick_age_seconds": 9,
         "timers_spark_behind_records": 90,
         "timers_spark_upkeep_age_seconds": 3,
+        "timers_spark_works": 1,
         "timers_spark_ready": 1,
     }
 
@@ -135,7 +164,8 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     monitor = Monitor("engine", 1, clock)
     in_driver = Counters()
     in_driver.retried, in_driver.dead_lettered = 2, Counter({"value-too-large": 1})
-    monitor.engine = counts = EngineCounts(lambda: [in_driver], lambda: 4)
+    retries: dict[TopicPartition, tuple[int, int | None]] = {("retry", 0): (2, 995)}
+    monitor.engine = counts = EngineCounts(lambda: [in_driver], lambda: 4, lambda: retries)
     worked, before = Counters(), Counters().numbers()
     for fired, due_s in ((3, 1000), (2, 1001)):
         one_letter = Counter({"no-such-topic": 1})
@@ -172,6 +202,9 @@ def test_the_engine_shows_what_a_worker_shows_under_the_same_names() -> None:
     place = '{partition="%d",topic="timer-request"}'
     assert [float(shown["timers_pending" + place % number]) for number in (0, 1)] == [7, 0]
     assert [float(shown["timers_oldest_overdue_seconds" + place % number]) for number in (0, 1)] == [4, 0]
+    assert float(shown['timers_pending{partition="0",topic="retry"}']) == 2
+    assert float(shown['timers_oldest_overdue_seconds{partition="0",topic="retry"}']) == 7
+    assert counts.present(1002)["pending"] == 9
 
     for name, values in {"unread_offsets": (5, 9), "offset": (70,), "bytes": (524288,), "age_seconds": (12,)}.items():
         series = [shown.get(f"timers_snapshot_{name}{place % number}") for number in (0, 1)]

@@ -234,7 +234,7 @@ async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
 ) -> None:
     """Without workers it would say that no timer fires."""
     retry, monitor = (SETTINGS.retry_topic, 0), Monitor("engine", 1, lambda: 1000.0)
-    monitor.engine = EngineCounts()
+    monitor.engine = EngineCounts(waiting_in_driver=lambda: {retry: (1, None)})
     monitor.needs_ticks()
     runner = SimpleNamespace(machine=SimpleNamespace(pending=1))
     driver: Any = SimpleNamespace(questions=asked_by(lambda: None), openings=openings_on(loop, {retry: runner}))

@@ -60,6 +60,24 @@ def test_a_machine_that_failed_is_opened_again(error: Exception) -> None:
     assert "records are missing" in str(driver.failure)
 
 
+def test_what_waits_is_known_as_of_the_last_run_also_while_a_machine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader of the retry topic is away: its timers are overdue, which an alert must see."""
+    runs = iter([SimpleNamespace(pending=3, oldest_due_s=1_000, seconds=()), None])
+
+    def go(run: machines.MachineRun) -> None:
+        if (known := next(runs)) is None:
+            raise Lost("the brokers do not answer")
+        run.known = known  # type: ignore[assignment]
+
+    monkeypatch.setattr(machines.MachineRun, "go", go)
+    running, _ = retries_over(Mock())
+    assert running.waiting == {}
+    for _ in range(2):
+        running._run(TP, 1, Tick(1_000_000_000))
+        assert running.waiting == {TP: (3, 1_000)}
+    assert running._known[TP] is None
+
+
 def test_an_error_in_the_thread_of_all_machines_ends_the_engine() -> None:
     """Such as in a process that may have no more threads: nothing would run the machines."""
 

@@ -156,6 +156,10 @@ def test_a_healthy_fleet_has_no_findings() -> None:
             {"red": {"t/3": "topic 't' is compacted", "t/4": "topic 't' is compacted"}, "lossy": ["t/3", "t/4"]},
             *("t/3 and 1 more", "TimersConfigLosesTimers", "red", "Topic 't' is compacted."),
         ),
+        (
+            {"red": {"t/3": "this worker does not know the zone of 2 timers"}, "zoneless": ["t/3"]},
+            *("t/3", "TimersZoneUnknown", "red", "the zone of 2 timers"),
+        ),
         ({"warnings": ["all rests on one copy"]}, "topics", "TimersConfigWeak", "amber", "one copy"),
         ({"notes": ["all rests on one copy"]}, "topics", "TimersConfigWeak", "green", "one copy"),
         ({"ready": False, "reasons": ["no tick was counted for 7.0 s"]}, "w1", "TimersNotReady", "red", "7.0 s"),
@@ -199,6 +203,8 @@ def test_the_headline_says_what_the_findings_mean() -> None:
         (Figures(NOW_S, [{**silent, "assigned": {"t": [1]}}, healthy], {}), "it is not known whether all timers fire"),
         (Figures(NOW_S, [silent, {**healthy, "red": {"t/0": "x"}}], {}), "some timers do not fire"),
         (Figures(NOW_S, [{**healthy, "red": {"t": "x"}, "lossy": ["t"]}], {}), "timers fire, and may be lost"),
+        (Figures(NOW_S, [{**healthy, "red": {"t": "x"}, "zoneless": ["t"]}], {}), "some timers do not fire"),
+        (Figures(NOW_S, [], {}, taken="another program"), "it is not known whether all timers fire"),
     ):
         assert headline(figures, findings(figures)) == words
     (letters,) = findings(Figures(NOW_S, [healthy], {}), 1200)
@@ -209,6 +215,7 @@ def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:
     mixed = found({"clock_skew_s": 5.0, "version": "2"}, {"id": "w2", "overdue_s": 99.0, "red": {"t/0": "x"}})
     assert [each.level for each in mixed] == ["red", "red", "amber", "amber"] and level(mixed) == "red"
     gone = findings(Figures(NOW_S, [], {})) + findings(Figures(NOW_S, [], {}, Problem("brokers-unreachable", "why")))
+    gone += findings(Figures(NOW_S, [], {}, taken="another program"))
     figures = ("clock_back", "brokers_held", "recovering", "open_circuits", "disk_size_bytes")
     bad = found({**dict.fromkeys(figures, 1), "unread": 20_000}, {"id": "w2", "unread": 12, "unstable": 12})
     assert len(bad) == 7

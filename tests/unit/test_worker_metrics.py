@@ -24,7 +24,7 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     metrics = {tp: PartitionMetrics() for tp in progress}
     metrics[with_one].snapshot_ms = 90_500
     runners = {tp: SimpleNamespace(machine=SimpleNamespace(progress=each)) for tp, each in progress.items()}
-    pool = SimpleNamespace(runners=runners, partition_metrics=metrics)
+    pool = SimpleNamespace(owned=runners, partition_metrics=metrics)
     clock = SimpleNamespace(broker_now_s=lambda: 100.0)
     status: Any = SimpleNamespace(pool=pool, tick_scheduler=clock)
     assert dict(module.newest_snapshot(lambda each: each.applied, status)) == {
@@ -35,6 +35,30 @@ def test_the_newest_snapshot_of_a_partition_has_a_position_a_size_and_an_age() -
     assert list(module.owned(module.snapshot_age, status)) == [(("requests", "0"), 9.5)]
     clock.broker_now_s = lambda: None
     assert not list(module.owned(module.snapshot_age, status))
+
+
+def test_a_partition_that_is_read_ahead_is_counted_as_being_opened_and_its_recovery_is_shown() -> None:
+    """Its former worker fires it and counts its timers. If that one is lost, the partition waits for this worker."""
+    machine = SimpleNamespace(pending=7, recovering=True, left_to_replay=3)
+    owned, ahead = (SimpleNamespace(machine=machine) for _ in range(2))
+    runners = {("requests", 0): owned, ("requests", 1): ahead}
+    metrics = {tp: PartitionMetrics() for tp in runners}
+    pool = SimpleNamespace(runners=runners, owned={("requests", 0): owned}, opening=2, partition_metrics=metrics)
+    status: Any = SimpleNamespace(pool=pool, tick_scheduler=SimpleNamespace(broker_now_s=lambda: 100.0))
+    entries = {entry.name: entry for entry in module.METRICS}
+    assert list(entries["timers_pending"].read(status)) == [(("requests", "0"), 7)]
+    assert list(entries["timers_partitions"].read(status)) == [((), 1)]
+    assert list(entries["timers_partitions_opening"].read(status)) == [((), 3)]
+    assert [labels for labels, _ in entries["timers_recovering"].read(status)] == [("requests", "0"), ("requests", "1")]
+    assert module.present(status)["pending"] == 7
+
+
+def test_the_waits_of_takeovers_are_shown_before_the_first_one() -> None:
+    """So that the increase by the first one is seen."""
+    status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics={}))
+    (entry,) = [entry for entry in module.METRICS if entry.name == "timers_takeover_wait_seconds"]
+    ((_, empty),) = entry.read(status)
+    assert isinstance(empty, Histogram) and sum(empty.counts) == 0
 
 
 def test_an_open_transaction_is_not_blamed_for_a_broker_that_does_not_answer() -> None:

@@ -43,6 +43,7 @@ class SimRunner:
 
     name = "timer-request/0"
     fires = True
+    reads_ahead = False
 
     def __init__(self, *, recovering: bool = False) -> None:
         self.is_stopped = self.commits_soon = False
@@ -128,6 +129,44 @@ async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_
     status: Any = SimpleNamespace(pool=pool)
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
     assert dict(entry.read(status)) == {(topic,): count for topic, count in expected.items()}
+    await pool.close()
+
+
+@pytest.mark.parametrize("state", [*State])
+async def test_each_partition_of_a_worker_is_in_exactly_one_gauge(state: State, tmp_path: Path) -> None:
+    """The alert about partitions that no worker has compares the sum of the gauges with the partitions there are."""
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
+    pool._lives[REQUESTS] = partition = Partition(REQUESTS)
+    partition.life.state = state
+    if state is State.STOPPED:
+        partition.mismatch = LogMismatch("it has lost 3 records")
+    if state in (State.READING, State.OPEN, State.LEAVING):
+        runner: Any = SimRunner()
+        runner.reads_ahead = state is State.READING
+        pool.runners = {REQUESTS: runner}
+    status: Any = SimpleNamespace(pool=pool)
+    names = ("timers_partitions", "timers_partitions_opening", "timers_partitions_stopped", "timers_partitions_waiting")
+    entries = [entry for entry in METRICS if entry.name in names]
+    assert len(entries) == len(names)
+    counted = sum(value for entry in entries for _, value in entry.read(status) if isinstance(value, int))
+    assert counted == (state not in (State.AWAY, State.CLOSING))
+    pool.runners = {}
+    pool._lives.clear()
+    await pool.close()
+
+
+async def test_the_end_of_a_planned_handover_is_no_transaction_that_failed(tmp_path: Path) -> None:
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, [])
+    runner: Any = SimRunner()
+    let_run(pool, {REQUESTS: runner})
+    metrics = pool._lives[REQUESTS].metrics
+    await pool.take(frozenset())
+    metrics.transaction_failed("fenced")  # as the producer does
+    metrics.transaction_failed("unknown")
+    assert metrics.failed == {"unknown": 1}
+    await pool.take(frozenset({REQUESTS}))
+    metrics.transaction_failed("fenced")
+    assert metrics.failed == {"unknown": 1, "fenced": 1}, "it is this worker's again: another one has taken it"
     await pool.close()
 
 

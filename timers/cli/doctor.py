@@ -239,17 +239,19 @@ class Doctor:
     def _clocks(self) -> Iterator[Line]:
         from confluent_kafka import KafkaException
 
-        from timers.kafka.brokers_time import newest_tick_ms
+        from timers.kafka.brokers_time import new_tick_ms, newest_ticks_ms
 
         clock, newest = Clock(self._settings.clock_offset_s), None
-        with suppress(KafkaException):
-            first, end_s = newest_tick_ms(self._settings), time.monotonic() + _TICK_S
-            while (newest := newest_tick_ms(self._settings)) in (first, None) and time.monotonic() < end_s:
-                time.sleep(_POLL_S)
-            if newest == first:
-                newest = None  # an old tick says nothing
+        why, seen_ms, end_s = "no worker writes ticks that this login may see", dict[int, int](), float("inf")
+        while newest is None and time.monotonic() < end_s:
+            try:
+                newest = new_tick_ms(newest_ticks_ms(self._settings), seen_ms)
+            except KafkaException as error:  # a first connection may take longer than an answer
+                why = f"the brokers do not say which tick is the newest ({error.args[0].str()})"
+            end_s = min(end_s, time.monotonic() + _TICK_S)
+            time.sleep(_POLL_S)
         if newest is None:
-            yield Line("clocks", SKIPPED, "no worker writes ticks that this login may see, so no clock was compared")
+            yield Line("clocks", SKIPPED, f"{why}, so no clock was compared")
             return
         ahead_s = clock.now_s() - newest / 1000
         if abs(ahead_s) <= SKEW_S:
@@ -279,8 +281,8 @@ class Doctor:
 
         said = asyncio.run(look(self._settings))
         state, workers = said["state"], said["workers"]
-        self._fires = bool(workers)
-        found = board.findings(board.Figures(time.time(), workers, {}))
+        self._fires = bool(workers) and not said["taken"]
+        found = board.findings(board.Figures(time.time(), workers, {}, taken=said["taken"]))
         states = {board.RED: FAILED, board.UNKNOWN: FAILED, board.AMBER: WARNING}
         for each in found:
             page = f"docs/operations.md#{each.page.lower()}" if each.page else ""
@@ -329,7 +331,7 @@ class Doctor:
 
         settings, topic = self._settings, self._timer_topic
         if not self._fires:
-            yield Line("timer", SKIPPED, "none was set, because no worker runs")
+            yield Line("timer", SKIPPED, "none was set, because no worker is known to run")
             return
         if self._may_create:
             try:

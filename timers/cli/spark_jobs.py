@@ -100,7 +100,7 @@ def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **opt
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         run = start.announce(settings, cluster)
         driver = Driver(settings, cluster, run, oscillator.wake)
-        stack.enter_context(Retries(settings, cluster, driver, oscillator))
+        retries = stack.enter_context(Retries(settings, cluster, driver, oscillator))
         stack.enter_context(Commands(settings, driver.openings))
 
         def make_plan(anew: bool) -> Plan:
@@ -113,7 +113,8 @@ def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **opt
             monitor.ticked(tick_ms)
             oscillator.follow(tick_ms)
 
-        monitor.engine = EngineCounts(driver.openings.counters, driver.openings.open_circuits)
+        openings = driver.openings
+        monitor.engine = EngineCounts(openings.counters, openings.open_circuits, lambda: retries.waiting)
         stack.enter_context(answering(settings, cluster, driver, monitor, say))
         monitor.needs_ticks()
         query.run(spark, settings, make_plan, driver, say, stop, ticked, monitor.engine.add)

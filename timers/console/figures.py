@@ -26,22 +26,28 @@ class FiringState(NamedTuple):
     why: str = ""
 
 
-def judged(workers: Iterable[Mapping[str, Any]]) -> FiringState:
+def judged(workers: Iterable[Mapping[str, Any]], taken: str = "") -> FiringState:
     """Whether all timers fire.
 
     Each partition must be one that a worker fires that has just answered and has had a tick within :data:`SILENCE_S`.
 
     Args:
         workers: all members of the group, as ``/v1/workers`` shows them.
+        taken: who has the group, if it is another program.
     """
+    if taken:
+        return FiringState(NOT_KNOWN, taken)
     workers = list(workers)
     if not workers:
         return FiringState(DO_NOT_FIRE, "no worker runs")
     answered = [worker for worker in workers if worker["ready"] is not None]
     for worker in answered:
         closed = [name for name in worker.get("red") or () if name not in (worker.get("lossy") or ())]
-        if closed or worker.get("stopped"):
-            return FiringState(DO_NOT_FIRE, f"the timers of {[*closed, *(worker.get('stopped') or ())][0]} wait")
+        if waiting := [*closed, *(worker.get("stopped") or ())]:
+            zoneless = worker.get("zoneless") or ()
+            name = min(waiting, key=zoneless.__contains__)  # rather one of which no timer fires
+            why = f"{name}: {worker['red'][name]}" if name in zoneless else f"the timers of {name} wait"
+            return FiringState(DO_NOT_FIRE, why)
     lively = [worker for worker in answered if not is_silent(worker)]
     if not lively:
         return FiringState(NOT_KNOWN, f"worker {workers[0]['id']} {silence(workers[0])}")

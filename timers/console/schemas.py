@@ -220,6 +220,7 @@ _WORKER = {
     "request_partitions": map_of(number(), "request topic -> its number of partitions"),
     "firing": {**_SENTENCES, "description": "partitions that it fires"},
     "lossy": {**_SENTENCES, "description": "red partitions that fire"},
+    "zoneless": {**_SENTENCES, "description": "red partitions that fire all but timers whose time zone is not known"},
     "targets": {**_SENTENCES, "description": "those of them that are red because of a callback topic"},
     "warnings": {**_SENTENCES, "description": "about the configuration of topics"},
     "notes": {**_SENTENCES, "description": "the same, of less weight"},
@@ -526,6 +527,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 "description": "whether all timers fire, as far as it is known now: each partition is fired by a "
                 "worker that answered within 2 s and had a tick in this time",
             },
+            "taken": string("who has the workers' group, if it is another program: it keeps them out; else empty"),
             "workers": list_of(
                 open_object(_WORKER, ("id", "url", "partitions", "assigned", "ready", "why")),
                 "without the other fields, if `ready` is null",

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from timers.console import figures
 from timers.console.call import Call, Reply, handles
-from timers.console.figures import NOT_KNOWN, FiringState, judged
+from timers.console.figures import judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, ask
@@ -20,7 +20,7 @@ from timers.wire import query as wire
 _READY, _PARTITIONS, _METRICS = _PAGES = "/health/ready", "/health/partitions", "/metrics"
 _OF_PARTITIONS: dict[str, type[dict[str, Any] | list[str]]] = {
     **dict.fromkeys(("red", "machines", "request_partitions"), dict),
-    **dict.fromkeys(("firing", "lossy", "targets", "warnings", "notes"), list),
+    **dict.fromkeys(("firing", "lossy", "zoneless", "targets", "warnings", "notes"), list),
 }
 """What is shown of a worker's page of partitions, and its form."""
 _OK = 200
@@ -60,8 +60,7 @@ async def look(cluster: KafkaCluster) -> dict[str, Any]:
     # The metrics of 100 partitions take tens of milliseconds, in which this loop would answer no other call.
     shown = (asyncio.to_thread(_shown, worker, *each) for worker, each in zip(workers, said, strict=True))
     found = await asyncio.gather(*shown)
-    state = FiringState(NOT_KNOWN, group.taken) if group.taken else judged(found)
-    return {"state": state._asdict(), "workers": found}
+    return {"state": judged(found, group.taken)._asdict(), "taken": group.taken, "workers": found}
 
 
 _Said: TypeAlias = dict[str, tuple[int, bytes]]

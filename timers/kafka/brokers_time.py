@@ -8,7 +8,7 @@ brokers set: the newest tick of the workers has it, within a second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -40,12 +40,14 @@ class BrokersTime:
     that cannot be compared: no worker writes ticks, or this user has no right Describe on their topic.
 
     Args:
-        newest_tick_ms: returns the time of the newest tick; None: not known. May raise KafkaException.
+        newest_ticks_ms: returns the time of the newest tick of each partition that says it. May raise KafkaException.
         own_s: the clock of this machine, in epoch seconds; None: its wall clock.
     """
 
-    def __init__(self, newest_tick_ms: Callable[[], int | None], own_s: Callable[[], float] | None = None) -> None:
-        self._newest_tick_ms = newest_tick_ms
+    def __init__(
+        self, newest_ticks_ms: Callable[[], Mapping[int, int]], own_s: Callable[[], float] | None = None
+    ) -> None:
+        self._newest_ticks_ms = newest_ticks_ms
         self._own_s = own_s or Clock().now_s
         self._ahead_ms = 0
         self._looked_s = float("-inf")
@@ -54,7 +56,7 @@ class BrokersTime:
     @classmethod
     def of(cls, settings: Settings) -> BrokersTime:
         """The brokers' time from the ticks of this app's workers."""
-        return cls(partial(newest_tick_ms, settings))
+        return cls(partial(newest_ticks_ms, settings))
 
     def record_ms(self) -> int:
         """The time for a record that is written now, in epoch milliseconds; 0: the client's own."""
@@ -83,23 +85,37 @@ class BrokersTime:
 
     def _look(self) -> int:
         """By how many milliseconds the brokers are ahead; 0 if the clocks agree, or are not known to differ."""
-        first_ms, give_up_s = self._newest_tick_ms(), monotonic() + _NEXT_TICK_S
-        newest_ms = first_ms
-        while newest_ms is not None and abs(newest_ms - self._own_ms()) > PRODUCERS_CLOCKS_MS:
-            if newest_ms != first_ms:  # a worker ticks: this is the time
-                return newest_ms - self._own_ms()
+        seen_ms: dict[int, int] = {}
+        give_up_s = monotonic() + _NEXT_TICK_S
+        while ticks_ms := self._newest_ticks_ms():
+            if abs(max(ticks_ms.values()) - self._own_ms()) <= PRODUCERS_CLOCKS_MS:
+                break
+            new_ms = new_tick_ms(ticks_ms, seen_ms)
+            if new_ms is not None:  # a worker ticks: this is the time
+                return new_ms - self._own_ms()
             if monotonic() > give_up_s:  # an old tick says nothing
                 break
             sleep(_POLL_S)
-            newest_ms = self._newest_tick_ms()
         return 0
 
     def _own_ms(self) -> int:
         return int(self._own_s() * 1000)
 
 
-def newest_tick_ms(settings: Settings) -> int | None:
-    """The time of the newest tick, in epoch milliseconds; None: there is none, or no broker says it.
+def new_tick_ms(ticks_ms: Mapping[int, int], seen_ms: dict[int, int]) -> int | None:
+    """The time of the newest tick that came since its partition was first looked at; None: there is none.
+
+    Args:
+        ticks_ms: what :func:`newest_ticks_ms` says now. A partition whose leader was slow may be missing, so ticks are
+            compared with those of the same partition: an old one of another partition is not new.
+        seen_ms: what each partition said first; what it says for the first time now is added.
+    """
+    seen_ms |= {partition: ms for partition, ms in ticks_ms.items() if partition not in seen_ms}
+    return max((ms for partition, ms in ticks_ms.items() if ms > seen_ms[partition]), default=None)
+
+
+def newest_ticks_ms(settings: Settings) -> dict[int, int]:
+    """The time of the newest tick of each partition that has one and says it now, in epoch milliseconds.
 
     Raises:
         KafkaException: no broker answers, or this user may not describe the topic of ticks.
@@ -111,8 +127,8 @@ def newest_tick_ms(settings: Settings) -> int | None:
     found = admin.list_topics(topic, timeout=_ANSWER_S).topics[topic]
     places = {TopicPartition(topic, partition): OffsetSpec.max_timestamp() for partition in found.partitions}  # type: ignore[no-untyped-call]
     listed = admin.list_offsets(places, request_timeout=_ANSWER_S) if places else {}
-    times = []
-    for future in listed.values():
+    times: dict[int, int] = {}
+    for place, future in listed.items():
         with suppress(KafkaException, TimeoutError):
-            times.append(int(future.result(_ANSWER_S).timestamp))
-    return max((each for each in times if each > 0), default=None)
+            times[place.partition] = int(future.result(_ANSWER_S).timestamp)
+    return {partition: ms for partition, ms in times.items() if ms > 0}

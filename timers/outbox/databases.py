@@ -24,6 +24,7 @@ from timers.core.operation import ABSENT
 from timers.core.printable import quoted
 from timers.errors import OutboxError, SettingsError
 from timers.outbox.rows import READ, Row
+from timers.process.partition_metrics import Heartbeat
 
 if TYPE_CHECKING:
     import psycopg
@@ -41,7 +42,15 @@ MOST_BYTES = 8_000_000
 
 
 class Database(Protocol):
-    """A table of rows. Each call may raise :class:`~timers.errors.OutboxError`; then :meth:`connect` begins anew."""
+    """A table of rows. Each call may raise :class:`~timers.errors.OutboxError`; then :meth:`connect` begins anew.
+
+    Attributes:
+        statement: how long a statement has had no answer. Any thread may read it. No statement has a limit of time: one
+            that is slow would fail again and again, and a server that is frozen would not end it.
+    """
+
+    table: str
+    statement: Heartbeat
 
     def connect(self) -> None:
         """Connect, and close what was open before."""
@@ -54,8 +63,6 @@ class Database(Protocol):
 
     def is_first(self) -> bool:
         """Whether no other relay works on this table. If so, none does until :meth:`close`."""
-
-    table: str
 
     def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
         """The first rows without a reason above a number, in the order of their numbers, of about
@@ -187,6 +194,7 @@ class Postgres:
             f", (SELECT to_regclass('{table}')::oid::bigint), pg_backend_pid()",
             " FOR UPDATE SKIP LOCKED",
         )
+        self.statement = Heartbeat()
         self._connection: psycopg.Connection[Any] | None = None
         self._place: tuple[int, int] | None = None
         """The table and the session of the lock; None: it was not taken."""
@@ -292,6 +300,7 @@ class Postgres:
     def _execute(self, statement: str, *values: Any, cursor: psycopg.Cursor[Any] | None = None) -> list[Any]:
         import psycopg
 
+        self.statement.beat()
         try:
             cursor = (cursor or self._open().cursor()).execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
@@ -299,6 +308,8 @@ class Postgres:
             raise OutboxError(_no_table(self.table, "postgresql")) from None
         except psycopg.Error as error:
             raise OutboxError(f"the database refuses a statement: {_sentence(error)}") from error
+        finally:
+            self.statement.rest()
 
 
 _SHARED = (
@@ -335,6 +346,7 @@ class Sqlite:
         self._sql = _Statements(
             table, "?", "{} IN (SELECT value FROM json_each(?))", "length(CAST({} AS blob))", COLUMNS
         )
+        self.statement = Heartbeat()
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._seen: tuple[object, ...] = ()
@@ -424,12 +436,15 @@ class Sqlite:
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
         assert self._connection is not None, "connect comes first"
+        self.statement.beat()
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             if "no such table" in str(error):
                 raise OutboxError(_no_table(self.table, "sqlite")) from None
             raise OutboxError(f"the database refuses a statement: {error}") from error
+        finally:
+            self.statement.rest()
 
 
 def _no_table(table: str, dialect: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from timers.outbox.relay import Relay
+from timers.outbox.relay import UNLIVE_S, UNREADY_S, Relay
 from timers.process.clock import Clock
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, registry
@@ -44,14 +44,14 @@ METRICS: tuple[Entry[Relay], ...] = (
     ),
     Entry(
         "timers_outbox_active{table}",
-        "1 if this relay sends the rows; 0: another one does, or the database cannot be reached, or no broker has "
-        "answered since it began.",
-        lambda relay: [((relay.table,), float(relay.counters.is_first))],
+        "1 if this relay sends the rows; 0: another one does, or the database cannot be reached or does not answer for "
+        "30 s, or no broker has answered since it began.",
+        lambda relay: [((relay.table,), float(relay.counters.is_first and not relay.silence(UNREADY_S)))],
     ),
     Entry(
         "timers_outbox_ready{table}",
         "1 if /health/ready answers 200.",
-        lambda relay: [((relay.table,), float(relay.counters.error is None))],
+        lambda relay: [((relay.table,), float(not relay.unready()))],
     ),
 )
 
@@ -68,11 +68,7 @@ def monitor(relay: Relay, port: int, host: str) -> Iterator[int]:
         SettingsError: the port is in use, or the address is not of this machine.
     """
     metrics = registry(METRICS, lambda: relay)
-
-    def unready() -> list[str]:
-        return [] if relay.counters.error is None else [relay.counters.error]
-
-    server = MetricsServer(metrics, list, unready, port, host)
+    server = MetricsServer(metrics, lambda: relay.silence(UNLIVE_S), relay.unready, port, host)
     try:
         yield server.port
     finally:

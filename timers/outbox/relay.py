@@ -70,6 +70,9 @@ SETTLED_S = 2 * SEND_S
 RETRY_S = 1.0
 """Pause after an error of the database or the brokers."""
 
+UNREADY_S, UNLIVE_S = 30.0, 300.0
+"""A relay is not ready, or must be started again, if the database has not answered a statement for this time."""
+
 _PATIENCE_S = 1.0
 """A partition without an answer after this time rests."""
 
@@ -160,6 +163,15 @@ class Relay:
         """When it goes on, after an error."""
         self._not_sent: set[int] = set()
         """Numbers of the rows that it has not found."""
+
+    def silence(self, limit_s: float) -> list[str]:
+        """A sentence if the database has not answered a statement for so many seconds. Any thread may ask."""
+        silent_s = self._rows.statement.silent_s
+        return [f"the database has not answered a statement for {silent_s:.0f} s"] if silent_s > limit_s else []
+
+    def unready(self) -> list[str]:
+        """Why it does not work now. Any thread may ask."""
+        return [*([self.counters.error] if self.counters.error else []), *self.silence(UNREADY_S)]
 
     def run(self, stop: threading.Event) -> None:
         """Send rows until ``stop`` is set. Errors of the database and the brokers are logged, and it goes on."""

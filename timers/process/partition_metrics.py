@@ -87,6 +87,9 @@ OVERDUE = (
     "How long the oldest stored timer has been due, by the brokers' clock; 0 if no stored timer is due.",
 )
 
+FENCED = "fenced"
+"""Why a transaction failed: another owner has fenced the machine."""
+
 
 class Heartbeat:
     """Time of a thread's last progress."""
@@ -123,6 +126,7 @@ class PartitionMetrics:
         counters: what was accepted, fired and dead-lettered.
         transactions: seconds that committed transactions took, from their first record to the commit's answer.
         failed: reason -> transactions that failed, or whose outcome is not known.
+        is_leaving: whether its machine fires until a new owner fences it: that is how a planned handover ends.
         reopened: how often the machine was opened again after a failure.
         unforeseen: how often it failed with an exception that no code expects.
         snapshots: how often a snapshot was named.
@@ -147,6 +151,7 @@ class PartitionMetrics:
         self.counters = Counters()
         self.transactions = Histogram(TRANSACTION_BOUNDS_S)
         self.failed: dict[str, int] = {}
+        self.is_leaving = False
         self.reopened = self.unforeseen = 0
         self.snapshots = 0
         self.snapshots_failed = 0
@@ -165,5 +170,6 @@ class PartitionMetrics:
         self.throttled_s = 0.0
 
     def transaction_failed(self, reason: str) -> None:
-        """Count a transaction that failed, or whose outcome is not known."""
-        self.failed[reason] = self.failed.get(reason, 0) + 1
+        """Count a transaction that failed, or whose outcome is not known; but not the end of a planned handover."""
+        if reason != FENCED or not self.is_leaving:
+            self.failed[reason] = self.failed.get(reason, 0) + 1

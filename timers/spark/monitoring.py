@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import reduce
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +26,6 @@ from timers.wire.dead_letter import CODES
 from timers.wire.topics import partition_name
 
 if TYPE_CHECKING:
-    from timers.machines.log_trimmer import Runner
     from timers.machines.queries.answers import Machines
 
 UNREADY_S = 60.0
@@ -41,6 +40,10 @@ again, the search of `promote` in the logs. An audit does not end a job of the h
 part of many records, but uses the tables as they are."""
 
 
+Waiting: TypeAlias = Mapping[TopicPartition, tuple[int, int | None]]
+"""Partition -> number of timers that wait, and the due second of the next one; None: there is none."""
+
+
 class EngineCounts:
     """What the engine has fired since the start of its driver, and what waits.
 
@@ -49,30 +52,39 @@ class EngineCounts:
     Args:
         in_driver: returns the counters of the machines that run in the driver.
         open_circuits: returns the number of targets that fail.
+        waiting_in_driver: returns what waits in the machines that run in the driver, as :attr:`waiting` does.
     """
 
     def __init__(
-        self, in_driver: Callable[[], Iterable[Counters]] = list, open_circuits: Callable[[], int] = int
+        self,
+        in_driver: Callable[[], Iterable[Counters]] = list,
+        open_circuits: Callable[[], int] = int,
+        waiting_in_driver: Callable[[], Waiting] = dict,
     ) -> None:
-        self._in_driver = in_driver
+        self._in_driver, self._waiting_in_driver = in_driver, waiting_in_driver
         self.open_circuits = open_circuits
         self._numbers: dict[str, float] = {}
-        self.waiting: Mapping[TopicPartition, tuple[int, int | None]] = {}
-        """As in :class:`Total`: as of the last micro-batch of each partition."""
+        self._waiting: Waiting = {}
         self.snapshots: Mapping[TopicPartition, Snapshot] = {}
 
     def add(self, counted: Total) -> None:
         """Note what a bucket has done in a micro-batch that has ended."""
         self._numbers = added(self._numbers, counted.numbers)
-        self.waiting = {**self.waiting, **counted.waiting}
+        self._waiting = {**self._waiting, **counted.waiting}
         known = self.snapshots
         self.snapshots = {**known, **{tp: _latest(known.get(tp), each) for tp, each in counted.snapshots.items()}}
 
+    @property
+    def waiting(self) -> Waiting:
+        """As in :class:`Total`: as of the last micro-batch of each partition, or run of its machine in the driver."""
+        return {**self._waiting, **self._waiting_in_driver()}
+
     def present(self, now_s: float | None) -> dict[str, float]:
         """What waits as of the last micro-batches, for the figures of the last day."""
-        due = [due_s for _, due_s in self.waiting.values() if due_s is not None]
+        waiting = self.waiting.values()
+        due = [due_s for _, due_s in waiting if due_s is not None]
         overdue_s = max(0.0, now_s - min(due)) if due and now_s is not None else 0.0
-        pending = sum(pending for pending, _ in self.waiting.values())
+        pending = sum(pending for pending, _ in waiting)
         return {"pending": pending, "overdue_s": round(overdue_s, 1), "memory_bytes": 0}
 
     def numbers(self) -> Mapping[str, float]:
@@ -180,8 +192,12 @@ class Monitor:
         if taken := self.taken():
             yield taken
 
+    def works(self) -> bool:
+        """Whether the job works now: also while it does what may take long, and while others may not see it."""
+        return self.age_s() < self._may_take_s or not any(self.idle())
+
     def idle(self) -> Iterator[str]:
-        """Why the job does not work now."""
+        """Why the job does not end micro-batches now, or counts no ticks."""
         if not self._has_begun:
             yield "the job has not read its topics yet"
         yield from self._late(UNREADY_S)
@@ -223,13 +239,11 @@ def register(
     monitor: Monitor,
     origin: Mapping[str, str],
     machines: Machines,
-    in_driver: Callable[[], Mapping[TopicPartition, Runner]],
 ) -> None:
     """Add a worker's pages of health and metrics to an engine's port of queries: the console reads them.
 
     Args:
         page: returns the decorator for the handler of a path.
-        in_driver: returns the machines that the driver runs.
     """
     from aiohttp import web  # not at the top: the other jobs need no aiohttp
 
@@ -248,7 +262,6 @@ def register(
         reasons = list(monitor.unready())
         waiting = monitor.engine.waiting if monitor.engine else {}
         pending = sum(pending for pending, _ in waiting.values())
-        pending += sum(runner.machine.pending for runner in in_driver().values())
         tick_age_s = round(monitor.tick_age_s() or 0.0, 3)
         return answer(reasons, {"ready": not reasons, "stopped": {}, "pending": pending, "tick_age_s": tick_age_s})
 
@@ -311,6 +324,12 @@ METRICS: tuple[Entry[Monitor], ...] = (
         "timers_spark_upkeep_age_seconds{spark_job}",
         "Seconds since `promote` or `history` has maintained its tables, or since it began. Other jobs do not show it.",
         _value(Monitor.upkeep_age_s),
+    ),
+    Entry(
+        "timers_spark_works{spark_job}",
+        "1 while the job is ready, and also while `history` maintains its tables or makes `timers`, while `promote` "
+        "looks for copies in the logs, and while another program has the group of `engine`, which fires.",
+        _value(lambda monitor: float(monitor.works())),
     ),
     Entry(
         "timers_spark_ready{spark_job}",

@@ -114,12 +114,12 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def lossy(status: WorkerStatus) -> dict[str, str]:
-    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots, or the zones of
-    some of its timers -> why, in a sentence.
+    """What is configured so that timers are lost or fire early, was made anew, or lacks its snapshots -> why, in a
+    sentence.
 
     These are partitions of this worker if their own topic or that of progress is meant, and else the topic.
     """
-    pool, found = status.pool, {**zoneless(status), **status.log_watch.made_anew}
+    pool, found = status.pool, {**status.log_watch.made_anew}
     found |= {partition_name(*tp): why for tp, why in status.lost_snapshots().items()}
     for wrong in status.log_watch.cluster.wrong_configs:
         owned = {*pool.runners, *pool.stopped, *pool.waiting}

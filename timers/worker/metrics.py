@@ -24,7 +24,6 @@ from timers.core.counters import (
     MAX_TOPICS,
     OTHER_CALLERS,
     OTHER_TOPICS,
-    TOPIC_LAG_BOUNDS_S,
     Counters,
     Histogram,
     TopicCounters,
@@ -45,7 +44,7 @@ from timers.machines.queries.pages import KINDS, OUTCOMES
 from timers.machines.store.opening import store_path
 from timers.process import partition_metrics
 from timers.process.metrics import Entry, Labels, Samples
-from timers.process.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import FENCED, PartitionMetrics
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.canary import Observation
@@ -58,7 +57,7 @@ RELEASE = "release"
 UNSTABLE_S = 30.0
 """Longer than a quota delays a fetch, and less than an alert waits."""
 
-FAILURES = ("delivery", "fenced", "unknown")
+FAILURES = ("delivery", FENCED, "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
 
 
@@ -99,7 +98,7 @@ def totals(status: WorkerStatus) -> dict[str, float]:
 
 def present(status: WorkerStatus) -> dict[str, float]:
     """What there is now, for the figures of the last day."""
-    runners = dict(status.pool.runners)
+    runners = status.pool.owned
     late_s = max((overdue(status, *each) or 0.0 for each in runners.items()), default=0.0)
     memory = 0
     with suppress(OSError, ValueError):  # only Linux says it
@@ -109,8 +108,8 @@ def present(status: WorkerStatus) -> dict[str, float]:
 
 
 def merged(histogram: Callable[[PartitionMetrics], Histogram], status: WorkerStatus) -> Samples:
-    found = _merged(map(histogram, measured(status)))
-    return [((), found)] if found else []
+    """The histogram of all partitions. It begins empty, so that ``rate()`` sees its first increase."""
+    return [((), _merged(map(histogram, [PartitionMetrics(), *measured(status)])))]
 
 
 def by_format(total: Callable[[Counters], float], status: WorkerStatus) -> Samples:
@@ -151,7 +150,7 @@ def fired_by_topic(status: WorkerStatus) -> Samples:
 def lag_by_topic(status: WorkerStatus) -> Samples:
     """Lags by callback topic, of timers that waited for their second."""
     for topic, parts in _topics(status).items():
-        yield (topic,), _merged(each.lag for each in parts) or Histogram(TOPIC_LAG_BOUNDS_S)
+        yield (topic,), _merged(each.lag for each in parts)
 
 
 def _topics(status: WorkerStatus) -> dict[str, list[TopicCounters]]:
@@ -173,12 +172,12 @@ def sum_by(known: Iterable[str], parts: Iterable[Mapping[str, int]]) -> Samples:
     return [((label,), count) for label, count in totals.items()]
 
 
-def _merged(parts: Iterable[Histogram]) -> Histogram | None:
-    merged: Histogram | None = None
-    for part in parts:
-        merged = merged or Histogram(part.bounds)
-        merged.counts = [first + second for first, second in zip(merged.counts, part.counts, strict=True)]
-        merged.sum += part.sum
+def _merged(parts: Iterable[Histogram]) -> Histogram:
+    """The sum of one histogram or more."""
+    found = list(parts)
+    merged = Histogram(found[0].bounds)
+    merged.counts = [sum(counts) for counts in zip(*(part.counts for part in found), strict=True)]
+    merged.sum = sum(part.sum for part in found)
     return merged
 
 
@@ -192,15 +191,15 @@ def ids_placed(status: WorkerStatus) -> Samples:
 def lag(status: WorkerStatus) -> Samples:
     """Lags by kind of firing: waited, late or retried."""
     for kind, empty in Counters().lag.items():
-        yield (kind,), _merged([empty, *(counters.lag[kind] for counters in all_counters(status))]) or empty
+        yield (kind,), _merged([empty, *(counters.lag[kind] for counters in all_counters(status))])
 
 
 # ---- partitions that this worker owns now ---------------------------------------------------------------------------
 
 
 def owned(value: Callable[[WorkerStatus, TopicPartition, Runner], float | None], status: WorkerStatus) -> Samples:
-    """A value of each open partition that has one."""
-    values = ((tp, value(status, tp, runner)) for tp, runner in status.pool.runners.items())
+    """A value of each partition that this worker owns, and that has one."""
+    values = ((tp, value(status, tp, runner)) for tp, runner in status.pool.owned.items())
     return [(_labels(tp), found) for tp, found in values if found is not None]
 
 
@@ -213,13 +212,18 @@ def of_machine(value: Callable[[Machine], float], status: WorkerStatus) -> Sampl
 
 
 def of_metrics(value: Callable[[PartitionMetrics], float | None], status: WorkerStatus) -> Samples:
-    """A value of the measurements of each open partition that has one."""
+    """A value of the measurements of each partition that this worker owns, and that has one."""
     return owned(lambda _, tp, runner: value(status.pool.partition_metrics[tp]), status)
 
 
+def recovery(value: Callable[[Machine], float], status: WorkerStatus) -> Samples:
+    """A value of each machine, also of those that read ahead: if no worker is left, its partition waits for that."""
+    return [(_labels(tp), value(runner.machine)) for tp, runner in status.pool.runners.items()]
+
+
 def newest_snapshot(value: Callable[[NamedSnapshot], float], status: WorkerStatus) -> Samples:
-    """A value of the newest snapshot of each open partition that has one."""
-    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.runners.items())
+    """A value of the newest snapshot of each partition that this worker owns, and that has one."""
+    named = ((tp, runner.machine.progress.snapshot) for tp, runner in status.pool.owned.items())
     return [(_labels(tp), value(snapshot)) for tp, snapshot in named if snapshot is not None]
 
 
@@ -268,10 +272,9 @@ def unstable(status: WorkerStatus) -> Samples:
 
 def unread(status: WorkerStatus) -> Samples:
     """Number of offsets of each partition that are not accepted yet."""
-    for tp, (high, _) in status.consumer.watermarks().items():
-        runner = status.pool.runners.get(tp)
-        if runner is not None:
-            yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
+    ends = {tp: high for tp, (high, _) in status.consumer.watermarks().items()}
+    begins = {tp: runner.machine.progress.next_offset for tp, runner in status.pool.owned.items() if tp in ends}
+    return [(_labels(tp), max(0, ends[tp] - begin)) for tp, begin in begins.items()]
 
 
 def waiting(status: WorkerStatus) -> Samples:
@@ -292,7 +295,7 @@ def wrong_topics(status: WorkerStatus) -> Iterator[Mapping[str, int]]:
 
 def _holds(status: WorkerStatus) -> Iterator[tuple[str, str, Hold, int | None]]:
     """(label of the callback topic, why, hold, its rows) of each hold; rows: None if they were not counted."""
-    for runner in status.pool.runners.values():
+    for runner in status.pool.owned.values():
         for hold in runner.machine.progress.holds:
             label = _label(hold.target, status.shown_topics, MAX_TOPICS, OTHER_TOPICS)
             why = RELEASE if hold.reason == PAUSE and not hold.is_paused else hold.reason
@@ -429,8 +432,8 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_transactions_failed_total{reason}",
-        "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition), unknown "
-        "(the brokers did not report the outcome).",
+        "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition; a planned "
+        "handover does not count), unknown (the brokers did not report the outcome).",
         lambda status: sum_by(FAILURES, (metrics.failed for metrics in measured(status))),
     ),
     Entry(
@@ -506,13 +509,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_recovering{topic,partition}",
-        "1 while the partition reads its log again and does not fire.",
-        partial(of_machine, lambda machine: machine.recovering),
+        "1 while the partition reads its log again and does not fire. If its former worker runs, that one fires it for "
+        "up to 30 s.",
+        partial(recovery, lambda machine: machine.recovering),
     ),
     Entry(
         "timers_recovery_remaining_offsets{topic,partition}",
         "Offsets still to be read again; at least as many as records.",
-        partial(of_machine, lambda machine: machine.left_to_replay),
+        partial(recovery, lambda machine: machine.left_to_replay),
     ),
     Entry(
         "timers_recovery_records_total",
@@ -547,8 +551,14 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_partitions",
-        "Partitions of the request topics and the retry topic that this worker has opened, recovering ones included.",
-        partial(single, lambda status: len(status.pool.runners)),
+        "Partitions of the request topics and the retry topic that this worker owns and has opened, or recovers.",
+        partial(single, lambda status: len(status.pool.owned)),
+    ),
+    Entry(
+        "timers_partitions_opening",
+        "Of the partitions assigned to this worker, those that it is opening: it restores their snapshots, or reads "
+        "their logs ahead. If their former worker runs, that one fires them for up to 30 s.",
+        partial(single, lambda status: status.pool.opening + len(status.pool.runners) - len(status.pool.owned)),
     ),
     Entry(
         "timers_partitions_stopped",

@@ -38,9 +38,9 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
         state = {
             "ready": not reasons,
             "reasons": reasons,
-            "partitions": len(pool.runners),
+            "partitions": len(pool.owned),
             "stopped": {partition_name(*tp): str(why) for tp, why in pool.stopped.items()},
-            "pending": sum(runner.machine.pending for runner in pool.runners.values()),
+            "pending": sum(runner.machine.pending for runner in pool.owned.values()),
             "tick_age_s": round(status.tick_reader.age_s, 3),
         }
         return web.json(state, status=UNAVAILABLE if reasons else 200)
@@ -49,20 +49,20 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     async def partitions(web: Any, request: Any) -> Any:
         pool = status.pool
         closed = {partition_name(*tp): why for tp, why in health.red_partitions(status).items()}
-        lossy, targets = health.lossy(status), status.target_watch.problems
-        red = {**targets, **lossy, **closed}
-        said = {
-            severity: [wrong.sentence for wrong in status.log_watch.cluster.wrong_configs if wrong.severity == severity]
-            for severity in (WARNING, NOTE)
-        }
+        zoneless, lossy, targets = health.zoneless(status), health.lossy(status), status.target_watch.problems
+        waiting = {**zoneless, **closed}
+        red = {**targets, **lossy, **waiting}
+        configs = status.log_watch.cluster.wrong_configs
+        said = {each: [wrong.sentence for wrong in configs if wrong.severity == each] for each in (WARNING, NOTE)}
         body = {
             "green": not red,
             "red": red,
-            "lossy": sorted((lossy.keys() | targets.keys()) - closed.keys()),
-            "targets": sorted(targets.keys() - lossy.keys() - closed.keys()),
+            "lossy": sorted((lossy.keys() | targets.keys()) - waiting.keys()),
+            "zoneless": sorted(zoneless.keys() - closed.keys()),
+            "targets": sorted(targets.keys() - lossy.keys() - waiting.keys()),
             "warnings": said[WARNING] + health.mixed_places(status),
             "notes": said[NOTE],
-            "owned": sorted(starmap(partition_name, pool.runners)),
+            "owned": sorted(starmap(partition_name, pool.owned)),
             "firing": health.firing(status),
             "machines": health.machines(status),
             "request_partitions": pool.partitions,

@@ -67,6 +67,7 @@ class Figures(NamedTuple):
         is_old: whether the answer of a question that was asked later does not come.
         last_known_s: when it was last known which timers fire; None: never.
         lost: workers that left the group in the last half hour, and what they said last.
+        taken: who has the workers' group, if it is another program.
     """
 
     at_s: float
@@ -76,11 +77,12 @@ class Figures(NamedTuple):
     is_old: bool = False
     last_known_s: float | None = None
     lost: Sequence[Worker] = ()
+    taken: str = ""
 
     @property
     def state(self) -> FiringState:
         """Whether all timers fired at that time."""
-        return judged(self.workers)
+        return judged(self.workers, self.taken)
 
     @property
     def is_known(self) -> bool:
@@ -195,7 +197,8 @@ class Board:
 
     async def _read(self, ask: Ask, clock: Callable[[], float]) -> None:
         try:
-            self._keep((await ask("workers"))["workers"], clock())
+            said = await ask("workers")
+            self._keep(said["workers"], said["taken"], clock())
         except Exception as error:
             self._newest = (self._newest or Figures(clock(), [], {}))._replace(problem=_problem(error))
             return
@@ -203,7 +206,7 @@ class Board:
             self._past_at_s = clock()
             self._past = asyncio.create_task(self._read_past(ask, clock()))
 
-    def _keep(self, workers: list[Worker], now_s: float) -> None:
+    def _keep(self, workers: list[Worker], taken: str, now_s: float) -> None:
         answered = {worker["id"]: worker for worker in workers if worker["ready"] is not None}
         here = {worker["id"] for worker in workers}
         self._seen |= {id: {**worker, "seen_at_s": now_s} for id, worker in answered.items()}
@@ -212,7 +215,7 @@ class Board:
         shown = [{**self._seen.get(worker["id"], {}), **worker} for worker in workers]
         lost = [last for id, last in self._seen.items() if id not in here]
         ways = added(parsed(worker.get("lags", {})) for worker in shown)
-        newest = Figures(now_s, shown, ways, lost=lost)
+        newest = Figures(now_s, shown, ways, lost=lost, taken=taken)
         if newest.state.timers != NOT_KNOWN:
             self._last_known_s = now_s
         self._newest = newest._replace(last_known_s=self._last_known_s)
@@ -274,6 +277,8 @@ RED, UNKNOWN, AMBER, GREEN = LEVELS = "red", "unknown", "amber", "green"
 DIFFERS = "TimersTargetsDiffer"
 LOSSY = "TimersConfigLosesTimers"
 """The page of a finding about timers that fire, and are lost if a worker has to read their log again."""
+WAITING, ZONELESS = "TimersPartitionsWaiting", "TimersZoneUnknown"
+"""The pages of findings about partitions whose timers wait, and of which some timers wait."""
 
 OVERDUE_S, LATE_S = 10.0, 2.0
 """A stored timer that is due for longer than the first is overdue, as everywhere in this project; after the second, it
@@ -312,6 +317,8 @@ def findings(figures: Figures, new_letters: int = 0) -> list[Finding]:
         if figures.problem is not None and figures.problem.code != "brokers-unreachable":
             return [Finding(UNKNOWN, "console", why, page="TimersNotReady")]
         return [Finding(UNKNOWN, "brokers", why, way_out, "TimersNoTick")]
+    if figures.taken:  # it hides the workers and their addresses, so what is found of them would be wrong
+        return [Finding(UNKNOWN, "group", _sentence(figures.taken), "Restart no worker.", "TimersGroupTaken")]
     if not figures.workers:
         return [
             Finding(RED, "workers", "No worker runs, so no timer fires.", "Start one: timers worker.", "TimersNoWorker")
@@ -379,7 +386,9 @@ def _of_worker(worker: Worker, silent: str) -> Iterator[Finding]:
         page = DIFFERS if where[0] in (worker.get("targets") or ()) else LOSSY
         yield Finding(RED, f"{where[0]}{more}", _sentence(why), "", page)
     for partition, why in red.items():
-        yield Finding(RED, partition, str(why), "Its timers wait until this is fixed.", "TimersPartitionsWaiting")
+        is_zone = partition in (worker.get("zoneless") or ())
+        way_out = "Install the newest tzdata." if is_zone else "Its timers wait until this is fixed."
+        yield Finding(RED, partition, str(why), way_out, ZONELESS if is_zone else WAITING)
     for sentences, shade in ((worker.get("warnings"), AMBER), (worker.get("notes"), GREEN)):
         for why in sentences or ():
             yield Finding(shade, "topics", _sentence(why), "", "TimersConfigWeak")
@@ -413,7 +422,7 @@ def _of_figures(worker: Worker) -> Iterator[Finding]:
     if recovering := figure["recovering"]:
         left = f"{count(figure['recovery_remaining'])} records are left."
         reads = "1 partition is reading its" if recovering == 1 else f"{count(recovering)} partitions are reading their"
-        why = f"{reads} log again. Timers wait until this has ended. {left}"
+        why = f"{reads} log again. Timers wait until this has ended, if no other worker fires them. {left}"
         yield Finding(AMBER, name, why, "Wait. A restart does not make it faster.", "TimersRecoverySlow")
     if failing := figure["open_circuits"]:
         why = f"Callback topics that fail: {count(failing)}. Their timers are tried again, then become dead letters."

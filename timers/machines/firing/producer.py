@@ -49,7 +49,7 @@ from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.kafka.error_codes import limit_of
 from timers.process.config.settings import Settings
 from timers.process.config.variables import AUTO
-from timers.process.partition_metrics import PartitionMetrics
+from timers.process.partition_metrics import FENCED, PartitionMetrics
 from timers.wire import topics
 
 logger = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class TransactionalProducer:
             self._metrics.transaction_failed("delivery")
             raise
         except Fenced:
-            self._metrics.transaction_failed("fenced")
+            self._metrics.transaction_failed(FENCED)
             raise
         except Lost:
             self._metrics.transaction_failed("unknown")

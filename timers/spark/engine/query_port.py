@@ -99,7 +99,7 @@ def answering(
 
     pages.register(page)
     origin = {"app": settings.app_id, "cluster": cluster.cluster_id}
-    register(page, monitor, origin, machines, lambda: driver.openings.snapshots.runners)
+    register(page, monitor, origin, machines)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
 
     async def serve() -> None:

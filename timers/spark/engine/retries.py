@@ -42,7 +42,12 @@ CLOSE_S = 10.0
 
 class Retries:
     """Runs the machines of the retry topic from its start to its end, at which those of the driver are closed. The time
-    is that of the oscillator."""
+    is that of the oscillator.
+
+    Attributes:
+        waiting: partition -> number of timers that wait, and the due second of the next one, as of the last run of its
+            machine that did not fail.
+    """
 
     def __init__(self, settings: Settings, cluster: Cluster, driver: Driver, oscillator: Oscillator) -> None:
         self._driver = driver
@@ -53,6 +58,7 @@ class Retries:
         topic = settings.retry_topic
         self._tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
         self._known: dict[TopicPartition, Known | None] = {}
+        self.waiting: dict[TopicPartition, tuple[int, int | None]] = {}
         self._opens_at: dict[TopicPartition, float] = {}
         """Partition that has failed -> when its machine runs again, in seconds of the monotonic clock."""
         self._reopening = {tp: Reopening() for tp in self._tps}
@@ -99,7 +105,9 @@ class Retries:
         run = MachineRun(tp, self._known.get(tp), Read(end, start=end), tick, self._openings)
         try:
             run.go()
-            self._known[tp] = run.known
+            self._known[tp] = known = run.known
+            if known is not None:
+                self.waiting[tp] = known.pending, known.oldest_due_s
         except (Lost, KafkaException, StoreInUse, CheckpointMismatch) as error:
             self._fail(tp, error, AFTER_LOST)
         except TimersError as error:

@@ -186,6 +186,11 @@ class Pool:
         return stopped | {tp: f"its worker cannot open it now: {why}" for tp, why in waiting.items()}
 
     @property
+    def owned(self) -> Mapping[TopicPartition, Runner]:
+        """The machines that run, without those that read ahead: their partitions may have an owner that fires."""
+        return {tp: runner for tp, runner in self.runners.items() if not runner.reads_ahead}
+
+    @property
     def opening(self) -> int:
         """Number of this worker's partitions that are neither open nor stopped and do not wait after a failure."""
         return sum(each.life.waiting is None for each in self._those(ON_ITS_WAY))
@@ -490,6 +495,7 @@ class Pool:
         """
         life, runner, before = partition.life, partition.runner, partition.life.state
         command = life.on(event, None if waits is None else waits[1])
+        partition.metrics.is_leaving = life.state is State.LEAVING
         if life.state is State.LEAVING is not before:
             partition.leaves_at = monotonic() + HANDOVER_S
         if life.state is not State.STOPPED:

@@ -1,11 +1,17 @@
-"""Ids that are over are forgotten in short sweeps."""
+"""Ids that are over are forgotten in short sweeps; a marker that comes too late changes nothing."""
 
 from itertools import pairwise
+from typing import Any
 
+from tests.harness.list_outbox import ListOutbox
+from tests.harness.machines import MARKERS, RandomRig
+from tests.simulation.kit import SimClock, SimLog
 from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper
 from timers.core.operation import Entry, offset_of
+from timers.core.ports import NOTHING, Output
 from timers.core.progress import NamedSnapshot
 from timers.machines.store.memory import MemoryStore
+from timers.wire.formats import marker
 
 COUNT = 40_000
 
@@ -49,3 +55,41 @@ def test_only_what_the_newest_snapshot_has_counts_as_forgotten_since() -> None:
         assert not any(store.entries([b"old", b"new"]).values()), "both were removed"
         assert sweeper.swept.forgotten_since(snapshot) == forgotten
     assert sweeper.swept.forgotten_since(named) == 0
+
+
+class MarkerOutbox(ListOutbox):
+    """Appends an End marker for each row to the log when it commits, as the delivery policy does."""
+
+    def __init__(self, log: SimLog) -> None:
+        super().__init__()
+        self.log, self.redelivered = log, 0
+
+    def commit(self, progress: Any, output: Output = NOTHING) -> None:
+        super().commit(progress, output)
+        for key, value in marker.end_markers([row for _, rows in output.due for row in rows]):
+            self.log.append("markers", key, value, partition=0)
+            self.redelivered += 1
+
+
+def test_a_keep_alive_that_is_readable_after_its_message_was_delivered_again_has_no_effect() -> None:
+    log = SimLog(SimClock(0), partitions=1)
+    rig = RandomRig(MARKERS, topic="markers", outbox=MarkerOutbox(log), log=log)
+    log.append("markers", b"queue", marker.encode_start("0/1", b"queue", b"v", 2000), partition=0)
+    rig.read()
+    other = log.begin("other", log.new_epoch("other"))
+    log.append("markers", None, b"of another producer", partition=0, transaction=other)
+    log.append("markers", b"queue", marker.encode_keep_alive("0/1", 60_000), partition=0)
+    log.clock.now_ms = 5000
+    rig.observe(5)
+    rig.read()
+    rig.fire()
+    assert rig.outbox.redelivered == 1
+    log.finish(other, commit=False)
+    rig.read_all()
+    for store in (rig.store, rig.recovered(1)[1]):
+        assert dict(store.entries_after(b"", 10).entries) == {}, "nothing is remembered"
+    log.clock.now_ms = 100_000
+    rig.observe(100)
+    rig.read_all()
+    rig.fire()
+    assert (rig.outbox.redelivered, rig.store.pending) == (1, 0)

@@ -1,15 +1,14 @@
 """Each bad request becomes a whole dead letter with a code and a sentence, and its partition goes on."""
 
-import hashlib
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conformance.cases import CASES, ON_A_BROKER, Letter
 from tests.fuzz.draw import Draw
 from tests.fuzz.records import damaged_requests
 from tests.harness.letters import await_letters
@@ -22,13 +21,6 @@ from timers.wire.dead_letter import CODES
 pytestmark = pytest.mark.broker
 
 HEADERS: Headers = [("trace", b"1"), ("timer-id", b"forged"), ("trace", None), ("other", b"\x00\xff")]
-UNKNOWN_FIELD = b"\x7a\x01x"
-
-
-NARROW_BYTES = 2000
-"""``max.message.bytes`` of one target."""
-
-
 TRIED_ELSEWHERE = {
     "unit/test_firing_breaker.py": ["target-failing"],
     "broker/test_refused_records.py": ["message-refused"],
@@ -43,22 +35,9 @@ TRIED_ELSEWHERE = {
     "unit/test_wire_marker.py": ["value-not-a-marker", "marker-invalid"],
     "unit/test_repeating.py": ["level-too-low", "repeat-invalid", "repeat-over", "repeat-without-append-time"],
     "unit/test_repeat_mending.py": ["repeat-lost"],
-    "unit/test_wire_future_by_id.py": ["condition-invalid", "condition-without-append-time", "condition-without-id"],
+    "unit/test_wire_future_by_id.py": ["condition-invalid", "condition-without-append-time"],
 }
-"""Test file -> codes that only requests of other formats can have."""
-
-
-@dataclass
-class Case:
-    """A request that cannot fire. ``topic`` and ``due`` stand for those of a good one beside it; or it goes to a topic
-    that takes little."""
-
-    code: str
-    key: Callable[[int], bytes | None]
-    value: Callable[[str], bytes | None]
-    said: str
-    """A part of the sentence."""
-    narrow: bool = False
+"""Test file -> codes that no case of tests/conformance has, which runs its cases on a worker too."""
 
 
 def due(due_s: int) -> bytes:
@@ -69,38 +48,6 @@ def good(topic: str) -> bytes:
     return future.encode(topic, "k", b"v")
 
 
-def to(topic: str) -> Callable[[str], bytes]:
-    return lambda _: future.encode(topic, "k", b"v")
-
-
-CASES = {
-    "no key": Case("key-missing", lambda _: None, good, "no key"),
-    "a word as key": Case("key-not-a-number", lambda _: b"tomorrow", good, "'tomorrow'"),
-    "an empty key": Case("key-not-a-number", lambda _: b"", good, "not an epoch second"),
-    "what only Python's int takes": Case("key-not-a-number", lambda due_s: b" 1_%d" % due_s, good, "11 ASCII digits"),
-    "a negative key": Case("key-negative", lambda _: b"-1", good, "negative"),
-    "milliseconds": Case("key-in-milliseconds", lambda due_s: b"%d001" % due_s, good, "in seconds it is"),
-    "no value": Case("value-missing", due, lambda _: None, "no value"),
-    "no Future": Case("value-not-a-future", due, lambda _: b"\xff\x00not protobuf", "not a Future"),
-    "a huge value": Case("value-too-large", due, lambda topic: future.encode(topic, "", b"x" * 10**6), "1000000"),
-    "no topic": Case("topic-missing", due, to(""), "callBackTopic is empty"),
-    "an illegal topic": Case("topic-invalid", due, to("no spaces"), "'no spaces'"),
-    "an unknown topic": Case("topic-unknown", due, to("no-such-topic"), "'no-such-topic' does not exist"),
-    "an unknown topic, written unusually": Case(
-        "topic-unknown",
-        lambda due_s: b"0%d" % due_s,
-        lambda _: future.encode("no-such-topic", "k", b"v") + UNKNOWN_FIELD,
-        "'no-such-topic' does not exist",
-    ),
-    "kafka's own topic": Case("topic-denied", due, to("__consumer_offsets"), "internal"),
-    "a callback too large for its topic": Case(
-        "message-too-large",
-        lambda due_s: b"0%d" % due_s,
-        lambda topic: future.encode(topic, "k", b"x" * NARROW_BYTES) + UNKNOWN_FIELD,
-        f"more than the {NARROW_BYTES} that fit",
-        narrow=True,
-    ),
-}
 OWN_TOPICS = [
     "request_topic",
     "oscillator_topic",
@@ -112,49 +59,9 @@ OWN_TOPICS = [
 ]
 
 
-@dataclass
-class Sent:
-    """A bad request that was sent, and the good one behind it on its partition."""
-
-    key: bytes | None
-    value: bytes | None
-    source: str
-    behind: Request
-
-
-@pytest.fixture(scope="module")
-def sent(running: System) -> dict[str, Sent]:
-    """All bad requests, each with a good one behind it."""
-    target, narrow = running.target(), running.target(max_message_bytes=str(NARROW_BYTES))
-    due_s = due_in(3)
-    publisher = running.publisher(message_max_bytes=1_060_000)
-    cases = CASES | {
-        name: Case("topic-denied", due, to(getattr(running.settings, name)), "internal") for name in OWN_TOPICS
-    }
-    sent = {}
-    for number, (name, case) in enumerate(cases.items()):
-        partition = number % PARTITIONS
-        key, value = case.key(due_s), case.value(narrow if case.narrow else target)
-        source = publisher.send_raw(key, value, HEADERS, partition)
-        (behind,) = publisher.send([Request(target, due_s, name, partition=partition)])
-        sent[name] = Sent(key, value, source, behind)
-    return sent
-
-
-@pytest.fixture(scope="module")
-def fired_behind(running: System, sent: dict[str, Sent]) -> dict[str, Record]:
-    return running.fired([each.behind for each in sent.values()])
-
-
-@pytest.fixture(scope="module")
-def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Record]) -> dict[str, Record]:
-    """Dead letters by source, one for each: what could not be sent goes by the retry topic, so it may take a moment."""
-    return await_letters(running, {each.source for each in sent.values()})
-
-
 def test_every_code_that_a_request_can_have_is_tried() -> None:
-    """Codes of other request formats are tested with those formats."""
-    here = {case.code for case in CASES.values()}
+    """On each engine by tests/conformance, or else in the tests of its format."""
+    here = {case.becomes.code for case in (CASES | ON_A_BROKER).values() if isinstance(case.becomes, Letter)}
     elsewhere = {code for codes in TRIED_ELSEWHERE.values() for code in codes}
     assert here | elsewhere == set(CODES)
     assert not here & elsewhere
@@ -163,37 +70,21 @@ def test_every_code_that_a_request_can_have_is_tried() -> None:
         assert [code for code in codes if f'"{code}"' not in text] == [], path
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_bad_request_becomes_a_dead_letter_with_code_sentence_and_source(
-    sent: dict[str, Sent], letters: dict[str, Record], name: str
-) -> None:
-    case, bad = CASES[name], sent[name]
-    letter = letters[bad.source]
-    assert letter.text("timer-error") == case.code
-    assert case.said in letter.text("timer-error-message")
-    assert letter.headers[: len(HEADERS)] == HEADERS
-    ours = [header for header, _ in letter.headers[len(HEADERS) :]]
-    if case.code == "value-too-large":
-        assert bad.value is not None
-        assert (letter.key, letter.value) == (bad.key, bad.value[:4096])
-        assert letter.text(ours.pop(0)) == str(len(bad.value))
-        assert letter.text(ours.pop(0)) == hashlib.sha256(bad.value).hexdigest()
-    else:
-        assert (letter.key, letter.value) == (bad.key, bad.value)
-    assert ours == ["timer-error", "timer-error-message", "timer-source"]
-
-
-@pytest.mark.parametrize("name", OWN_TOPICS)
-def test_a_callback_to_a_topic_of_the_engine_is_denied(
-    sent: dict[str, Sent], letters: dict[str, Record], name: str
-) -> None:
-    letter = letters[sent[name].source]
-    assert letter.text("timer-error") == "topic-denied"
-    assert letter.value == sent[name].value
-
-
-def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_behind: dict[str, Record]) -> None:
-    assert all(fired_behind[each.behind.source].lag_ms < MAX_LAG_MS for each in sent.values())
+def test_a_callback_to_a_topic_of_the_engine_is_denied(running: System) -> None:
+    """And the timers behind such requests fire on time."""
+    target, due_s, publisher = running.target(), due_in(3), running.publisher()
+    values: dict[str, bytes] = {}
+    behind: list[Request] = []
+    for number, name in enumerate(OWN_TOPICS):
+        value, partition = future.encode(getattr(running.settings, name), "k", b"v"), number % PARTITIONS
+        values[publisher.send_raw(due(due_s), value, HEADERS, partition)] = value
+        behind += publisher.send([Request(target, due_s, name, partition=partition)])
+    assert all(each.lag_ms < MAX_LAG_MS for each in running.fired(behind).values())
+    letters = await_letters(running, set(values))
+    for source, value in values.items():
+        letter = letters[source]
+        assert (letter.text("timer-error"), letter.key, letter.value) == ("topic-denied", due(due_s), value)
+        assert letter.headers[: len(HEADERS)] == HEADERS
 
 
 @pytest.mark.parametrize("seed", [20_261_130, pytest.param(None, marks=pytest.mark.long, id="random")])

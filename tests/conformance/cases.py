@@ -132,6 +132,10 @@ CASES = {
     "an unknown field": Case(_in(1), _to(TARGET, more=UNKNOWN_FIELD), Callback(), 1),
     "headers keep order, repeats, nulls and bytes": Case(_in(2), _to(TARGET), Callback(headers=KEPT), 2, headers=KEPT),
     "headers of the engine are replaced": Case(_in(2), _to(TARGET), Callback(headers=NOT_FORGED), 2, headers=FORGED),
+    "headers of the engine among others": Case(
+        *(_in(2), _to(TARGET), Callback(headers=KEPT), 2),
+        headers=(KEPT[0], FORGED[1], *KEPT[1:3], FORGED[3], *KEPT[3:], ("timer-anything", b"x")),
+    ),
     "schema ids of a Future": Case(_in(2), _to(TARGET), Callback(headers=KEPT), 2, headers=(*SCHEMA_IDS, *KEPT)),
     "only headers of the engine": Case(_in(2), _to(TARGET), Callback(), 2, headers=(("timer-fired", None),)),
     # ---- bad input

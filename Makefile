@@ -137,8 +137,9 @@ test-other-spark: $(VENV)/.dev ## The Spark tests of make test with pyspark 4.0 
 	done
 
 # Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
-# process. Many tests wait, so all parts run at the same time. The longest parts begin first; the output of each is shown
-# at its end, if this make can do so. The types take longest and cannot be divided: tests give way to them (nice).
+# process. Hypothesis, which takes a third of a second, is imported only where it is used. Many tests wait, so all parts
+# run at the same time. The longest parts begin first; the output of each is shown at its end, if this make can do so.
+# The types take longest and cannot be divided: tests give way to them (nice).
 check: $(VENV)/.dev ## What needs no broker and is quick: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --keep-going --jobs $(CHECK_JOBS) PYTEST='nice -n 5 $(PYTEST)' \
 		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
@@ -164,7 +165,7 @@ PART_unit-b = $(PART_unit) --ignore-glob='tests/unit/test_[!f-r]*.py'
 PART_unit-c = $(PART_unit) --ignore-glob='tests/unit/test_[!s-z]*.py'
 
 $(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
-	@$(call twice,-m "$(NOT_WAITING) and not slow and not long",$(PART_$*))
+	@$(call twice,$(if $(filter property,$*),,-p no:hypothesispytest) -m "$(NOT_WAITING) and not slow and not long",$(PART_$*))
 
 # Mutations, and runs of simulators: they take more time than all other tests of these folders.
 test-slow: $(VENV)/.dev ## The tests with the marker slow that need neither a broker nor Spark: mutations, and runs of simulators

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
@@ -22,12 +22,10 @@ CLIENT, SECRET, PROGRAMS = "timers-console", "s3cret of+the/client%", "timers-ap
 """The client, its secret, and the audience of tokens of programs."""
 
 
-def new_key() -> rsa.RSAPrivateKey:
+@cache
+def key_of(owner: str) -> rsa.RSAPrivateKey:
+    """A key for each owner: making one takes 60 ms of CPU."""
     return rsa.generate_private_key(65537, 2048)
-
-
-first_key = cache(new_key)
-"""The key of each issuer until it rotates: making one takes 60 ms of CPU."""
 
 
 @dataclass
@@ -60,14 +58,15 @@ class OidcIssuer:
     keys: list[dict[str, Any]] = field(default_factory=lambda: [{"kty": "EC", "crv": "?"}])
     head: dict[str, Any] = field(default_factory=dict)
     kid: str | None = "k1"
-    key: rsa.RSAPrivateKey = field(default_factory=first_key)
+    key: rsa.RSAPrivateKey = field(default_factory=partial(key_of, "issuer"))
     asked: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     grants: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def rotate(self) -> None:
         """Sign with another key, and publish this one only."""
-        self.kid, self.key = secrets.token_hex(4), new_key()
+        self.kid = secrets.token_hex(4)
+        self.key = key_of(self.kid)
 
     def token(self, audience: Any = PROGRAMS, life_s: float = 60, **claims: Any) -> str:
         """A signed token for an audience."""

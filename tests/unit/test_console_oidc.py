@@ -22,7 +22,7 @@ from joserfc.jwk import ECKey
 from tests.harness.console_pages import HTML
 from tests.harness.console_users import USERS, bearer
 from tests.harness.oauth import base64url, jwk, jwt
-from tests.harness.oidc_issuer import CLIENT, PROGRAMS, SECRET, OidcIssuer, new_key, oidc_issuer
+from tests.harness.oidc_issuer import CLIENT, PROGRAMS, SECRET, OidcIssuer, key_of, oidc_issuer
 from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.cli.doctor import FAILED, OK, Doctor
 from timers.console import oidc
@@ -296,7 +296,7 @@ async def test_an_id_token_with_a_wrong_signature_is_refused(
     issuer: OidcIssuer, settings: dict[str, str], how: str
 ) -> None:
     issuer.claims["name"] = "grace"
-    other = new_key()
+    other = key_of("other")
 
     def with_public_key_as_secret(claims: dict[str, Any]) -> str:
         pem = issuer.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -437,7 +437,10 @@ async def test_programs_log_in_with_tokens_for_their_audience(issuer: OidcIssuer
             (issuer.token(iss="https://evil.example"), 401),
             (issuer.token(groups=["strangers"]), 403),
             (jwt({"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}), 401),
-            (jwt({"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}, new_key(), issuer.kid), 401),
+            (
+                jwt({"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}, key_of("other"), issuer.kid),
+                401,
+            ),
             ("a.b.c", 401),
             (f"{'x' * 30_000}.{'y' * 10_000}.z", 401),
             *((f"{base64url(json.dumps(head).encode())}.e30.eA", 401) for head in WRONG_HEADS),
@@ -490,7 +493,7 @@ async def test_a_rotated_key_is_read_and_the_former_one_counts_no_more(
         assert await status_of(client, Authorization=former) == 200
         issuer.rotate()
         for each in range(20):
-            unknown = jwt({"iss": issuer.url}, new_key() if each == 0 else issuer.key, f"unknown-{each}")
+            unknown = jwt({"iss": issuer.url}, key_of("other") if each == 0 else issuer.key, f"unknown-{each}")
             assert await status_of(client, Authorization=f"Bearer {unknown}") == 401
         assert issuer.asked.count("/keys") == 1, "unknown keys do not let the console ask again and again"
         clock[0] += oidc.AGAIN_S
@@ -502,12 +505,12 @@ async def test_a_rotated_key_is_read_and_the_former_one_counts_no_more(
 OTHERS = (
     {**ECKey.generate_key("P-256").as_dict(private=False), "use": "sig", "alg": "ES256"},
     {**ECKey.generate_key("P-384").as_dict(private=False), "kid": "e2"},
-    {**jwk(new_key(), "k0"), "alg": "RS512"},
+    {**jwk(key_of("other"), "k0"), "alg": "RS512"},
 )
 """Public keys of other algorithms than the token's."""
 
 
-@pytest.mark.parametrize("others", [[], [jwk(new_key(), None)], [jwk(new_key(), "k0")], OTHERS])
+@pytest.mark.parametrize("others", [[], [jwk(key_of("other"), None)], [jwk(key_of("other"), "k0")], OTHERS])
 @pytest.mark.parametrize("kid", ["k1", None])
 @pytest.mark.parametrize("head", [{}, {"kid": None}, {"kid": "k1"}])
 async def test_a_key_without_an_id_and_a_token_without_one_are_taken(
@@ -519,7 +522,9 @@ async def test_a_key_without_an_id_and_a_token_without_one_are_taken(
         assert await status_of(client, Authorization=f"Bearer {issuer.token()}") == 200
         assert issuer.asked.count("/keys") == 1
         stranger = jwt(
-            {"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims}, new_key(), **{"kid": kid, **head}
+            {"iss": issuer.url, "aud": PROGRAMS, "exp": 4e9, **issuer.claims},
+            key_of("stranger"),
+            **{"kid": kid, **head},
         )
         assert await status_of(client, Authorization=f"Bearer {stranger}") == 401
 

@@ -8,9 +8,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 import matplotlib
+from jinja2 import Template
 from matplotlib import dates, ticker
 from matplotlib.figure import Figure
 
@@ -354,12 +356,9 @@ def as_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def page(findings: Findings, settings: Settings, days: Sequence[Day] = ()) -> str:
-    """The page.
-
-    Args:
-        days: what earlier reports have said, and this one.
-    """
+@cache
+def _template() -> Template:
+    """The template of the page. A process that audits several days compiles it once."""
     environment = html_templates("timers.spark.audit", ".")
     environment.filters |= {
         "n": lambda number: f"{number:,}",
@@ -368,7 +367,16 @@ def page(findings: Findings, settings: Settings, days: Sequence[Day] = ()) -> st
         "when_ms": when_ms,
         "size": size,
     }
-    return environment.get_template("report.html").render(
+    return environment.get_template("report.html")
+
+
+def page(findings: Findings, settings: Settings, days: Sequence[Day] = ()) -> str:
+    """The page.
+
+    Args:
+        days: what earlier reports have said, and this one.
+    """
+    return _template().render(
         findings=findings,
         settings=settings,
         version=__version__,

@@ -549,6 +549,8 @@ class Search:
         whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
         # A mark of the future was not written by this clock: nothing says where its request would be.
         self._found = Found(set(), {row.number for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
+        self._began_s = 0.0
+        """When the first record of the present piece came."""
         self._left: dict[int, tuple[int, int]] = {}
         """Partition -> from where to where it is still to be read."""
         for partition, those in self._by_partition.items():
@@ -565,7 +567,7 @@ class Search:
         Raises:
             TimersError: the topic cannot be read. Another call goes on.
         """
-        give_way_s = time.monotonic() + _PIECE_S
+        self._began_s = 0.0
         topic, reports = self._settings.id_topic, connection.ErrorReports(self._settings)
         # A request may stand behind the open transaction of another program. None of ours is in a transaction.
         properties = {
@@ -580,7 +582,7 @@ class Search:
             while self._left:
                 partition = next(iter(self._left))
                 try:
-                    is_read = self._read(consumer, partition, give_way_s)
+                    is_read = self._read(consumer, partition)
                 except KafkaException as error:
                     if code_of(error) not in UNREADABLE:
                         raise
@@ -592,14 +594,15 @@ class Search:
                 del self._left[partition]
         return self._found._replace(unknown=self._found.unknown - self._found.sent)
 
-    def _read(self, consumer: Consumer, partition: int, give_way_s: float) -> bool:
-        """Read a partition up to this time. Returns whether all of it was read."""
+    def _read(self, consumer: Consumer, partition: int) -> bool:
+        """Read a partition until the piece is over. Returns whether all of it was read."""
         start, end = self._left[partition]
         names = {name: row.number for row in self._by_partition[partition] for name in names_of(row)}
         for message in read(consumer, self._settings.id_topic, partition, start, end, timeout_s=_LOG_TIMEOUT_S):
             if (number := names.get(row_of(headers_of(message)) or "")) is not None:
                 self._found.sent.add(number)
-            if time.monotonic() >= give_way_s:
+            self._began_s = self._began_s or time.monotonic()  # not before: to connect may take longer than a piece
+            if time.monotonic() >= self._began_s + _PIECE_S:
                 self._left[partition] = (message.offset() or 0) + 1, end
                 return False
         return True

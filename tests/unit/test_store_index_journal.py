@@ -87,28 +87,3 @@ def test_an_entry_goes_to_the_journal_if_it_is_new_or_an_older_one_is_there() ->
     journal.note_written(set_once)
     batch: dict[bytes, Entry | None] = {b"id": repeating(2), b"new": repeating(2)}
     assert journal.split(batch) == (batch, {})
-
-
-def test_the_entry_of_a_timer_that_repeats_leaves_the_journal_when_the_older_set_is_written() -> None:
-    journal, index = IndexJournal(lambda: MAX_BYTES), dict[bytes, Entry | None]()
-
-    def write(entries: dict[bytes, Entry | None]) -> set[bytes]:
-        journaled, direct = journal.split(entries)
-        index.update([*journal.next_to_index(journaled), *direct.items()])
-        journal.note_known(direct)
-        if journaled:
-            journal.note_written(journaled)
-        assert {id: index.get(id) for id in direct} == direct
-        return set(direct)
-
-    number = MAX_BYTES // ENTRY_BYTES
-    assert not write({b"first": repeating(0), b"both": repeating(0), b"single": (0, 0, 0)})
-    assert not write({b"%d" % each: repeating(0) for each in range(number)}), "the older set has them now"
-    assert not write({b"first": repeating(1)}), "it is in the journal of the older set"
-    while journal.older_first < journal.newer_first:
-        assert not write({b"new": (0, 0, 0)})
-    assert write({b"both": repeating(2), b"first": repeating(2), b"single": (2, 2, 2)}) == {b"both"}
-    assert write({b"both": repeating(3)}) == {b"both"}
-    found, missing = journal.find([b"both", b"first", b"single"])
-    assert (found, missing) == ({b"both": repeating(3), b"first": repeating(2), b"single": (2, 2, 2)}, [])
-    assert b"both" not in journal

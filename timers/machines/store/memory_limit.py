@@ -36,8 +36,7 @@ class IndexJournal:
     database. When all are written, the older part of the journal is deleted. When the newer set is full, or the journal
     has twice as much since it began, it becomes the older one. Most ids are ended before that, and never become a key.
 
-    A timer that repeats is not ended, so its entry goes back to the index at once, if the last one was read from there,
-    or was written there with the older set, of which the journal has no part any more.
+    A timer that repeats is not ended, so its entry goes back to the index at once, if the last one was read from there.
 
     What was read from the database, or went there at once, stays in memory until it would take more than half a set: a
     timer that repeats is looked up when it fires, and again a moment later, when its next occurrence is accepted.
@@ -116,18 +115,12 @@ class IndexJournal:
         self, entries: Mapping[bytes, Entry | None]
     ) -> tuple[Mapping[bytes, Entry | None], Mapping[bytes, Entry | None]]:
         """The entries of a batch that go to the journal, and those that go to the index at once."""
-        known, newer = self._known, self._newer
-        written = self._older if self.older_first == self.newer_first else {}
+        known = self._known
         direct = {
-            id: entry
-            for id, entry in entries.items()
-            if chain_of(entry) is not None
-            and (known.get(id) is not None or (written.get(id) is not None and id not in newer))
+            id: entry for id, entry in entries.items() if known.get(id) is not None and chain_of(entry) is not None
         }
         if not direct:
             return entries, direct
-        for id in written.keys() & direct.keys():
-            del written[id]
         return {id: entry for id, entry in entries.items() if id not in direct}, direct
 
     def _add(self, entries: Mapping[bytes, Entry | None], size: int) -> None:

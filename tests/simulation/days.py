@@ -39,6 +39,8 @@ IDLE_S = DAY_S - 7200
 """Idle time of a day. The rest is for what is done, and for the night."""
 ACTIONS_A_BUSY_TIME = 25
 """So many actions come without idle time between, on average."""
+SET_BACK_S = 3600
+"""By so much, at most, a clock is set back."""
 TELLS_EVERY_S = 5
 """In real time."""
 
@@ -174,8 +176,10 @@ class DaysCluster(Simulator):
         return f"{dict(simulator.counts)}"
 
     def _dated_records(self) -> Iterable[SimRecord]:
-        """Not the ticks, of which some are years ahead: each night the clock would go on by as much."""
-        return (each for each in self.log.committed if each.topic != self._settings.oscillator_topic)
+        """Not the ticks that are further ahead than :data:`SET_BACK_S`, of which some are years ahead: each night the
+        clock would go on by as much. After a clock was set back, timers wait for the other ones."""
+        ticks, latest_ms = self._settings.oscillator_topic, self.clock.now_ms + 1000 * SET_BACK_S
+        return (each for each in self.log.committed if each.topic != ticks or each.timestamp_ms <= latest_ms)
 
     def _pass_idle(self, seconds: int) -> None:
         """Let time pass in which nothing comes. One tick stands for all until the next timer is due."""

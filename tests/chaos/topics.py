@@ -61,7 +61,8 @@ VERDICT, LETTERS, OSCILLATOR, CONSOLE, MARKS, CANARY, LEDGER = HEALING = (
     "canary",
     "ledger",
 )
-"""Topics that hold nothing a timer depends on: all are well again within 20 s."""
+"""Topics that hold nothing a timer depends on: all are well again within :data:`HEALED_S`."""
+HEALED_S = 20.0
 
 REQUEST, BY_ID, RETRY, PROGRESS, SNAPSHOT, COLD, RETURNS = HOLDING = (
     "request",
@@ -72,7 +73,10 @@ REQUEST, BY_ID, RETRY, PROGRESS, SNAPSHOT, COLD, RETURNS = HOLDING = (
     "cold",
     "returns",
 )
-"""Topics that hold what is pending: red within 30 s, and no other topic's timers are late."""
+"""Topics that hold what is pending: red within :data:`RED_S`, and the timers of no other topic are late.
+
+That its returns are gone is said by a queue, not by a worker."""
+RED_S = 30.0
 
 CONFIGS: dict[str, str] = {
     "retention.ms": "86400000",
@@ -104,6 +108,9 @@ LATE_MS = 5_000
 """A timer of a topic that was not touched is late if its lag is larger."""
 
 ATTEMPT_S = 8.0
+
+COLUMNS = ("fires", "ids", "client", "console", "sends", "queue", "canary")
+"""Drivers that the table shows."""
 
 ACCEPTED = re.compile(r"TIMERS_ACCEPT_LOSS=([^ ,;]+)")
 """The way on that a sentence names."""
@@ -498,14 +505,40 @@ class Cell:
         }
 
 
+def broken(row: dict[str, Any]) -> list[str]:
+    """Which promises a cell has broken."""
+    if "failed" in row:
+        return [row["failed"]]
+    if "configs" in row:
+        return [
+            f"red after {name} was taken back: {found['left']}"
+            for name, found in row["configs"].items()
+            if found["left"]
+        ]
+    kind, _, change = row["cell"].partition("/")
+    counted = ["lost", "lost_ids", "lost_messages"]
+    if kind != PROGRESS:  # who accepts that it is lost accepts that timers fire twice
+        counted += ["twice", "twice_ids"]
+    found = [f"{row[name]} {name}" for name in counted if row[name]]
+    if change in CONFIGS:
+        return found
+    if kind in HEALING:
+        slow = [name for name in COLUMNS if row[name][1] > HEALED_S]
+        return found + [f"{name} not well after {HEALED_S:.0f} s" for name in slow]
+    if change != ADDED and kind != RETURNS and not (row["red"] and row["red"][0] <= RED_S):
+        found.append(f"not red after {RED_S:.0f} s")
+    lags = {"worst_lag_ms": (REQUEST, PROGRESS), "worst_id_lag_ms": (BY_ID, PROGRESS)}
+    found += [f"{name} {row[name]}" for name, own in lags.items() if kind not in own and row[name] > LATE_MS]
+    return found
+
+
 def line(row: dict[str, Any]) -> str:
     """A row of the table."""
     if "configs" in row:
         return "\n".join(f"{name}: {json.dumps(found)}" for name, found in row["configs"].items())
     if "failed" in row:
         return f"FAILED {row['cell']}: {row['failed']}"
-    columns = ("fires", "ids", "client", "console", "sends", "queue", "canary")
-    shown = " | ".join(f"{name}: {row[name][0]}" for name in columns)
+    shown = " | ".join(f"{name}: {row[name][0]}" for name in COLUMNS)
     lags = f"lag {row['worst_lag_ms']}/{row['worst_id_lag_ms']} ms"
     gone = f" (gone with the topic {row['gone']}/{row['gone_ids']})" if row["gone"] + row["gone_ids"] else ""
     counts = (
@@ -545,7 +578,7 @@ def main() -> int:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         last = done.stdout.strip().splitlines()[-1:]
         row: dict[str, Any] = json.loads(last[0]) if last else {"cell": cell, "failed": done.stderr[-400:]}
-        print(line(row), flush=True)
+        print(line(row), *(f"BROKEN {row['cell']}: {each}" for each in broken(row)), sep="\n", flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(json.dumps({"kafka": kafka_version.chosen(), **row}) + "\n")
@@ -558,7 +591,7 @@ def main() -> int:
         address = broker.start()
         with ThreadPoolExecutor(options.at_once) as pool:
             rows = list(pool.map(lambda cell: run(cell, address), cells))
-    return int(any("failed" in row for row in rows))
+    return int(any(map(broken, rows)))
 
 
 if __name__ == "__main__":

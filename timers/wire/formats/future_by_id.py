@@ -15,8 +15,8 @@ clients write null for a value that is not set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -32,7 +32,7 @@ from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
-from timers.wire.occurrences import encode_occurrences, read_occurrences
+from timers.wire.occurrences import ENDS, LEAST, encode_occurrences, read_occurrences
 from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat, RepeatError
 
 MAX_ID_BYTES = 512
@@ -146,12 +146,15 @@ def decode(
     legal: set[str] = set()
     seconds: dict[bytes | None, int] = {}
     from_string = Future.FromString
-    left = iter(records)
-    read = partial(next, left, None)
-    if repeats:
-        read = partial(read_occurrences, left, decoded, max_request_bytes, Shared())
-    while (record := read()) is not None:
-        key, value, headers, offset = record.key, record.value, record.headers or _NO_HEADERS, record.offset
+    shared, left = Shared(), iter(records)
+    for each in left:
+        record, headers = each, each.headers or _NO_HEADERS
+        if len(headers) >= LEAST and headers[-1][0] in ENDS and repeats:
+            record = read_occurrences(chain((each,), left), decoded, max_request_bytes, shared)
+            if record is None:
+                break
+            headers = record.headers or _NO_HEADERS
+        key, value, offset = record.key, record.value, record.offset
         try:
             if value is None:
                 _decode_cancel(decoded, record, headers, repeats)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -133,5 +134,25 @@ def test_partitions_of_a_dead_or_frozen_broker_do_not_hide_the_others(fault: str
             assert set(offsets.unknown) == {(topic, 2), (alone, 0)}
         with pytest.raises(TimersError, match="the leader of orders/2 does not answer"):
             TopicOffsets(settings, 5.0).ends([topic])
+    finally:
+        brokers.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{}, {"skips_leaderless": True, "skip_s": 15.0}])
+def test_the_leader_that_takes_over_from_a_frozen_one_is_asked(options: dict[str, Any], tmp_path: Path) -> None:
+    """The cluster names the frozen one until its session ends, and the first question begins before that."""
+    brokers = ThreeBrokers(tmp_path)
+    try:
+        settings = Settings.load({"TIMERS_BROKERS": brokers.start()})
+        topic, other = brokers.create("orders", [(3, 2, 1)]), brokers.create("other", [2])
+        Publisher(brokers.address, topic).send_raw(b"key", b"value", [], 0)
+        expected: Offsets = {topic: {0: 1}, other: {0: 0}}
+        wait_until(lambda: TopicOffsets(settings).ends(expected) == expected, "the record is in all replicas")
+        topics = TopicOffsets(settings, **options)
+        brokers.freeze(3)
+        assert topics.ends(expected) == expected
+        assert brokers.led_by(3) == set(), "the frozen broker was not asked"
+        assert topics.unknown == {}
     finally:
         brokers.stop()

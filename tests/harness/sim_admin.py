@@ -24,6 +24,7 @@ class SimAdmin:
         error: of the next metadata and groups.
         offsets: partition -> the offset that its leader answers, or the error; None: no answer; :data:`LOST`.
         offset: the answer of all other leaders.
+        needs_s: time after which a leader answers that is silent; None: it does not.
         failures: errors of the next questions for offsets, of all that they ask for.
         asked: the partitions of each question for offsets, or the topics of each question for rights.
         allowed: topic -> operations that the client may do, or the code of the error; :data:`LOST`.
@@ -40,6 +41,7 @@ class SimAdmin:
         self.error: KafkaError | str | None = None
         self.offsets: dict[tuple[str, int], int | Exception | str | None] = {}
         self.offset = 7
+        self.needs_s: float | None = None
         self.failures: list[Exception] = []
         self.asked: list[list[Any]] = []
         self.allowed: dict[str, Any] = {}
@@ -77,11 +79,15 @@ class SimAdmin:
         error = None if name in self.topics else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return SimpleNamespace(error=error, partitions={i: SimpleNamespace(leader=each) for i, each in leaders.items()})
 
-    def list_offsets(self, asked: Iterable[Any], **_: Any) -> dict[Any, Future[Any]]:
+    def list_offsets(self, asked: Iterable[Any], request_timeout: float, **_: Any) -> dict[Any, Future[Any]]:
         places = list(asked)
         self.asked.append([(place.topic, place.partition) for place in places])
         failure = self.failures.pop(0) if self.failures else None
         answers = {place: failure or self._offset(place.topic, place.partition) for place in places}
+        if self.needs_s is not None and request_timeout > self.needs_s:
+            answers = {
+                place: SimpleNamespace(offset=self.offset) if each is None else each for place, each in answers.items()
+            }
         return {place: answered(answer) for place, answer in answers.items() if answer != LOST}
 
     def _offset(self, topic: str, partition: int) -> Any:

@@ -10,7 +10,7 @@ from tests.harness.constants import Constants
 from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S
 from timers.errors import TimersError
-from timers.kafka import topic_offsets
+from timers.kafka import connection, topic_offsets
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.process.config.settings import Settings
 
@@ -53,6 +53,23 @@ def test_a_leader_that_is_elected_late_is_waited_for_by_those_who_say_so(admin: 
     topics = TopicOffsets(Settings.load({}), DEADLINE_S, skips_leaderless=True, skip_s=DEADLINE_S)
     assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
     election.join()
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_the_first_questions_to_a_silent_leader_are_short_and_later_ones_longer(
+    admin: SimAdmin, constants: Constants, skips: bool
+) -> None:
+    """A dead leader never answers, and the one that is elected meanwhile gets the next question. A slow one does."""
+    constants(connection, GRACE_S=0.0)
+    admin.offsets["strange", 0] = None
+    election = threading.Timer(3 * topic_offsets._SKIP_S, admin.offsets.clear)
+    election.start()
+    topics = TopicOffsets(Settings.load({}), DEADLINE_S, skips_leaderless=skips, skip_s=DEADLINE_S)
+    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
+    election.join()
+    admin.offsets["strange", 0], admin.needs_s = None, 2 * topic_offsets._SKIP_S
+    topics = TopicOffsets(Settings.load({}), 2.0, skips_leaderless=skips, skip_s=2.0)
+    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
 
 
 def test_what_was_left_out_matters_to_those_who_need_it(admin: SimAdmin) -> None:

@@ -222,7 +222,9 @@ class TopicOffsets:
         while wanted:
             waited_s = monotonic() - begun
             until_s = self._skip_s if self._skips_leaderless and waited_s < self._skip_s else self._timeout_s
-            left_s = max(_POLL_S, until_s - waited_s)
+            # A question stays with the leader of its begin, also if another one is elected. The later ones are longer,
+            # because a leader may be slow.
+            left_s = max(_POLL_S, min(until_s - waited_s, max(_SKIP_S, waited_s / 2)))
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
             failed, give_up = {}, connection.give_up_at(left_s)
             for where, future in futures.items():
@@ -243,7 +245,7 @@ class TopicOffsets:
                 sleep(_POLL_S)
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
-                    self._forget_deleted(connection.metadata(self._admin, self._reports, left_s))
+                    self._forget_deleted(connection.metadata(self._admin, self._reports, min(left_s, _SKIP_S)))
             wanted = {place: spec for place in failed if place.partition in self._partitions.get(place.topic, ())}
         self._has_listed = self._has_listed or bool(listed)
         return listed

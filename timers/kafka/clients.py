@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from timers.kafka import connection
-from timers.kafka.error_codes import NO_COORDINATOR, code_of
+from timers.kafka.error_codes import NO_COORDINATOR, NO_TOPIC, code_of
 from timers.process.config.settings import Settings
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
@@ -32,6 +32,8 @@ LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
 LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
 
 _PART_S = 0.1
+
+_COORDINATOR_MS = 10_000
 
 _CREATE_NO_TOPICS = {"allow.auto.create.topics": False}
 """Otherwise brokers with ``auto.create.topics.enable=true`` create each topic that a request names."""
@@ -92,13 +94,17 @@ def note_offsets(
         timeout_s: how long to try again while no broker coordinates the group.
 
     Raises:
-        KafkaException: the group cannot be used.
+        KafkaException: the group cannot be used, or not for the topic of one of the places.
     """
     begun_s = monotonic()
-    with closing(reader(properties, group_id=group)) as consumer:
+    # A commit waits for a coordinator as long as a session lasts.
+    with closing(reader(properties, group_id=group, session_timeout_ms=_COORDINATOR_MS)) as consumer:
         while True:
             try:
-                consumer.commit(offsets=[*places], asynchronous=False)
+                for place in consumer.commit(offsets=[*places], asynchronous=False) or ():
+                    # librdkafka raises only if all have failed. A topic that was deleted has nothing to be noted.
+                    if place.error is not None and place.error.code() not in NO_TOPIC:
+                        raise KafkaException(place.error)
                 return
             except KafkaException as error:
                 if code_of(error) not in NO_COORDINATOR or monotonic() - begun_s >= timeout_s:

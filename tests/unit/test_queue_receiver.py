@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from time import time
 from typing import Any, cast
 
@@ -188,8 +189,14 @@ def test_a_process_that_its_group_does_not_take_back_says_so_and_is_started_agai
     went_on = "group 'queue.jobs' went on without this process"
     assert queue.driver.unready() == [f"{went_on}, which has not joined again yet"]
     assert queue.driver.stuck() == []
-    queue.stopped_s = SESSION_S + 61
-    wait_until(lambda: any(f"{went_on}, 7" in reason for reason in queue.driver.stuck()), "a liveness that is red")
+    queue.stopped_s = SESSION_S + 301
+    wait_until(lambda: queue.driver.stuck() == [], "a rebalance may wait for a member that hangs")
+    queue.stopped_s = SESSION_S + 361
+    wait_until(lambda: any(f"{went_on}, 37" in reason for reason in queue.driver.stuck()), "a liveness that is red")
+    queue.transport.check_members = lambda: "another program is in the group"
+    wait_until(lambda: queue.driver.stuck() == [], "the other program keeps it out")
+    queue.transport.check_members = lambda: ""
+    wait_until(queue.driver.stuck, "it is gone")
     queue.transport.silent_s = 100.0
     assert queue.driver.stuck() == [], "it would not join either if it was started again"
     queue.call(queue.transport.assigned, [])
@@ -399,6 +406,33 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
     assert {message.source for message in again} == {message.source for message in hung}
     assert impatient.transport.opens == 2
     assert {message.attempt for message in again} == {2}
+
+
+def test_a_process_that_comes_back_after_an_hour_does_not_hang(impatient: Opened) -> None:
+    """While it opens the queue again, which takes tens of seconds if the brokers are slow."""
+    impatient.call(impatient.transport.assigned, [JOBS])
+    impatient.receive(MESSAGES)
+
+    def leaves() -> bool:
+        impatient.stopped_s += 1
+        return impatient.driver._is_left
+
+    wait_until(leaves, "the process leaves")
+    impatient.stopped_s += 3600
+    begins, may_go_on, opened = Event(), Event(), impatient.transport.open
+
+    def open_slowly(*arguments: Any) -> Any:
+        begins.set()
+        may_go_on.wait(30)
+        return opened(*arguments)
+
+    impatient.transport.open = open_slowly
+    with ThreadPoolExecutor() as threads:
+        receiving = threads.submit(impatient.driver.receive, Message, 1, 0.1)
+        assert begins.wait(30)
+        assert impatient.driver.stuck() == []
+        may_go_on.set()
+        receiving.result(30)
 
 
 def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:

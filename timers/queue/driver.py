@@ -40,6 +40,9 @@ from timers.wire import topics
 _log = logging.getLogger("timers.queue")
 _CLOCK = Clock()
 
+_REBALANCE_S = 300.0
+"""How long a rebalance waits for a member that hangs (``max.poll.interval.ms``): to start another one does not help."""
+
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
 
@@ -273,7 +276,8 @@ class Driver:
         if silent_s > _STUCK_S:
             return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
         away_s = 0.0 if lost_s is None else self.now_s() - lost_s
-        if away_s > self._session_timeout_s + _REJOIN_S and self._transport.silent_s < _STUCK_S:
+        is_let_in = not self.strangers and self._transport.silent_s < _STUCK_S  # else no process would join
+        if away_s > self._session_timeout_s + _REBALANCE_S + _REJOIN_S and is_let_in:
             return [f"{self._went_on}, {away_s:.0f} s ago, although the brokers answer: start it again"]
         return []
 
@@ -481,7 +485,8 @@ class Driver:
             error = None if is_settled else self.member.not_settled()
             self._do(self.member.answer(self.member.waiting, error))
             self.lock.wait_for(lambda: self._receivers or self.closing)
-            self._is_left = False
+            # What was before is no sign of a thread that hangs: to open the queue takes seconds.
+            self._round_began_s, self.member.lost_s, self._is_left = self.now_s(), None, False
             return not self.closing
 
     def _fail(self, failure: TimersError) -> None:

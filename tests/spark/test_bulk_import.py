@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -174,14 +176,38 @@ def test_the_mark_of_a_run_is_seen_when_it_is_whole(
 
     def write_half(spark: SparkSession, url: str, text: str) -> None:
         write(spark, url, text[:3])
-        assert ledger.unfinished(said.append) == []
+        assert ledger.unfinished(said.append, 0) == []
         write(spark, url, text)
 
     monkeypatch.setattr(jvm, "write_text", write_half)
     ledger.begin(run, as_json(starts))
-    assert (ledger.unfinished(said.append), said) == ([(run, starts)], [])
+    assert (ledger.unfinished(said.append, 0), said) == ([(run, starts)], [])
     ledger.end(run)
-    assert ledger.unfinished(said.append) == []
+    assert ledger.unfinished(said.append, 0) == []
+
+    def killed(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(jvm, "move", killed)
+        ledger.begin(run, as_json(starts))
+    (left,) = (each for each in (tmp_path / "begun").iterdir() if not each.name.startswith("."))
+    for days, is_kept in ((0.9, True), (1.1, False)):
+        now_ns = left.stat().st_mtime_ns + int(days * 86_400 * 10**9)
+        assert ledger.unfinished(said.append, now_ns) == []
+        assert left.exists() == is_kept
+    assert [*(tmp_path / "begun").iterdir()] == []
+
+
+def test_a_mark_that_cannot_be_opened_is_no_mark_that_was_deleted(
+    spark: SparkSession, tmp_path: Path, unopened: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Its run was interrupted: without the mark, all that it has sent would be sent again."""
+    ledger, run, starts = bulk_import.ImportLedger(spark, tmp_path.as_uri()), uuid4().hex, {"orders": {0: 5}}
+    ledger.begin(run, as_json(starts))
+    with unopened(), pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        ledger.unfinished(print, 0)
+    assert ledger.unfinished(print, 0) == [(run, starts)]
 
 
 def test_no_run_deletes_a_file_that_it_did_not_write(

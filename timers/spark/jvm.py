@@ -136,7 +136,7 @@ def read_texts(spark: SparkSession, directory: str) -> list[tuple[str, str | Non
             text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         except Py4JJavaError as error:
             kind = error.java_exception.getClass().getSimpleName()
-            if kind == "FileNotFoundException":
+            if kind == "FileNotFoundException" and not files.exists(each):  # Java's name of each failure to open
                 continue
             if kind != "ChecksumException":
                 raise

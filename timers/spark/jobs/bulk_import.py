@@ -34,12 +34,16 @@ from timers.spark import jvm, kafka
 from timers.spark.columns import header, schema
 from timers.spark.frames.rows import ENTRY, RowFiles, local_path, opened, shown
 from timers.spark.session import described
-from timers.spark.storage import Kept, table_at
+from timers.spark.storage import Kept, children, table_at
 from timers.wire import headers as h
 
 _PROGRESS_S = 10.0
 _RUN = re.compile(r"[0-9a-f]{32}")
 """The name of a run."""
+_NEW = ".new"
+"""Ends the name of a mark that is being written."""
+_LEFT_NS = 86_400 * 10**9
+"""Age of such a mark after which its run was killed: to write it takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
         )
     ledger = ImportLedger(spark, job.ledger)
     if not job.dry_run:
-        for interrupted, starts in ledger.unfinished(say):
+        for interrupted, starts in ledger.unfinished(say, now_ns):
             left = topics.remaining(starts)
             in_topic, known = _in_topic(spark, job, left.starts, left.ends), ledger.sent()
             if known is not None:
@@ -255,13 +259,20 @@ class ImportLedger:
         self._spark = spark
         self._ids, self._table, self._begun = (table_at(path, name) for name in ("ids", "sent", "begun"))
 
-    def unfinished(self, say: Callable[[str], None]) -> list[tuple[str, Offsets]]:
+    def unfinished(self, say: Callable[[str], None], now_ns: int) -> list[tuple[str, Offsets]]:
         """The runs that have begun and not ended: name, and where the topic ended at its begin.
 
         A mark that is not whole is named and deleted. Disks write files later: the machine lost its power soon after
-        the run had begun to send. Files of others, and marks that are being written, are passed over.
+        the run had begun to send. Files of others, and marks that are being written, are passed over; a mark that was
+        not written to its end a day ago is deleted.
+
+        Raises:
+            Py4JJavaError: a mark is there and cannot be read.
         """
         found = []
+        for name, status in children(self._spark, self._begun).items():
+            if name.endswith(_NEW) and status.getModificationTime() * 10**6 < now_ns - _LEFT_NS:
+                self.end(name)
         for run, text in jvm.read_texts(self._spark, self._begun):
             if not _RUN.fullmatch(run):
                 continue
@@ -275,8 +286,8 @@ class ImportLedger:
     def begin(self, run: str, starts: str) -> None:
         """Write the mark of a run. An import on another machine may look meanwhile, and must see no part of it."""
         mark = f"{self._begun}/{run}"
-        jvm.write_text(self._spark, f"{mark}.new", starts)
-        jvm.move(self._spark, f"{mark}.new", mark)
+        jvm.write_text(self._spark, f"{mark}{_NEW}", starts)
+        jvm.move(self._spark, f"{mark}{_NEW}", mark)
 
     def end(self, run: str) -> None:
         jvm.delete(self._spark, f"{self._begun}/{run}")

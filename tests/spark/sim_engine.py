@@ -17,7 +17,7 @@ from timers.kafka import connection
 from timers.kafka.records import Record
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
-from timers.spark.cold import DAY_S, cold_sources
+from timers.spark.cold import DAY_S, ColdTables, cold_sources
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import KafkaPort, Logs
 from timers.wire import future
@@ -121,8 +121,10 @@ class SimLogs(Logs):
         refuses: source of a request whose copy is refused.
         noted: name of the last batch that may have written, which is kept outside of the tables for seven days; and the
             second at which it was noted.
-        notes_nothing: the group cannot be used.
+        notes_nothing, starts_nothing: the group cannot be used, when it notes a batch or begins.
         searches: how often it looked for copies.
+        unread: number of cold records that `hold` has not read.
+        is_fenced: no task writes.
     """
 
     def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
@@ -136,7 +138,11 @@ class SimLogs(Logs):
         self.gone: set[str] = set()
         self.refuses = ""
         self.noted = "", 0
-        self.notes_nothing, self.searches = False, 0
+        self.notes_nothing, self.searches, self.unread = False, 0, 0
+        self.starts_nothing = self.is_fenced = False
+
+    def unheld(self, tables: ColdTables, now_s: int) -> int:
+        return self.unread
 
     def noted_batch(self) -> str:
         name, at_s = self.noted
@@ -151,10 +157,16 @@ class SimLogs(Logs):
         kept = [topic for topic in cold_sources(self.engine.settings) if topic not in self.gone]
         return {topic: {0: self.engine.log.end(topic, 0)} for topic in kept}
 
+    def take_over(self) -> None:
+        if self.starts_nothing:
+            raise SparkError("the group cannot be used")
+        self.fence()
+
     def fence(self) -> None:
-        return None
+        self.is_fenced = True
 
     def copies_since(self, starts: Offsets) -> DataFrame:
+        assert self.is_fenced, "a task may write what this does not find"
         self.searches += 1
         found = [
             (dict(record.headers)[h.TIMER_PROMOTED] or b"").decode()
@@ -167,6 +179,7 @@ class SimLogs(Logs):
         return self._session.createDataFrame(seen, "source string")
 
     def port(self) -> Callable[[], KafkaPort]:
+        self.is_fenced = False
         path, dies, refuses = self._path, self.dies, self.refuses
         return lambda: FilePort(path, dies=dies, refuses=refuses)
 

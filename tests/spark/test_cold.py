@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
 from timers.core.progress import SEAL
-from timers.errors import SettingsError
+from timers.errors import NameTakenError, SettingsError, SparkError
 from timers.process.config.settings import Settings
 from timers.spark import cold
 from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
@@ -149,6 +149,7 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
         promote_chunk(spark, job, logs, due_s + 990)
     logs.dies = False
     assert logs.deliver() == 1
+    logs.fence()
     assert record_interrupted(spark, tables, logs) == 1
     assert record_interrupted(spark, tables, logs) == 0
     assert promote_chunk(spark, job, logs, due_s + 990).promoted == 0
@@ -160,6 +161,7 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     for now_s, lose_disk in ((due_s + 1990, False), (due_s + 1995, True), (due_s + 2010, True), (due_s + 2020, False)):
         engine.advance_to(now_s)
         logs.dies = logs.blind = True
+        logs.fence()
         record_interrupted(spark, tables, logs)
         with pytest.raises(Exception, match="killed after the commit"):
             promote_chunk(spark, job, logs, now_s)
@@ -187,10 +189,12 @@ def test_a_copy_that_may_have_been_deleted_is_written_again_only_while_it_is_rem
     assert logs.deliver() == 1
     engine.advance_to(NOW_S + 200)
     assert engine.fired == [(b"plain", sent.source)]
+    logs.fence()
     assert record_interrupted(spark, tables, logs) == 0, "its copy is deleted"
     forgotten_s = NOW_S + 100 + engine.settings.verdict_retention_s
     later = SimLogs(spark, engine, tmp_path / "later")
     later.trimmed = True
+    later.fence()
     assert record_interrupted(spark, tables, later) == 0, "the batch is looked for in each run"
     assert promote_chunk(spark, job, later, forgotten_s).promoted == 0, "its partition has forgotten that it came back"
     assert promote_chunk(spark, job, logs, NOW_S + 200).promoted == 1
@@ -357,6 +361,61 @@ def test_a_backup_from_before_a_killed_run_repeats_nothing(
     assert any("the tables may be older than what was written back last" in line for line in said), said
     engine.advance_to(due_s + 2 * DAY_S + 60)
     assert engine.fired == [(b"once", sent.source)], "its partition does not know any more that it came back"
+
+
+def test_copies_are_looked_for_when_hold_has_read_what_may_have_one(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are lost and the logs are trimmed. What `hold` took in after the search would count as never written
+    back."""
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    engine, due_s = SimEngine(NOW_S, 60), NOW_S + DAY_S
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    sent = engine.ask(due_s, b"once")
+    take_in(spark, tables, engine)
+    engine.advance_to(due_s - 30)
+    promote_now(spark, tables, logs)
+    engine.advance_to(due_s + 3600)
+    assert engine.fired == [(b"once", sent.source)]
+
+    shutil.rmtree(tmp_path / "cold")
+    logs.trimmed, logs.unread = True, 1
+    with pytest.raises(SparkError, match=r"`timers spark hold` has not read 1 record of the cold topic: run it first"):
+        promote_now(spark, tables, logs)
+    assert tables.steps(spark).begun().isEmpty()
+    take_in(spark, tables, engine)
+    logs.unread = 0
+    engine.advance_to(due_s + 2 * DAY_S)
+    for number in range(2):
+        again = SimLogs(spark, engine, tmp_path / f"copies-{number}")
+        again.noted, again.trimmed = logs.noted, True
+        promote_now(spark, tables, again)
+        logs.noted = again.noted
+    engine.advance_to(due_s + 2 * DAY_S + 60)
+    assert engine.fired == [(b"once", sent.source)]
+
+
+def test_a_group_that_cannot_be_used_ends_the_start(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing is due: only the group says whether the tables are old."""
+    logs = SimLogs(spark, SimEngine(NOW_S, 60), tmp_path / "copies")
+    logs.starts_nothing = True
+    with pytest.raises(SparkError, match="the group cannot be used"):
+        promote_now(spark, tables, logs)
+
+
+def test_a_promoter_that_waits_ends_when_another_one_has_begun(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(_: str) -> None:
+        raise NameTakenError(promote.TAKEN)
+
+    monkeypatch.setattr(promote, "maintain", lambda *_: "tables maintained")
+    logs = SimLogs(spark, SimEngine(NOW_S, 60), tmp_path / "copies")
+    monkeypatch.setattr(logs, "note_batch", taken)
+    with pytest.raises(NameTakenError):
+        promote_now(spark, tables, logs)
 
 
 def test_the_newest_batch_is_known_as_long_as_the_job_runs(

@@ -234,11 +234,14 @@ def test_a_request_that_a_user_deletes_after_the_search_does_not_end_the_job(
     second = promote.promote_chunk(spark, job, logs, NOW_S)
     assert (second.promoted, second.more) == (3, True) and second.left is not None
     deleted(spark, tables, 7)  # a deletion of this session, such as one of upkeep, has Spark read the others again
+    tables.steps(spark).add("older", storage.BEGUN, NOW_S, "{}")  # whose logs are trimmed: a search may take hours
+    searches = logs.searches
     third = promote.promote_chunk(spark, job, logs, NOW_S, (), second.left)
+    assert logs.searches == searches + 1, "only for the copies of this batch"
     assert (third.promoted, third.more, third.left) == (1, True, None), "by the search of the second"
     assert promote.promote_chunk(spark, job, logs, NOW_S).promoted == 0
     assert promoted(spark, tables) == [0, *range(2, 7)]
-    assert tables.steps(spark).unfinished() == []
+    assert [each.batch for each in tables.steps(spark).unfinished()] == ["older"]
 
 
 def test_rounds_of_one_search_are_one_batch(

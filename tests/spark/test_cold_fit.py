@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from timers.errors import NameTakenError
@@ -82,6 +84,18 @@ def test_a_checkpoint_is_kept_went_on_with_or_left(
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
+def test_a_checkpoint_that_cannot_be_opened_is_left_alone(
+    spark: SparkSession, tables: ColdTables, checkpoint: Path, unopened: Callable[[], AbstractContextManager[None]]
+) -> None:
+    query = str(uuid4())
+    leave(checkpoint, 1, 1, json.dumps({"id": query}))
+    commit(spark, tables, query, 1)
+    with unopened(), pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        fitted(spark, tables)
+    assert checkpoint.exists()
+    assert fitted(spark, tables) == []
+
+
 def test_the_checkpoint_of_a_hold_that_runs_is_left_alone(
     spark: SparkSession, tables: ColdTables, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,13 +116,25 @@ def test_the_checkpoint_of_a_hold_that_runs_is_left_alone(
 
 
 def test_a_platform_whose_delta_has_other_classes_is_not_compared(
-    spark: SparkSession, tables: ColdTables, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tables: ColdTables, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look: Callable[..., int | None] = jvm.last_in_table
     elsewhere: Any = spark._jvm
     platform = SimpleNamespace(_jvm=elsewhere.nowhere, _jsparkSession=None)
     monkeypatch.setattr(jvm, "last_in_table", lambda _, *asked: look(platform, *asked))
     leave(checkpoint, 1, 1, json.dumps({"id": str(uuid4())}))
-    why = "this Delta does not say which micro-batches it has"
-    assert fitted(spark, tables) == [f"hold: the checkpoint is not compared with the table: {why}"]
+    why = "hold: the checkpoint is not compared with the table: this Delta does not say which micro-batches it has"
+    assert fitted(spark, tables) == [why]
     assert checkpoint.exists()
+    (checkpoint / "metadata").write_text("")
+    assert fitted(spark, tables) == [why, ANEW], "Spark would end with an error"
+    assert not checkpoint.exists()
+
+    rows = tmp_path / "rows"
+    spark.createDataFrame([], HELD).write.parquet(str(rows))
+    stream = spark.readStream.schema(HELD).parquet(str(rows)).writeStream.format("delta")
+    stream = stream.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
+    stream.start(tables.held).awaitTermination()
+    assert fitted(spark, tables) == [why]
+    spark.sql(f"RESTORE TABLE delta.`{tables.held}` TO VERSION AS OF 0")
+    assert fitted(spark, tables) == [why, ANEW], "each Delta shows a RESTORE"

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.harness.waiting import due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.errors import NameTakenError, SettingsError
 from timers.kafka import connection
-from timers.kafka.records import Record
+from timers.kafka.records import Record, TransactionalWriter
 from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.gaps import Scope
@@ -58,8 +58,11 @@ def test_hold_counts_the_records_that_are_no_cold_requests(spark: SparkSession, 
     foreign: list[Headers] = [[], [("timer-source", b"timer-request/0/5")]]
     for headers in foreign:
         writer.write(settings.cold_topic, b"key", b"value", headers, now_s() * 1000)
-    tables = ColdTables((tmp_path / "cold").as_uri())
+    tables, logs = ColdTables((tmp_path / "cold").as_uri()), Logs(spark, settings)
+    later_s = now_s() + 2 * 3600
+    assert (logs.unheld(tables, now_s()), logs.unheld(tables, later_s)) == (0, 3), "without those of the last hour"
     assert hold.run(spark, settings, tables, said.append) == 1
+    assert logs.unheld(tables, later_s) == 0
     assert said[0].startswith("hold: 1 held, ") and said[0].endswith("/s, 1 since the start")
     why = "the headers of a cold request are missing"
     assert said[1:] == [f"hold: 2 records of {settings.cold_topic} will not be promoted: {why}"]
@@ -132,6 +135,11 @@ def test_the_name_of_the_newest_batch_is_kept_in_kafka(system: System) -> None:
     for name in ("first", "second"):
         logs.note_batch(name)
         assert Logs(spark, system.settings).noted_batch() == name
+    newer = Logs(spark, system.settings)
+    newer.take_over()
+    with pytest.raises(NameTakenError):
+        logs.note_batch("third")
+    assert newer.noted_batch() == "second"
 
 
 @pytest.mark.long
@@ -260,3 +268,28 @@ def test_a_second_promoter_ends_the_first(system: System) -> None:
         first.write([copy])
     second.write([copy])
     assert len(system.reader(topic).take(2)) == 2
+
+
+def test_a_promoter_whose_copy_is_refused_fences_no_newer_one(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens the transactional id again after a refusal, and in each round."""
+    system.create_own_topics()
+    topic = system.target(1, max_message_bytes="2000")
+    spark: Any = None
+    first, second = (Logs(spark, system.settings) for _ in range(2))
+    first.take_over()
+    port, ports, send = first.port()(), list[KafkaPort](), TransactionalWriter._send
+
+    def send_and_begin_the_second(writer: TransactionalWriter, records: Sequence[Record]) -> list[str]:
+        try:
+            return send(writer, records)
+        finally:
+            second.take_over()
+            ports.append(second.port()())
+
+    with monkeypatch.context() as patched, pytest.raises(NameTakenError):
+        patched.setattr(TransactionalWriter, "_send", send_and_begin_the_second)
+        port.write([Record(topic, 0, b"k", bytes(5000), [])])
+    with pytest.raises(NameTakenError):
+        first.port()()
+    ports[0].write([Record(topic, 0, b"k", b"v", [])])
+    assert len(system.reader(topic).take(1)) == 1

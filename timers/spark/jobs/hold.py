@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.errors import NameTakenError, SettingsError
-from timers.kafka.topic_offsets import TopicOffsets
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import jvm, kafka
@@ -96,16 +96,13 @@ def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say:
         raise NameTakenError(f"another `timers spark hold` uses the table {tables.held!r}: this one ends")
     if known.get(TOPIC_ID, topic_id) != topic_id:
         _read_anew(spark, checkpoint, f"{topic} was made anew", topic, say)
-    elif last is None:
-        pass
-    elif 0 <= planned < last:
+    elif last is not None and 0 <= planned < last:
         anew = str(uuid.uuid4())  # Delta would skip micro-batches of the former query up to the last one
         _note(spark, tables, f"{WENT_ON}{anew}", str(planned))
         jvm.write_text(spark, f"{checkpoint}/metadata", json.dumps({"id": anew}))
         say("hold: the checkpoint is older than the table: some requests are read once more")
     elif (
-        planned < last
-        or last < max(planned - 1, ended)
+        (last is not None and not max(planned - 1, ended) <= last <= planned)
         or not query  # Spark goes on with no checkpoint whose metadata is damaged; nothing is done if there is none
         or _was_restored(spark, tables, query)
     ):
@@ -118,6 +115,15 @@ def _numbers(spark: SparkSession, checkpoint: str) -> tuple[int, int]:
     """The last planned and the last ended micro-batch of a checkpoint; -1: there is none."""
     planned, ended = (max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED, ENDED))
     return planned, ended
+
+
+def read_to(spark: SparkSession, checkpoint: str) -> Offsets:
+    """To where `hold` has read, by the last micro-batch that has ended; empty: none has, or its file is damaged."""
+    _, ended = _numbers(spark, checkpoint)
+    planned = dict(jvm.read_texts(spark, f"{checkpoint}/{PLANNED}")).get(str(ended)) or ""
+    with suppress(ValueError, TypeError, AttributeError):
+        return kafka.from_json(planned.rpartition("\n")[2])  # after lines with the version and properties
+    return {}
 
 
 def _last(

@@ -10,7 +10,8 @@ Tables that come back from a backup do not know what was written back since. So 
 tables without it are older, and the next run looks for copies from their newest batch on.
 
 Spark's own Kafka sink has no transactions. So one task writes, with one transactional id: a second promoter, or a task
-that Spark starts again, fences the first.
+that Spark starts again, fences the first. Each round opens the id, which would fence a newer promoter. So a promoter
+notes its run in Kafka before it fences, and a task ends if another run is noted before or after it opens the id.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from timers.process.counted import counted
 from timers.spark import cold, jvm, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources
 from timers.spark.columns import header_text, headers_of, record_batch, schema
+from timers.spark.jobs.hold import read_to
 from timers.spark.session import described, sentence_of
 from timers.spark.storage import BEGUN, DONE, Kept
 from timers.wire import headers as h
@@ -74,11 +76,21 @@ TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun sinc
 
 
 class KafkaPort:
-    """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none."""
+    """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none. It ends with
+    NameTakenError if a newer promoter has begun, which ``check_newest`` raises."""
 
-    def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
-        self._open = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
+    def __init__(
+        self, config: Mapping[str, Any], transactional_id: str, check_newest: Callable[[], None] = lambda: None
+    ) -> None:
+        self._make = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
+        self._check_newest = check_newest
         self._writer = self._open()
+
+    def _open(self) -> TransactionalWriter:
+        self._check_newest()
+        writer = self._make()
+        self._check_newest()
+        return writer
 
     def write(self, copies: Sequence[Record]) -> None:
         try:
@@ -91,6 +103,22 @@ class KafkaPort:
             if code_of(error) in FENCED:
                 raise NameTakenError(TAKEN) from error
             raise
+
+
+def _noted(config: Mapping[str, Any], group: str, topic: str) -> tuple[str, str]:
+    """What is noted in the group: the newest batch and the newest run; empty: none, or it is not known any more."""
+    with closing(reader(config, group_id=group)) as consumer:
+        (found,) = consumer.committed([KafkaPlace(topic, 0)], timeout=TIMEOUT_S)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    batch, _, run = (found.metadata or "").partition(" ")
+    return batch, run
+
+
+def _check_newest(config: Mapping[str, Any], group: str, topic: str, own: str) -> None:
+    with suppress(KafkaException):  # to open the transactional id is the check then
+        if _noted(config, group, topic)[1] not in ("", own):
+            raise NameTakenError(TAKEN)
 
 
 def writer(
@@ -188,6 +216,10 @@ cores beside it, as soon as its tasks end."""
 _STOP_S = 30.0
 """How long the end of the job waits for the end of the table maintenance."""
 
+_HOLDING_S = 3600
+"""Age of what `hold` must have read before copies are looked for. A copy of a younger cold record is younger, too, so
+its partition remembers it."""
+
 RETIRE_AFTER_S = 2 * cold.DAY_S
 """The promoted timers of a day are deleted this long after its end."""
 
@@ -203,7 +235,7 @@ class Logs:
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
         self._settings = settings
-        self._id = topics.promoter_id(settings.app_id)
+        self._id, self._run = topics.promoter_id(settings.app_id), uuid.uuid4().hex
         self.deleted = self.unsure_until_s = 0
 
     def ends(self) -> Offsets:
@@ -219,6 +251,20 @@ class Logs:
         """Condition: see :func:`timers.spark.cold.needs_its_copy`."""
         return cold.needs_its_copy(self._settings.verdict_retention_s, [self._settings.id_topic])
 
+    def take_over(self) -> None:
+        """Become the newest promoter. Raises as :meth:`note_batch`."""
+        self._note(self.noted_batch())
+        self.fence()
+
+    def unheld(self, tables: ColdTables, now_s: int) -> int:
+        """Number of records of the cold topic that `hold` has not read, without those of the last hour: it may be about
+        to read these."""
+        topics = TopicOffsets(self._settings)
+        ends = topics.at_time(topics.existing([self._settings.cold_topic]), (now_s - _HOLDING_S) * 1000)
+        read = read_to(self._spark, tables.checkpoint)
+        places = ((of, read.get(topic, {}).get(p, 0)) for topic, each in ends.items() for p, of in each.items())
+        return sum(max(0, end - at) for end, at in places)
+
     def fence(self) -> None:
         """Abort the open transaction of a former promoter, and fence that promoter."""
         self.ends()  # its errors name the broker and the reason
@@ -229,18 +275,27 @@ class Logs:
 
     def noted_batch(self) -> str:
         """Name of the newest batch that may have written copies; empty: there was none, or it is not known any more."""
-        with self._noting() as config, closing(reader(config, group_id=self._id)) as consumer:
-            (found,) = consumer.committed([KafkaPlace(self._settings.progress_topic, 0)], timeout=TIMEOUT_S)
-        return found.metadata or ""
+        with self._noting() as config:
+            return _noted(config, self._id, self._settings.progress_topic)[0]
 
     def note_batch(self, name: str) -> None:
         """Keep the name of a batch where no backup of the tables is: brokers keep it for seven days.
 
         Raises:
             SparkError: the group cannot be used, or had no coordinator for 30 s.
+            NameTakenError: another promoter has begun since.
         """
+        self._check_newest()()
+        self._note(name)
+
+    def _note(self, batch: str) -> None:
+        place = KafkaPlace(self._settings.progress_topic, 0, 0, f"{batch} {self._run}")
         with self._noting() as config:
-            note_offsets(config, self._id, [KafkaPlace(self._settings.progress_topic, 0, 0, name)], TIMEOUT_S)
+            note_offsets(config, self._id, [place], TIMEOUT_S)
+
+    def _check_newest(self) -> Callable[[], None]:
+        config = connection.librdkafka(self._settings)
+        return partial(_check_newest, config, self._id, self._settings.progress_topic, self._run)
 
     @contextmanager
     def _noting(self) -> Iterator[dict[str, Any]]:
@@ -272,7 +327,7 @@ class Logs:
 
     def port(self) -> Callable[[], KafkaPort]:
         """A function that opens the writer of a task. Spark sends it to an executor."""
-        return partial(KafkaPort, connection.librdkafka(self._settings), self._id)
+        return partial(KafkaPort, connection.librdkafka(self._settings), self._id, self._check_newest())
 
 
 @dataclass(frozen=True)
@@ -361,7 +416,7 @@ def run(
     """
     job.tables.create(spark)
     with searching or nullcontext(), described(spark, "timers promote: look for what the previous run has written"):
-        logs.fence()  # a former promoter may be about to write
+        logs.take_over()  # a former promoter may be about to write
         if note_older_tables(spark, job, logs, now_s()):
             say(
                 "promote: the tables may be older than what was written back last (from a backup, or after seven "
@@ -406,6 +461,8 @@ def _note_anew(logs: Logs, say: Callable[[str], None]) -> None:
     """Brokers would forget the newest batch after seven days."""
     try:
         logs.note_batch(logs.noted_batch())
+    except NameTakenError:
+        raise
     except TimersError as error:
         say(f"promote: the newest batch is not noted anew, and it is tried again later: {error}")
 
@@ -487,13 +544,18 @@ def note_older_tables(spark: SparkSession, job: Promote, logs: Logs, now_s: int)
     unfinished batches with the same begin. Returns whether it began. A former promoter must be fenced.
 
     A restored table has old times at which its requests were held, so :func:`timers.spark.cold.does_no_harm` cannot see
-    that they come from a backup.
+    that they come from a backup. SparkError: `hold` has not read the cold topic: what it adds later is not looked for.
     """
     noted, steps = logs.noted_batch(), job.tables.steps(spark)
     begun = steps.begun()
     newest = begun.orderBy(F.desc("until_s")).limit(1).collect()
     if not begun.where(F.col("batch") == noted).isEmpty() or not (noted or newest):
         return False
+    if unheld := logs.unheld(job.tables, now_s):
+        raise SparkError(
+            "the tables may be older than what was written back last, and `timers spark hold` has not read "
+            f"{counted(unheld, 'record')} of the cold topic: run it first (docs/cold-tier.md#backup)"
+        )
     name, until_s, replaced = uuid.uuid4().hex, now_s + job.lead_s, []
     if newest:
         starts, until_s = newest[0].starts, max(until_s, newest[0].until_s)
@@ -507,14 +569,19 @@ def note_older_tables(spark: SparkSession, job: Promote, logs: Logs, now_s: int)
     return True
 
 
-def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs, *, overdue: bool = False) -> int:
+def record_interrupted(
+    spark: SparkSession, tables: ColdTables, logs: Logs, *, overdue: bool = False, only: str = ""
+) -> int:
     """Record the copies of interrupted batches. Must run before the first round, when a former promoter is fenced.
 
     Args:
         overdue: the user takes it that what is not found has not been written back.
+        only: name of one batch; empty: all.
     """
     steps, found = tables.steps(spark), 0
     for batch, _, until_s, starts in steps.unfinished():
+        if only not in ("", batch):
+            continue
         deleted, waiting = logs.deleted, partial(cold.unpromoted, spark, tables, until_s)
         if not waiting(F.lit(True)).isEmpty():  # to read the logs may take hours
             copies = logs.copies_since(kafka.from_json(starts)).distinct()
@@ -612,7 +679,7 @@ def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, be
         )
         _record(spark, job, batch)
         logs.fence()
-        record_interrupted(spark, job.tables, logs, overdue=job.overdue)
+        record_interrupted(spark, job.tables, logs, overdue=job.overdue, only=batch.name)
         batch.kept.close()
         return Round(written, written > 0, batch.files, monotonic() - began, refused)
     if refused:

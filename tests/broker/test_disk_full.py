@@ -30,7 +30,7 @@ def assert_stopped_with(worker: Worker, reason: str) -> None:
     assert worker.exit_code() == 1, worker.tail()
     (sentence,) = re.findall(r"^timers: (.*)$", worker.log, re.MULTILINE)
     assert re.match(rf"the store in \S*/worker-\S+/\d+ does not work: {reason}", sentence), sentence
-    assert "Nothing is lost" in sentence and "TIMERS_DATA_DIR" in sentence
+    assert "Nothing was deleted" in sentence and "TIMERS_DATA_DIR" in sentence
 
 
 def incompressible(target: str, count: int, first_s: int, seconds: int) -> list[Request]:

@@ -36,6 +36,7 @@ NEXT_VERSION = PROJECT["tool"]["setuptools_scm"]["fallback_version"].removesuffi
 PROGRAMS = """
     $A . cat cd curl cut date deploy/spark/standalone.sh do docker done du echo find for git go helm jq
     kafka-console-producer.sh kafka-configs.sh kafka-consumer-groups.sh kafka-delete-records.sh
+    kafka-get-offsets.sh mv
     kafka-reassign-partitions.sh
     kafka-streams-application-reset.sh kcat kubectl mvn node npm openssl pip printf sed seq sleep spark-class
     psql sqlite3 tail test

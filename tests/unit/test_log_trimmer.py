@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.progress import LOG_TRIMMED, NamedSnapshot, Progress
-from timers.core.snapshots import Unreadable
+from timers.core.snapshots import CHUNK_BYTES, Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
 from timers.machines.log_trimmer import (
@@ -41,7 +42,7 @@ class SimBrokers:
     """The log and the snapshots of one partition."""
 
     def __init__(self) -> None:
-        self.start, self.end, self.kept_from = 0, 1000, None
+        self.start, self.end, self.kept_from, self.to_come = 0, 1000, None, None
         self.deleted: list[tuple[dict[Any, int], float]] = []
         self.others: list[str] = []
         self.ids = {"requests": b"topic id", SNAPSHOT_TOPIC: b"snapshot id"}
@@ -59,6 +60,8 @@ class SimBrokers:
         return self.start, self.end
 
     def first_since(self, tp: Any, append_ms: int) -> int | None:
+        if append_ms > 1000 * NOW_S:
+            return self.to_come
         self.asked_since = append_ms
         return self.kept_from
 
@@ -388,6 +391,51 @@ def test_a_log_that_differs_from_its_snapshots_is_kept(
     assert not trial.machine.progress.settings.trims
     assert "the timer of offset 3 is missing" in caplog.text
     assert trial.metrics.trim_refused
+
+
+@pytest.mark.parametrize(
+    ("start", "anchor"),
+    [(0, "docs/operations.md#log-and-snapshots-differ"), (5, "#a-trimmed-log-differs-from-its-snapshots")],
+)
+def test_a_log_that_differs_names_the_way_on_for_where_it_begins(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture, start: int, anchor: str
+) -> None:
+    trial = made(trims=False)
+    trial.brokers.start, trial.verified = start, Verified(700, 900, 2, ("the timer of offset 3 is missing",), 1)
+    assert trial.trim() == 0
+    assert caplog.text.strip().endswith(anchor)
+    assert ("nothing is lost" in caplog.text, "delete none of them" in caplog.text) == (not start, bool(start))
+
+
+def test_nothing_is_compared_on_a_disk_without_room_for_both_copies(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    trial = made(trims=False)
+    older = trial.machine.committed.older_snapshot
+    assert older is not None
+    records = shutil.disk_usage(tmp_path).free // CHUNK_BYTES
+    large = older._replace(end_offset=older.first_offset + records)
+    trial.machine.progress = trial.machine.committed = replace(trial.machine.committed, older_snapshot=large)
+    assert (trial.trim(), trial.comparisons, trial.metrics.trim_refused) == (0, 0, True)
+    assert "it is not compared with its snapshots: it needs" in caplog.text
+
+
+def test_a_record_with_a_time_to_come_is_named_while_it_keeps_the_log(
+    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = made(keep_s=600)
+    trial.brokers.kept_from = trial.brokers.to_come = 5  # type: ignore[assignment]
+    for _ in range(3):
+        trial.trim()
+        trial.now_s += AGAIN_S
+    assert (trial.brokers.start, trial.metrics.trim_refused) == (5, True)
+    assert caplog.text.count("its record at offset 5 has a time to come") == 1
+    trial.brokers.to_come = None
+    trial.trim()
+    assert not trial.metrics.trim_refused, "it is only young now"
+    trial.brokers.kept_from = None
+    trial.now_s += AGAIN_S
+    assert (trial.trim(), trial.brokers.start) == (2, 700)
 
 
 def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from weakref import ref
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -35,20 +38,28 @@ class SimLog:
     def __init__(self, system: SimSystem) -> None:
         self.system = system
 
-    def __call__(self, *_: Any) -> SimLog:
+    def __call__(
+        self, settings: Any, topic: str, partition: int, check: Callable[[], None], patience_s: float
+    ) -> SimLog:
+        self.partition, self.patience_s = partition, patience_s
         return self
 
     def close(self) -> None:
         self.system.did.append("close")
 
     def has_footer(self, named: NamedSnapshot) -> bool:
+        if self.partition in self.system.silent:
+            self.system.now_s += self.patience_s
+            raise Lost(f"it cannot be read for {self.patience_s:.0f} s")
         return named.number not in self.system.lost
 
     def prepare(self, topic: str) -> list[str]:
         return self.system.doubts
 
     def write(self, view: Any, footer: Callable[[int, bytes], Any], bytes_per_s: float) -> NamedSnapshot:
+        self.system.now_s += self.system.write_s
         if self.system.error is not None:
+            self.system.did.append("gave up")
             raise self.system.error
         end = footer(3, b"digest")
         self.system.did.append(f"write {end.applied}")
@@ -99,6 +110,8 @@ class SimSystem:
     def __init__(self, progress: Progress) -> None:
         self.did: list[str] = []
         self.lost: set[int] = set()
+        self.silent: set[int] = set()
+        self.now_s, self.write_s = 100_000.0, 0.0
         self.doubts: list[str] = []
         self.error: Exception | None = None
         self.failed: list[Exception] = []
@@ -151,6 +164,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimSystem]:
         system = SimSystem(progress, **given)
         monkeypatch.setattr(snapshot_taker, "SnapshotLog", SimLog(system))
         monkeypatch.setattr(snapshot_taker, "ids_of", lambda *_: system.topic_ids)
+        monkeypatch.setattr(snapshot_taker, "monotonic", lambda: system.now_s)
         return system
 
     return make
@@ -258,6 +272,90 @@ def test_a_snapshot_that_cannot_be_written_is_one_sentence(
     assert caplog.text.count("requests/1: no snapshot was taken: the topic of snapshots does not exist") == 1
 
 
+def test_one_machine_whose_snapshots_are_silent_keeps_no_other_one_waiting(made: Callable[..., SimSystem]) -> None:
+    system, other = made(progress_at(2000)), SimRunner(progress_at(2000))
+    system.runners["requests", 2] = other
+    system.partition_metrics["requests", 2] = PartitionMetrics()
+    system.silent, began_s = {1}, system.now_s
+    system.look()
+    assert system.now_s - began_s < 60
+    assert other.machine.committed.snapshot is not None and other.machine.committed.snapshot.number == 8
+    assert (system.metrics.snapshots_failed, system.named) == (1, (7, 6))
+    system.now_s += 5
+    before_s = system.now_s
+    system.look()
+    assert system.now_s == before_s, "it waits for its next turn"
+    system.silent = set()
+    system.now_s += 60
+    system.look()
+    assert system.named == (8, 7)
+
+
+@pytest.mark.parametrize("is_opened_again", [False, True])
+def test_what_is_written_in_vain_is_bounded(made: Callable[..., SimSystem], is_opened_again: bool) -> None:
+    """It stays on the disks of the brokers until a snapshot is named."""
+    system = made(progress_at(2000))
+    system.error, system.write_s = Unwritten("no acknowledgement"), 70.0
+    attempts, began_s = list[float](), system.now_s
+    while system.now_s < began_s + 6 * 3600:
+        system.did.clear()
+        system.look()
+        attempts += [system.now_s] * system.did.count("gave up")
+        system.now_s += 5
+        if is_opened_again:
+            system.runners[TP] = system.runner = SimRunner(progress_at(2000))
+    pauses = [after - before - system.write_s for before, after in pairwise(attempts)]
+    assert pauses == sorted(pauses) and 60 <= pauses[0] < 70 and 3600 <= pauses[-1] < 3610
+    system.error = None
+    system.taker.wanted.add(TP)
+    system.now_s += 60
+    system.look()
+    assert system.named == (8, 7), "an operator need not wait for an hour"
+
+
+def test_a_lost_snapshot_is_written_within_minutes_however_many_attempts_have_failed(
+    made: Callable[..., SimSystem],
+) -> None:
+    system = made(progress_at(950))
+    system.lost, system.error = {7}, Unwritten("no acknowledgement")
+    for _ in range(3 * 720):
+        system.look()
+        system.now_s += 5
+    assert system.metrics.snapshots_failed > 10
+    system.error = None
+    for _ in range(130):
+        system.look()
+        system.now_s += 5
+    assert system.named == (8, 6)
+
+
+def test_a_snapshot_whose_broker_was_ahead_is_replaced_by_its_age_here(made: Callable[..., SimSystem]) -> None:
+    """Else an app that is idle is not trimmed until that time has come."""
+    system = made(progress_at(1000))
+    settings: Any = system.taker._settings
+    settings.trimmed_topics, settings.log_keep_s = {TP[0]}, 200
+    system.taker._now_s, system.metrics.snapshot_ms = lambda: 1000.0, 10_000_000
+    system.taker._trimmer = SimpleNamespace(keep=len, is_due=lambda *_: False)  # type: ignore[assignment]
+    for _ in range(30):  # SimLog says that the new one is old: 8 s
+        system.look()
+        system.metrics.snapshot_ms = 10_000_000
+        system.now_s += 5
+    assert system.did.count("write 1000") == 1, "after 100 s, and then not in each look"
+
+
+def test_a_machine_that_has_gone_is_not_kept_with_what_it_had_to_read(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(2000))
+    system.look()
+    runner: Any = system.runner
+    system.taker._trimmer.is_due(TP, runner)
+    gone = ref(runner)
+    del runner, system.runners[TP]
+    system.runner = None  # type: ignore[assignment]
+    system.look()
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_damaged_store_opens_its_machine_again(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(2000))
     system.error = StoreDamaged("a block cannot be read", 0)
@@ -340,7 +438,7 @@ def test_a_log_that_cannot_be_trimmed_is_one_sentence_and_stops_nothing(
     made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture, error: Exception, sentence: str
 ) -> None:
     system = made(progress_at(0))
-    trimmer: Any = SimpleNamespace(is_due=lambda *_: True, trim=Mock(side_effect=error))
+    trimmer: Any = SimpleNamespace(keep=len, is_due=lambda *_: True, trim=Mock(side_effect=error))
     system.taker._trimmer = trimmer
     system.look()
     assert sentence in caplog.text
@@ -351,7 +449,7 @@ def test_a_snapshot_that_the_trimmer_misses_is_replaced_at_once(made: Callable[.
     system = made(progress_at(0))
     system.look()
     system.lost = {7}
-    system.taker._trimmer = SimpleNamespace(is_due=lambda *_: True, trim=Mock(side_effect=Unreadable("lost")))  # type: ignore[assignment]
+    system.taker._trimmer = SimpleNamespace(keep=len, is_due=lambda *_: True, trim=Mock(side_effect=Unreadable("lost")))  # type: ignore[assignment]
     system.look()
     assert "write 0" not in system.did
     system.look()
@@ -382,7 +480,7 @@ def test_other_machines_get_their_snapshots_while_a_log_is_compared(
         return tp == TP  # type: ignore[no-any-return]
 
     compare = Mock(side_effect=trim)
-    system.taker._trimmer = SimpleNamespace(is_due=is_due, trim=compare)  # type: ignore[assignment]
+    system.taker._trimmer = SimpleNamespace(keep=len, is_due=is_due, trim=compare)  # type: ignore[assignment]
     system.look()
     assert compare.call_count == 1
     assert "write 2000" in system.did
@@ -405,7 +503,7 @@ def test_a_comparison_ends_when_its_machine_does(
         check()
         raise AssertionError("it goes on")
 
-    system.taker._trimmer = SimpleNamespace(is_due=lambda *_: True, trim=trim)  # type: ignore[assignment]
+    system.taker._trimmer = SimpleNamespace(keep=len, is_due=lambda *_: True, trim=trim)  # type: ignore[assignment]
     system.look()
     assert "the partition was closed meanwhile" in caplog.text
 

@@ -1,5 +1,8 @@
 """An opening restores a store from the snapshots that the progress names, or leaves it as it is."""
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,19 +11,29 @@ from typing import Any
 
 import pytest
 
+from tests.harness.memory_store import MemoryView
 from tests.harness.snapshots import Records, records_of
 from timers.core.keys import NEVER
 from timers.core.ports import Lost, Page
 from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
-from timers.core.snapshots import Footer, Unreadable
+from timers.core.snapshots import Footer, Unreadable, bytes_of_snapshot
 from timers.core.timer import Row, TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
-from timers.machines.store import opening
+from timers.machines.store import layout, opening
 from timers.machines.store.database import Database
 from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
-from timers.machines.store.opening import Opened, Stores, may_restore, restore, store_path
+from timers.machines.store.opening import (
+    ROOM_BYTES,
+    Opened,
+    Stores,
+    delete_copies,
+    may_restore,
+    restore,
+    store_path,
+    stored_partitions,
+)
 from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
 from timers.wire import snapshot
@@ -238,6 +251,106 @@ def test_a_store_that_holds_what_its_log_has_lost_at_its_end_is_kept(rig: Rig) -
     assert held(rig.restore(rescues=(Rescue(30, 50, NEVER),), settings=settings)) == (36, [35])
 
 
+def copies(rig: Rig) -> list[str]:
+    """The directories beside the store."""
+    path = store_path(rig.settings, TP)
+    return sorted(each.name for each in path.parent.glob("*") if each.is_dir() and each != path)
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Let a disk have so many bytes left."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+def test_a_store_is_read_on_if_the_disk_has_no_room_for_a_quicker_restore(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the copy fills the disk, and all partitions of the worker stop."""
+    store, named = rig.opened(), rig.progress.snapshot
+    assert named is not None
+    store.write({99: [row(3)]}, 10)
+    store.close()
+    fill(monkeypatch, bytes_of_snapshot(named) + ROOM_BYTES - 1)
+    assert held(rig.restore()) == (10, [3])
+    assert "timer-request/3: its log is read on, although a restore is quicker: it needs" in caplog.text
+    fill(monkeypatch, bytes_of_snapshot(named) + ROOM_BYTES)
+    assert held(rig.restore()) == (40, [*range(5, 40)])
+    assert copies(rig) == []
+
+
+def test_a_restore_that_must_be_is_tried_on_any_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(monkeypatch, 0)
+    assert held(rig.restore(low=17)) == (40, [*range(5, 40)])
+
+
+def test_what_former_processes_have_left_is_deleted_when_a_worker_starts(rig: Rig) -> None:
+    rig.opened().close()
+    path = store_path(rig.settings, TP)
+    beside = rig.stores.open(TP, beside=True)
+    for name in ("older", "newer"):
+        RocksStore.open(path.with_name(f"{path.name}.verified") / name, "", MEMORY).close()
+    RocksStore.open(path.with_name(f"{path.name}.copy"), "", MEMORY).close()
+    in_use = "import sys, time, rocksdict; db = rocksdict.Rdict(sys.argv[1]); print(flush=True); time.sleep(600)"
+    used = path.with_name("4.restoring")
+    with subprocess.Popen([sys.executable, "-c", in_use, used], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        beside.close()
+        delete_copies(rig.settings)
+        assert copies(rig) == ["4.restoring"], "a process that is ending may have it open"
+        process.kill()
+    delete_copies(rig.settings)
+    assert copies(rig) == []
+    assert held(rig.opened()) == (0, [])
+
+
+def test_a_restored_store_that_has_not_its_place_yet_is_one_of_this_worker(rig: Rig) -> None:
+    path = store_path(rig.settings, TP)
+    path.with_name(f"{path.name}.restored").mkdir(parents=True)
+    assert stored_partitions(rig.settings, [TP[0]]) == [TP]
+    path.mkdir()
+    assert stored_partitions(rig.settings, [TP[0]]) == [TP]
+
+
+def test_a_store_whose_close_finds_damage_does_not_delete_the_restored_one(rig: Rig) -> None:
+    """Another store has its directory when it is closed for the second time."""
+    path, present = store_path(rig.settings, TP), rig.opened()
+
+    class Damaged:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(rdict, name)
+
+        def close(self) -> None:
+            rdict.close()
+            raise OSError("Corruption: block checksum mismatch")
+
+    rdict, present._db.rdict = present._db.rdict, Damaged()
+    found = restore(rig.stores, TP, Opened(rig.progress, present, 17), lambda: None).store
+    assert (path / "CURRENT").exists()
+    found.write({99: [row(41)]}, 42)
+    assert held(found) == (42, [*range(5, 40), 41])
+    assert held(rig.opened()) == (42, [*range(5, 40), 41])
+
+
+@pytest.mark.parametrize("key", [layout.journal_key(0), layout.LINEAGE, layout.COUNT, layout.READ_THROUGH])
+def test_a_snapshot_with_a_value_that_cannot_be_decoded_is_not_taken_for_a_damaged_store(key: bytes, rig: Rig) -> None:
+    """Its digest is right: the memory of the worker that wrote it was damaged, for example."""
+    formats: Any = {TP[0]: SimpleNamespace(name="future-by-id", has_ids=True)}
+    rig.stores = replace(rig.stores, formats=formats)
+    store = rig.opened()
+    store.write({30: [row(30)]}, 40)
+    view = store.view()
+    items = dict(view)
+    items[key] = b"\xc1"
+    view.close()
+    records, newest = records_of(MemoryView(40, 1, (), sorted(items.items())), NEVER, 2)
+    store.close()
+    Database.wipe(store_path(rig.settings, TP))
+    SimSnapshotLog.records[2] = records
+    rig.progress = rig.committed = replace(rig.progress, snapshot=newest)
+    assert held(rig.restore(low=17)) == (20, [*range(5, 20)])
+    assert not any(rig.stores.condemnations.by_reason.values())
+
+
 def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
     store = rig.opened()
     store.write({99: [row(3)]}, 10)
@@ -253,7 +366,8 @@ def test_a_restore_that_is_stopped_leaves_the_store_as_it_was(rig: Rig) -> None:
         rig.restore(check)
     assert SimSnapshotLog.closed == closed + 1
     assert held(rig.opened()) == (10, [3])
-    assert held(rig.stores.open(TP, beside=True)) == (0, []), "it begins again"
+    assert copies(rig) == [], "a half copy keeps a disk full"
+    assert held(rig.restore()) == (40, [*range(5, 40)]), "it begins again"
 
 
 APP, OWN = "app", "app-snapshot-timer-request"

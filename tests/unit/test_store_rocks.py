@@ -223,10 +223,20 @@ def test_after_a_failed_flush_a_write_raises_one_sentence_and_the_store_is_older
         store.close()  # the write has said what is wrong
     sentence = str(error.value)
     assert str(path) in sentence and os.strerror(errno.EFBIG) in sentence and "ulimit -f" in sentence
-    assert "Nothing is lost" in sentence and "\n" not in sentence
+    assert "Nothing was deleted" in sentence and "\n" not in sentence
     again = opened(path)
     assert (again.applied, list(again.scan(NEVER, 10))) == (0, [])
     again.close()
+
+
+def test_a_store_that_cannot_be_protected_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    """The log may lack what it holds, so it is flushed before its writes are made to survive a crash."""
+    store = opened(tmp_path / "s")
+    store.write({5: [row(0)]}, 1)
+    with file_limit(0):
+        with pytest.raises(StoreError, match=f"{os.strerror(errno.EFBIG)}.*ulimit -f"):
+            store.protect(on=True)
+        store.close()  # the sentence was said
 
 
 def test_a_failed_flush_at_the_close_raises_and_the_store_is_older(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def filled(path: Path) -> RocksStore:
 def content(store: RocksStore) -> tuple[object, ...]:
     ids = [*ENTRIES, *(b"later-%d" % number for number in range(3))]
     numbers = store.applied, store.pending, store.lineage, store.read_through_s
-    return *numbers, list(store.scan(NEVER, 9)), store.entries(ids), store.cancels_from(0)
+    return *numbers, list(store.scan(NEVER, 9)), store.entries(ids), list(store.cancels_from(0))
 
 
 def test_the_records_of_the_golden_file_are_written_and_restored(tmp_path: Path, constants: Constants) -> None:

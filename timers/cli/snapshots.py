@@ -168,6 +168,8 @@ def log() -> None:
 def verify(output: Output) -> None:
     """Compare the log of each partition with its snapshots. Exit code 1 if they differ.
 
+    It says of each partition that differs whether its log is whole, and what may be done.
+
     It restores the older of the two snapshots that a partition has, reads the log after it, and compares all timers
     that will fire with those of the newer snapshot. Workers do the same before they delete requests of a partition for
     the first time. It needs disk space for two copies of the pending timers. It changes nothing.
@@ -175,6 +177,9 @@ def verify(output: Output) -> None:
     settings = load_settings()
     different = 0
     with explained(settings, "the logs cannot be compared with their snapshots") as reports:
+        from timers.kafka.topic_offsets import TopicOffsets
+        from timers.machines.verifying import way_on
+
         cluster, found = read_progress(settings, reports)
         for tp in sorted(found):
             result = _verify(settings, cluster, tp)
@@ -186,13 +191,16 @@ def verify(output: Output) -> None:
                 )
                 continue
             different += result.different
-            fields = {"topic": tp[0], "partition": tp[1], "compared": True, **result._asdict()}
+            fields = {"topic": tp[0], "partition": tp[1], "compared": True, **result._asdict(), "way_on": None}
+            if result.different:  # a worker may have deleted requests while they were compared
+                fields["way_on"] = way_on(TopicOffsets(settings).starts([tp[0]])[tp[0]][tp[1]])
             read = f"offsets {result.from_offset:,} to {result.to_offset:,} read, {result.timers:,} timers compared"
-            output.show(fields, f"{name}: {read}, {result.different:,} differ", *result.differences)
+            lines = [*result.differences, *([f"{name}: {fields['way_on']}"] if fields["way_on"] else [])]
+            output.show(fields, f"{name}: {read}, {result.different:,} differ", *lines)
     if different:
         raise TimersError(
             f"logs and snapshots differ in {different:,} timers or ids: set TIMERS_LOG_KEEP_S=never on all workers, so "
-            "that no request is deleted, and read docs/operations.md#log-and-snapshots-differ"
+            "that no request is deleted, and do of each partition only what is said of it above"
         )
 
 

@@ -212,8 +212,9 @@ class Store(Protocol):
     def newest_entries(self) -> Sequence[tuple[bytes, Entry]]:
         """Returns the entries that :meth:`entries_after` leaves out, and some of timers that repeat."""
 
-    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
-        """Returns (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, by id."""
+    def cancels_from(self, offset: int, after: bytes = ...) -> Iterator[tuple[bytes, int]]:
+        """Yields (id, offset) of the entries whose latest operation is a cancel at or after ``offset``, in the order of
+        ids, above the id ``after`` if one is given."""
 
     def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
         """Yields rows above ``after`` and due at or before ``until_s``, in key order.

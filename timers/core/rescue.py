@@ -153,7 +153,9 @@ def _is_lost(rescues: Sequence[Rescue], holes: Sequence[Hole], due_s: int, row: 
 
 def _lost_cancels(rescues: Sequence[Rescue], store: Store) -> Iterator[tuple[bytes, tuple[bytes, int]]]:
     """Yields (cursor behind it, cancel) of each cancel that the log has lost."""
-    for cancel in store.cancels_from(rescues[-1].from_offset) if rescues else ():
+    through = min((each.through for each in rescues), default=b"")
+    after = through[1:] if through.startswith(_CANCELS) else b""
+    for cancel in store.cancels_from(rescues[-1].from_offset, after) if rescues else ():
         cursor, rescue = _CANCELS + cancel[0], _rescue_of(rescues, cancel[1])
         if rescue is not None and cursor > rescue.through:
             yield cursor, cancel

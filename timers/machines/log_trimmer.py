@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machines.machine_parts import Parts
-from timers.machines.store.opening import store_path
-from timers.machines.verifying import verify
+from timers.machines.store.opening import VERIFIED, lacks_room, store_path
+from timers.machines.verifying import verify, way_on
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
@@ -62,6 +62,9 @@ LONGEST_PAUSE_S = 0.5
 
 MOST_UNREAD = 50_000
 """A machine that has more than this left to read is behind."""
+
+AHEAD_S = 3600.0
+"""A record whose time is further ahead has a wrong one."""
 
 PUT_OFF = (
     "a first deletion waits while timers of this worker are overdue by more than 10 s, or while more than "
@@ -260,6 +263,10 @@ class Trimmer:
         """Topic -> when its other readers were looked for, who they are, and how far the history has read it."""
         self._logs: LogTrimmer | None = None
 
+    def keep(self, tps: Container[TopicPartition]) -> None:
+        """Forget all other machines, which may hold a backlog."""
+        self._known = {tp: known for tp, known in self._known.items() if tp in tps}
+
     def is_due(self, tp: TopicPartition, runner: Runner) -> bool:
         """Whether to look at the log of a machine now. Sends no request."""
         known = self._known.get(tp)
@@ -306,6 +313,12 @@ class Trimmer:
         bound = deletable_before(progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
+                if start < bound and (to_come := logs.first_since(tp, int(1000 * (now_s + AHEAD_S)))) == kept_from:
+                    raise Refused(
+                        f"its record at offset {to_come} has a time to come, and keeps all after it until then: the "
+                        "clock of a broker or a producer was ahead. TIMERS_LOG_KEEP_S=0 deletes without a look at times"
+                    )
+                self._note(known, tp, "")
                 known.deleted_to = start if start >= bound else 0
                 known.may_roll = start == end > known.rolled_to
                 if known.may_roll:
@@ -374,19 +387,22 @@ class Trimmer:
             )
 
     def _agree(
-        self, known: _Known, tp: TopicPartition, progress: Progress, log: SnapshotLog, check: Callable[[], None]
+        self, known: _Known, tp: TopicPartition, log: SnapshotLog, start: int, check: Callable[[], None]
     ) -> bool:
         """Compare log and snapshots before the first deletion. Then the machine may note that its log is trimmed."""
         if known.is_verified:
             return True
-        directory = store_path(self._settings, tp).with_name(f"{tp[1]}.verified")
+        progress = known.runner.machine.committed
+        directory = store_path(self._settings, tp).with_name(f"{tp[1]}{VERIFIED}")
+        if why := lacks_room(directory, filter(None, (progress.snapshot, progress.older_snapshot))):
+            raise Refused(f"it is not compared with its snapshots: {why} (docs/operations.md#disk-of-the-workers)")
         found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
         if found is None:
             return False
         if found.different:
             raise Refused(
                 f"its log and its snapshots differ in {found.different} timers, such as: {found.differences[0]}. "
-                "Nothing is deleted, so nothing is lost: see docs/operations.md#log-and-snapshots-differ"
+                f"Nothing is deleted; {way_on(start)}"
             )
         said = known.runner.name, found.timers, found.from_offset, found.to_offset
         logger.info("%s: log and snapshots agree on %d timers, offsets %d to %d", *said)
@@ -429,9 +445,8 @@ class Trimmer:
                     f"`timers spark history` has read to offset {read_to} only: let it run, or delete the offsets of "
                     f"its group {topics.history_group(self._settings.app_id)!r} if it has gone ({RUNBOOK})"
                 )
-        committed = known.runner.machine.committed
-        if not committed.settings.trims:
-            if self._agree(known, tp, committed, log, check):
+        if not known.runner.machine.committed.settings.trims:
+            if self._agree(known, tp, log, start, check):
                 self._ask(known.runner, _note_trimmed)
                 known.next_at = monotonic() + LEAST_S
             return 0

@@ -10,9 +10,11 @@ from functools import partial
 from random import shuffle
 from time import monotonic
 from typing import NamedTuple, TypeVar
+from weakref import ref
 
 from confluent_kafka import KafkaException
 
+from timers.core.backoff import Pauses
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
@@ -46,8 +48,11 @@ LOOK_S = 5.0
 FOOTER_S = 600.0
 """Seconds between two looks at the named snapshots of a machine: brokers may have lost them."""
 
-AGAIN_S = 60.0
-"""Seconds after which a machine that got no snapshot has its turn again."""
+AGAIN = Pauses(60.0, 3600.0)
+"""Until a machine that got no snapshot has its turn again: brokers keep what was written in vain."""
+
+PATIENCE_S = 10.0
+"""A machine whose snapshots cannot be read for so long gives its turn to the next one: an election is shorter."""
 
 ANSWER_S = 30.0
 """Longer than a transaction may last."""
@@ -66,13 +71,18 @@ _T = TypeVar("_T")
 
 
 class _Seen(NamedTuple):
-    """A machine at the first look at it."""
+    """A machine that was looked at. What is known of its attempts stays when it is opened again."""
 
-    runner: Runner
+    runner: ref[Runner]
+    """A machine that was given away may hold a backlog."""
     checked_at: float
     """When its named snapshots were looked at."""
-    tried_at: float
     since: float
+    """Of the last snapshot, or of the first look at the present runner."""
+    tried_at: float = -math.inf
+    """When the last attempt ended."""
+    failures: int = 0
+    """Attempts in a row without a snapshot."""
 
 
 class SnapshotTaker:
@@ -113,10 +123,11 @@ class SnapshotTaker:
         """Give each machine its turn. Blocks."""
         self._find_lost()
         self._take()
+        self._trimmer.keep(self._pool.runners)
         for tp, seen in [*self._seen.items()]:
-            is_open = not self.should_stop and self._pool.runners.get(tp) is seen.runner
-            if is_open and self._trimmer.is_due(tp, seen.runner):
-                self._trim_turn(tp, seen)
+            runner = None if self.should_stop else self._pool.runners.get(tp)
+            if runner is not None and runner is seen.runner() and self._trimmer.is_due(tp, runner):
+                self._trim_turn(tp, runner)
 
     def _find_lost(self) -> None:
         """Find named snapshots whose topic was deleted, or made anew. Their machines get new ones at once."""
@@ -138,53 +149,57 @@ class SnapshotTaker:
         for tp in self.lost.keys() - before.keys():
             logger.error("%s", self.lost[tp])
             if tp in self._seen:
-                self._seen[tp] = self._seen[tp]._replace(checked_at=-math.inf, tried_at=-math.inf)
+                self._seen[tp] = self._seen[tp]._replace(checked_at=-math.inf, tried_at=-math.inf, failures=0)
 
     def _take(self, but: TopicPartition | None = None) -> None:
         """Take the snapshots that are due, except of one machine."""
         runners = list(self._pool.runners.items())
         self.wanted.intersection_update(tp for tp, _ in runners)  # another worker may own the others
         shuffle(runners)  # not in the same order in all workers
+        # Those that fail may take long each, as while a broker is away.
+        runners.sort(key=lambda each: seen.failures if (seen := self._seen.get(each[0])) else 0)
         for tp, runner in runners:
-            seen = self._seen.get(tp)
-            if seen is None or seen.runner is not runner:
-                at = seen.checked_at if seen else monotonic() - FOOTER_S
-                now = monotonic()
-                seen = _Seen(runner, at, now - AGAIN_S, now)
-            self._seen[tp] = seen if self.should_stop or tp == but else self._turn(tp, seen)
+            now, seen = monotonic(), self._seen.get(tp)
+            if seen is None:
+                seen = _Seen(ref(runner), now - FOOTER_S, now)
+            elif seen.runner() is not runner:
+                seen = seen._replace(runner=ref(runner), since=now)
+            self._seen[tp] = seen if self.should_stop or tp == but else self._turn(tp, runner, seen)
         self._took_at = monotonic()
 
-    def _turn(self, tp: TopicPartition, seen: _Seen) -> _Seen:
+    def _turn(self, tp: TopicPartition, runner: Runner, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
-        now, runner = monotonic(), seen.runner
-        checks = runner.machine.progress.snapshot is not None and now > seen.checked_at + FOOTER_S
-        due = self._is_due(tp, seen)
-        if now < seen.tried_at + AGAIN_S or not may_take(runner.machine) or not (due or checks):
+        now, pause_s = monotonic(), AGAIN.after(1 if tp in self.wanted else max(1, seen.failures))
+        # Those that are named may be lost, and with them all that is pending: they are looked at more often.
+        rests = [now < seen.tried_at + seconds for seconds in (pause_s, min(pause_s, FOOTER_S))]
+        due = self._is_due(tp, runner, seen) and not rests[0]
+        checks = runner.machine.progress.snapshot is not None and now >= seen.checked_at + FOOTER_S and not rests[1]
+        if not may_take(runner.machine) or not (due or checks):
             return seen
         metrics = self._pool.partition_metrics[tp]
         try:
             if self._snapshot(tp, runner, due=due):
                 metrics.snapshots += 1
                 self.wanted.discard(tp)
-                return seen._replace(checked_at=now)
+                return _Seen(seen.runner, now, monotonic())
+            return seen._replace(checked_at=now, tried_at=monotonic() if due else seen.tried_at)
         except StoreDamaged as damage:
-            metrics.snapshots_failed += 1
             self._fail(tp, damage)  # the machine is opened again, with an empty store
         except (*FAILURES, Unwritten, Unreadable) as error:
-            metrics.snapshots_failed += 1
             logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
-        return seen._replace(checked_at=now, tried_at=now if due else seen.tried_at)
+        metrics.snapshots_failed += 1
+        return seen._replace(checked_at=now, tried_at=monotonic(), failures=seen.failures + 1)
 
-    def _trim_turn(self, tp: TopicPartition, seen: _Seen) -> None:
+    def _trim_turn(self, tp: TopicPartition, runner: Runner) -> None:
         """Delete what no snapshot of a machine needs. A failure is one sentence, and the log stays as it is."""
         try:
-            with self._log(tp, seen.runner) as log:
-                self._trimmer.trim(tp, log, seen.runner.record_bytes, partial(self._check_and_take, tp, seen.runner))
+            with self._log(tp, runner) as log:
+                self._trimmer.trim(tp, log, runner.record_bytes, partial(self._check_and_take, tp, runner))
         except Unreadable:
             # A new snapshot is written at once. What is seen may have changed meanwhile.
-            self._seen[tp] = self._seen.get(tp, seen)._replace(checked_at=monotonic() - FOOTER_S)
+            self._seen[tp] = self._seen[tp]._replace(checked_at=monotonic() - FOOTER_S)
         except (*FAILURES, Unwritten) as error:
-            logger.warning("%s: its log is not trimmed now: %s", seen.runner.name, _why(error))
+            logger.warning("%s: its log is not trimmed now: %s", runner.name, _why(error))
 
     def _is_behind(self, tp: TopicPartition) -> bool:
         oldest_s, now_s = self._pool.partition_metrics[tp].oldest_due_s, self._now_s()
@@ -193,13 +208,13 @@ class SnapshotTaker:
     def _is_any_behind(self) -> bool:
         return any(map(self._is_behind, list(self._pool.runners)))
 
-    def _is_due(self, tp: TopicPartition, seen: _Seen) -> bool:
-        machine, now_s, is_behind = seen.runner.machine, self._now_s(), self._is_behind(tp)
+    def _is_due(self, tp: TopicPartition, runner: Runner, seen: _Seen) -> bool:
+        machine, now_s, is_behind = runner.machine, self._now_s(), self._is_behind(tp)
         due = is_due(
             machine.progress,
             machine.pending,
             machine.sweeper.swept.forgotten_since(machine.progress.snapshot),
-            seen.runner.record_bytes,
+            runner.record_bytes,
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,
             is_behind=is_behind,
@@ -208,7 +223,9 @@ class SnapshotTaker:
         if due or is_behind or now_s is None or tp[0] not in self._settings.trimmed_topics:
             return due
         written_ms = None if machine.progress.snapshot is None else self._pool.partition_metrics[tp].snapshot_ms
-        age_s = monotonic() - seen.since if written_ms is None else now_s - written_ms / 1000
+        age_s = -1.0 if written_ms is None else now_s - written_ms / 1000
+        if age_s < 0:  # there is none, or the clock of its broker was ahead
+            age_s = monotonic() - seen.since
         settings = self._settings
         return is_outdated(
             machine.progress, machine.pending, age_s, settings.log_keep_s, settings.snapshot_mb_per_s * 1e6
@@ -259,7 +276,7 @@ class SnapshotTaker:
 
             committed = self._ask(runner, named_by)
             if committed is None:
-                return False
+                raise Lost("its machine did not name the one that was written")
             self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
@@ -269,9 +286,9 @@ class SnapshotTaker:
             return True
 
     def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:
-        """The snapshots of a machine, as long as it is open."""
+        """The snapshots of a machine, as long as it is open. If they are silent, the next machine has its turn."""
         topic = topics.snapshots(self._settings.app_id, tp[0])
-        return closing(SnapshotLog(self._settings, topic, tp[1], partial(self._check, tp, runner)))
+        return closing(SnapshotLog(self._settings, topic, tp[1], partial(self._check, tp, runner), PATIENCE_S))
 
     def _check(self, tp: TopicPartition, runner: Runner) -> None:
         if self.should_stop or self._pool.runners.get(tp) is not runner:

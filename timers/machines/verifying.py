@@ -109,6 +109,22 @@ class Verified(NamedTuple):
     """Number of all."""
 
 
+def way_on(log_start: int) -> str:
+    """Returns what an operator may do about a difference. What was pending in requests that are deleted is only in
+    snapshots and in stores, whatever is wrong with them.
+
+    Args:
+        log_start: first offset of the log.
+    """
+    if log_start:
+        return (
+            f"its log begins at offset {log_start:,}, so its snapshots and its stores on disks are the only copies of "
+            "what was pending below: delete none of them, and see "
+            "docs/operations.md#a-trimmed-log-differs-from-its-snapshots"
+        )
+    return "its log is whole, so nothing is lost: see docs/operations.md#log-and-snapshots-differ"
+
+
 def verify(
     stores: Stores,
     tp: TopicPartition,

@@ -99,6 +99,10 @@ class SimStore(MemoryStore):
         if self.release is not None and not self.faults.has_crashed:
             self.release()
 
+    def discard(self) -> None:
+        """As :meth:`condemn`: a store that is used after that is empty when it is opened again."""
+        self.condemn()
+
     release: Callable[[], None] | None = None
 
     def empty(self) -> None:

@@ -310,9 +310,16 @@ class Database:
             raise self.damaged(WRITE_REFUSED, error) from error
 
     def protect(self, *, on: bool) -> None:
-        """Let later writes, and those before, survive a crash of the process, or not. It needs a write-ahead log."""
+        """Let later writes, and those before, survive a crash of the process, or not. It needs a write-ahead log.
+
+        Raises: as :meth:`write`.
+        """
         if on == self._write_options.disable_wal:
-            self.rdict.flush()
+            try:
+                self.rdict.flush()
+            except Exception as error:
+                self._broken = True
+                raise self.damaged(WRITE_REFUSED, error) from error
             self._write_options.disable_wal = not on
 
     def damaged(self, reason: str, why: object) -> Exception:
@@ -321,17 +328,18 @@ class Database:
         if refused is not None:
             return refused
         try:
-            self._condemn()
+            self.discard()
         except OSError as error:
             return failure(self._path, error)
         return self._condemnations.damaged(self._path, reason, why)
 
     def condemn(self, reason: str) -> None:
         """Mark the database as unusable: it is deleted when it is closed, or before the next opening."""
-        self._condemn()
+        self.discard()
         self._condemnations.count(self._path, reason)
 
-    def _condemn(self) -> None:
+    def discard(self) -> None:
+        """Let :meth:`close` delete the database. It is not counted."""
         self._condemned = True
         (self._path / "CURRENT").unlink(missing_ok=True)
 
@@ -352,6 +360,7 @@ class Database:
                 self._close()
             if self._condemned:
                 shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
+                self._condemned = False  # another one may be there when this one is closed a second time
 
     def _close(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """Errors of RocksDB: what each one means, and what a user can do.
 
 An error of the system, such as a full disk, ends the worker with a sentence, and the store stays as it is. Any other
-error means that the store is damaged: it is emptied, and the request log is read again.
+error means that the store is damaged: it is emptied, and filled again from a snapshot or the request log.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ REMEDIES = {
     errno.ENOMEM: "give the worker more memory",
 }
 """Error of the system -> what to do. RocksDB reports it as text that ends with the system's own message."""
+
+_FILLED = "it is filled again from a snapshot or the request log"
 
 _STALLED = "Write stall"
 _LOCKED_HERE, _LOCKED = "lock hold by current process", "While lock file"
@@ -87,14 +89,14 @@ class Condemnations:
 
     def damaged(self, path: Path, reason: str, why: object) -> StoreDamaged:
         pause_s = self.count(path, reason)
-        message = f"the store in {path} is damaged, {reason}: {_one_line(why)}. Nothing is lost: it is emptied, and "
+        message = f"the store in {path} is damaged, {reason}: {_one_line(why)}. It is emptied, and "
         if pause_s:
             message += (
-                f"after {pause_s:.0f} s the request log is read again; this happened {len(self._times[path])} times "
+                f"after {pause_s:.0f} s {_FILLED}; this happened {len(self._times[path])} times "
                 "within a day: check the disk and the memory of this machine, or set TIMERS_DATA_DIR to another disk"
             )
         else:
-            message += "the request log is read again"
+            message += _FILLED
         return StoreDamaged(message, pause_s)
 
 
@@ -132,8 +134,8 @@ def failure(path: Path, error: object) -> StoreError | StoreWaits:
 
 def _sentence(path: Path, what: str, remedy: str) -> str:
     return (
-        f"the store in {path} does not work: {what}. Nothing is lost: {remedy}, and start the worker again; what the "
-        "store lacks is read from the request log"
+        f"the store in {path} does not work: {what}. Nothing was deleted: {remedy}, and start the worker again; what "
+        "the store lacks comes from a snapshot or the request log"
     )
 
 

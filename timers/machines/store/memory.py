@@ -83,9 +83,9 @@ class MemoryStore:
     def newest_entries(self) -> Sequence[tuple[bytes, Entry]]:
         return ()
 
-    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
-        entries = sorted(self._entries.items())
-        return [(id, at) for id, entry in entries if is_cancelled(entry) and (at := offset_of(entry)) >= offset]
+    def cancels_from(self, offset: int, after: bytes = b"") -> Iterator[tuple[bytes, int]]:
+        entries = sorted(each for each in self._entries.items() if not after or each[0] > after)
+        return ((id, at) for id, entry in entries if is_cancelled(entry) and (at := offset_of(entry)) >= offset)
 
     def scan(self, after: OrderKey, until_s: int, passes: IsHeld | None = None) -> Iterator[DueRows]:
         start, end = (bisect_right(self._rows, key, key=_key) for key in (after, (until_s, MAX_OFFSET)))

@@ -5,10 +5,11 @@ The store is restored from a snapshot, if this takes less time than to read its 
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,16 @@ from urllib.parse import quote
 from timers.core.lineage import Answer
 from timers.core.progress import PARTITIONS, NamedSnapshot, Progress
 from timers.core.rescue import Cut, StoreUse, decide_use, held
-from timers.core.snapshots import Footer, Place, Unreadable, progress_from, restored, to_restore, usable
+from timers.core.snapshots import (
+    Footer,
+    Place,
+    Unreadable,
+    bytes_of_snapshot,
+    progress_from,
+    restored,
+    to_restore,
+    usable,
+)
 from timers.core.store_validity import catch_up, is_fresh
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
@@ -54,6 +64,12 @@ class Opened(NamedTuple):
 
 ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
+
+ROOM_BYTES = 64 * 1024 * 1024
+"""Must stay free on the disk beside a copy of a store that is not needed: for the writes of the other stores."""
+
+VERIFIED = ".verified"
+"""End of the name of the directory in which a log is compared with its snapshots."""
 
 PATIENCE_S = 30.0
 """A restore ends after this time without a record, and gives its place to another one. It begins again later."""
@@ -286,14 +302,39 @@ def store_path(settings: Settings, tp: TopicPartition) -> Path:
 
 
 def stored_partitions(settings: Settings, topics: Iterable[str]) -> list[TopicPartition]:
-    """Returns the partitions of these topics that have a store on this worker's disk, the last one used at the end."""
-    found = [
-        (_used_at(each), topic, int(each.name))
+    """Returns the partitions of these topics that have a store on this worker's disk, the last one used at the end.
+
+    A store that was restored, and not yet put in the place of the former one, is one.
+    """
+    found = {
+        (topic, int(name)): _used_at(each)
         for topic in topics
         for each in (_stores_path(settings) / topic).glob("*")
-        if each.name.isascii() and each.name.isdigit()
-    ]
-    return [(topic, partition) for _, topic, partition in sorted(found)]
+        if (name := each.name.removesuffix(".restored")).isascii() and name.isdigit()
+    }
+    return sorted(found, key=lambda tp: (found[tp], tp))
+
+
+def delete_copies(settings: Settings) -> None:
+    """Delete what former processes of this worker have left of restores, comparisons and reads of copies: each may be
+    as large as a store, and no later one reads it. Call it before a store is opened in this process."""
+    for kind in (".restoring", VERIFIED, ".copy"):
+        for path in _stores_path(settings).glob(f"*/*{kind}"):
+            with suppress(OSError, StoreError), ExitStack() as stack:
+                stack.enter_context(alone(path))
+                for lock in (*path.glob("LOCK"), *path.glob("*/LOCK")):  # a process that is ending may have it open
+                    fcntl.lockf(stack.enter_context(lock.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+
+
+def lacks_room(path: Path, named: Iterable[NamedSnapshot]) -> str:
+    """Returns why the disk of a store has no room for copies of snapshots, in a sentence; empty: it has.
+
+    What fills a disk stops all partitions of a worker, so a copy that is not needed is not begun.
+    """
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    free, needed = shutil.disk_usage(there).free, sum(map(bytes_of_snapshot, named)) + ROOM_BYTES
+    return f"it needs {needed:,} bytes on the disk of {path}, which has {free:,} free" if free < needed else ""
 
 
 def _used_at(store: Path) -> float:
@@ -361,7 +402,10 @@ def restore(
         raise
     finally:
         for each in unused:
-            each.close()
+            if each is not opened.store:
+                with suppress(OSError):
+                    each.discard()  # else a half copy keeps a disk full
+            close_store(each)
 
 
 class _Restoring(NamedTuple):
@@ -379,8 +423,12 @@ class _Restoring(NamedTuple):
 
     def restored(self, apps: Collection[str]) -> tuple[Progress, RocksStore]:
         """Returns the progress and the store with which the machine goes on."""
-        progress, _, low, is_new = self.opened
-        store = self._from(progress, self._names)
+        progress, store, low, is_new = self.opened
+        quicker = () if store.applied < low else to_restore(progress, store, low)
+        if quicker and (why := lacks_room(store_path(self.stores.settings, self.tp), quicker[:1])):
+            logger.warning("%s: its log is read on, although a restore is quicker: %s", partition_name(*self.tp), why)
+        else:
+            store = self._from(progress, self._names)
         if is_new or store.applied < low:
             found = usable(self.log.whole(), self.place, progress, *self.progress_log.ends(*self.tp))
             self._check_loss(found, apps)
@@ -473,4 +521,6 @@ class _Restoring(NamedTuple):
         """Returns the store, in the place of the present one."""
         if store is self.unused[0]:
             return self.unused.pop(0)
-        return self.stores.put(self.tp, self.unused)
+        present = self.stores.put(self.tp, self.unused)
+        self.unused.clear()
+        return present

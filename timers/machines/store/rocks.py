@@ -12,6 +12,8 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
 from itertools import islice, starmap
 from pathlib import Path
 from threading import Lock
@@ -26,6 +28,7 @@ from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import LEFT_OUT, HeldOf, IndexPage, IsHeld, Lost, Page
 from timers.core.progress import SettingChange
+from timers.core.snapshots import Unreadable
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, without
 from timers.errors import StoreError
 from timers.machines.store import layout
@@ -117,7 +120,7 @@ POINT_DELETES = 128
 flush, so it is used only for more entries."""
 
 RESTORE_ENTRIES = 4096
-"""Maximum entries in one write of a restore. No other thread runs meanwhile."""
+"""Maximum entries in one write of a restore or of an opening. No other thread runs meanwhile."""
 
 
 def next_key(key: OrderKey) -> bytes:
@@ -140,7 +143,8 @@ class RocksStore:
         self.applied = db.number(layout.APPLIED)
         self.pending = db.number(layout.PENDING)
         self.read_through_s = db.number(layout.READ_THROUGH) or None
-        self.lineage = self._lineage(db.get)
+        lineage = db.get(layout.LINEAGE), db.get(layout.COUNT)
+        self.lineage = self._decoded(_lineage, lineage)
         self._scanned: list[tuple[bytes, int]] = []
         """Key and number of rows of each entry that was scanned; with 0 rows: of the first one of those that were
         passed over, one after the other."""
@@ -149,7 +153,7 @@ class RocksStore:
             journal = memory.journal()
             try:
                 for key, packed in db.items(JOURNAL, INDEX):
-                    self._remember(journal, key, packed)
+                    self._remember(journal, key, self._decoded(_unpack_any, packed))
             except BaseException:
                 memory.forget(journal)
                 raise
@@ -202,8 +206,9 @@ class RocksStore:
             db.close()
             raise
 
-    def _remember(self, journal: IndexJournal, key: bytes, packed: bytes) -> None:
-        journal.restore(U64.unpack_from(key, 1)[0], self._decoded(_unpack_any, packed))
+    @staticmethod
+    def _remember(journal: IndexJournal, key: bytes, entries: Any) -> None:
+        journal.restore(U64.unpack_from(key, 1)[0], entries)
 
     def view(self) -> RocksView:
         return RocksView(self._db, self.applied, self.pending, self.history, self.read_through_s)
@@ -216,7 +221,11 @@ class RocksStore:
             raise failure(path, error) from error
 
     def restore(self, pages: Iterable[Page], applied: int, history: tuple[SettingChange, ...]) -> None:
-        """See :class:`timers.core.ports.SnapshotStore`. Nothing is judged, and rows are not unpacked."""
+        """See :class:`timers.core.ports.SnapshotStore`. Nothing is judged, and rows are not unpacked.
+
+        Raises:
+            Unreadable: a value in ``pages`` cannot be decoded.
+        """
         pending, journal, last = 0, self._journal, dict[bytes, bytes]()
         for part in (page[at : at + RESTORE_ENTRIES] for page in pages for at in range(0, len(page), RESTORE_ENTRIES)):
             batch = WriteBatch(raw_mode=True)
@@ -230,7 +239,7 @@ class RocksStore:
                     if key < ROWS_END:
                         pending += layout.row_count(value)
                     elif key < INDEX and journal is not None:
-                        self._remember(journal, key, value)
+                        self._remember(journal, key, _restored(_unpack_any, value))
                     batch.put(key, value)
             self._db.write(batch)
         batch = WriteBatch(raw_mode=True)
@@ -238,12 +247,10 @@ class RocksStore:
             batch.put(key, value)
         batch.put(layout.HISTORY, _pack_history(history))
         through = last.get(layout.READ_THROUGH)
-        self._write(batch, pending, applied, self._lineage(last.get))
-        self.read_through_s = None if through is None else self._decoded(U64.unpack, through)[0]
-
-    def _lineage(self, get: Callable[[bytes], bytes | None]) -> Lineage:
-        values = get(layout.LINEAGE), get(layout.COUNT)
-        return self._decoded(lambda values: layout.unpack_lineage(*values), values)
+        through_s = None if through is None else _restored(U64.unpack, through)[0]
+        lineage = _restored(_lineage, (last.get(layout.LINEAGE), last.get(layout.COUNT)))
+        self._write(batch, pending, applied, lineage)
+        self.read_through_s = through_s
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
@@ -258,6 +265,10 @@ class RocksStore:
 
     def condemn(self) -> None:
         self._db.condemn(STALE)
+
+    def discard(self) -> None:
+        """Let :meth:`close` delete the store."""
+        self._db.discard()
 
     def protect(self, *, on: bool) -> None:
         self._db.protect(on=on)
@@ -329,18 +340,15 @@ class RocksStore:
         entries = [(id, entry) for id, entry in self._journal.items() if entry is not None]
         return [*entries, *self._journal.known_chains()]
 
-    def cancels_from(self, offset: int) -> list[tuple[bytes, int]]:
-        """See :class:`timers.core.ports.Store`. Reads the whole index."""
+    def cancels_from(self, offset: int, after: bytes = b"") -> Iterator[tuple[bytes, int]]:
+        """See :class:`timers.core.ports.Store`. To its end it reads the whole index."""
         journal = self._journal
         if journal is None:
-            return []
-        entries = ((key[1:], self._decoded(layout.unpack_entry, value)) for key, value in self._db.items(INDEX, OTHER))
-        cancels = {id: offset_of(entry) for id, entry in entries if is_cancelled(entry)}
-        for id, entry in journal.items():
-            cancels.pop(id, None)
-            if entry is not None and is_cancelled(entry):
-                cancels[id] = offset_of(entry)
-        return sorted((id, at) for id, at in cancels.items() if at >= offset)
+            return
+        read = ((key[1:], value) for key, value in self._db.items(INDEX + after, OTHER))
+        older = ((id, self._decoded(layout.unpack_entry, value)) for id, value in read if id not in journal)
+        newer = sorted(_cancels(journal.items(), offset))
+        yield from (each for each in merge(_cancels(older, offset), newer) if not after or each[0] > after)
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
         try:
@@ -500,30 +508,56 @@ class RocksStore:
             held = held_of.rows(due_s, past) if held_of and past else []
             return without(past, held), held, rows[len(past) :]
 
-        def stays(due_s: int, target: str, first: int, last: int, number: int) -> bool:
-            is_past = (due_s, last) <= fired_through and last < applied
-            return is_past and held_of is not None and held_of.group(due_s, target, first, last, number)
+        def stays(due_s: int, value: bytes) -> bool:
+            """Whether a whole entry is held, if this is known without unpacking it."""
+            if held_of is None or not IS_COMPILED or (group := one_target(value)) is None:
+                return False
+            is_past = (due_s, group[2]) <= fired_through and group[2] < applied
+            return is_past and held_of.group(due_s, *group)
 
-        passes = stays if held_of else None
+        def entries() -> Iterator[tuple[bytes, int, list[Row]]]:
+            """Yields key, second and rows. :meth:`scan` would remember all of them."""
+            for key, value in self._db.items(next_key(NEVER), next_key((until_s, MAX_OFFSET))):
+                due_s = U64.unpack_from(key)[0]
+                if not stays(due_s, value):
+                    yield key, due_s, self._decoded(unpack, value)
+
         # Whether the store holds a row at or below ``fired_through`` that no commit accepted.
-        scanned = self.scan(NEVER, until_s, passes) if applied > next_offset else ()
-        if any(row[0] >= next_offset for due_s, rows in scanned for row in parts_of(due_s, rows)[0]):
+        past = entries() if applied > next_offset else ()
+        is_late = any(row[0] >= next_offset for _, due_s, rows in past for row in parts_of(due_s, rows)[0])
+        if is_late:
             until_s, applied = layout.LAST_S, next_offset
-        batch = WriteBatch(raw_mode=True)
-        pending = self.pending
-        for due_s, rows in self.scan(NEVER, until_s, passes):
+        elif held_of is None:
+            self._drop_before(next_key(fired_through) if fired_through[1] == MAX_OFFSET else pack_key(until_s, 0))
+        lineage = self.lineage if applied == self.applied else self.lineage.before(applied)
+        batch, pending, changed = WriteBatch(raw_mode=True), self.pending, 0
+        for key, due_s, rows in entries():
             _, *left = parts_of(due_s, rows)
             if rows[-1][0] >= applied:
                 left = [[row for row in part if row[0] < applied] for part in left]
             if len(left[0]) == len(rows) or len(left[1]) == len(rows):
                 continue
             pending -= len(rows) - len(left[0]) - len(left[1])
-            batch.delete(self._scanned[-1][0])
+            batch.delete(key)
             for part in left:  # a scan begins above ``fired_through``: held rows have an entry of their own
                 if part:
                     batch.put(pack_key(due_s, part[0][0]), self._pack(part))
-        lineage = self.lineage if applied == self.applied else self.lineage.before(applied)
+            changed += 1
+            # What has fired may be deleted in parts. What is read again goes together with the new ``applied``.
+            if changed % RESTORE_ENTRIES == 0 and not is_late:
+                self._write(batch, pending, applied)
+                batch = WriteBatch(raw_mode=True)
         self._write(batch, pending, applied, lineage)
+
+    def _drop_before(self, end: bytes) -> None:
+        """Delete all rows before a key. They are counted, and neither unpacked nor deleted one by one: the write keeps
+        all threads waiting."""
+        first, count = next_key(NEVER), partial(self._decoded, layout.row_count)
+        number = sum(count(value) for _, value in self._db.items(first, end))
+        if number:
+            batch = WriteBatch(raw_mode=True)
+            batch.delete_range(first, end)
+            self._write(batch, self.pending - number, self.applied)
 
     def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
         key = self._db.first_from(next_key(after))
@@ -534,6 +568,18 @@ class RocksStore:
             self._memory.forget(self._journal)
             self._journal = None
         self._db.close()
+
+
+def _lineage(values: tuple[bytes | None, bytes | None]) -> Lineage:
+    return layout.unpack_lineage(*values)
+
+
+def _restored(decode: Callable[[Any], _T], value: Any) -> _T:
+    """Returns what a value of a snapshot is. If it cannot be decoded, the snapshot is at fault, and not the store."""
+    try:
+        return decode(value)
+    except Exception as error:
+        raise Unreadable(f"it holds a value that cannot be decoded ({error!r})") from error
 
 
 def _delete(batch: WriteBatch, keys: Sequence[bytes]) -> None:
@@ -557,6 +603,12 @@ def _put(batch: WriteBatch, entries: Iterable[tuple[bytes, Entry | None]]) -> No
             batch.delete(INDEX + id)
         else:
             put(INDEX + id, pack_entry(entry))
+
+
+def _cancels(entries: Iterable[tuple[bytes, Entry | None]], offset: int) -> Iterator[tuple[bytes, int]]:
+    """Yields (id, offset) of those entries that are cancels at or after ``offset``."""
+    cancels = ((id, offset_of(entry)) for id, entry in entries if entry is not None and is_cancelled(entry))
+    return (each for each in cancels if each[1] >= offset)
 
 
 def _entries_in(values: Sequence[bytes | None]) -> list[Entry | None]:

@@ -45,7 +45,7 @@ from timers.machines.life import (
 from timers.machines.machine_parts import Parts
 from timers.machines.store.failures import Condemnations
 from timers.machines.store.memory_limit import RocksMemory
-from timers.machines.store.opening import stored_partitions
+from timers.machines.store.opening import delete_copies, stored_partitions
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
@@ -126,6 +126,7 @@ class Pool:
         self.commands: Sequence[fired.Command] = ()
         self.committed: dict[TopicPartition, int] = {}
         # How far they were written is not known before they are opened: those used last are the ones to get back.
+        delete_copies(settings)
         stores = enumerate(stored_partitions(settings, formats))
         self._lives = {tp: Partition(tp, applied=age) for age, tp in stores}
         """Each partition that this worker has ever had, or has a store of."""

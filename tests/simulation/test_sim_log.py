@@ -152,3 +152,13 @@ def test_a_power_loss_takes_the_last_write_batches() -> None:
     assert (store.keys, store.applied) == ([(5, 0)], 1)
     store.lose_power(9)
     assert (store.keys, store.applied) == ([], 0)
+
+
+def test_a_compaction_returns_tombstones_too_whose_time_is_over() -> None:
+    """What no worker has noticed is put back, whatever it was."""
+    log = SimLog(SimClock(0), partitions=1)
+    for value in (b"v", None):
+        log.append("t", b"k", value, partition=0)
+    assert [each.offset for each in log.compact("t", 0, 2, 0)] == [0]
+    log.clock.now_ms += 1
+    assert [each.offset for each in log.compact("t", 0, 2, 0)] == [1]

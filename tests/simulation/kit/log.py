@@ -280,11 +280,8 @@ class SimLog:
                 self._unmarked.append((transaction, tp))
 
     def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> list[SimRecord]:
-        """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time.
-
-        Returns:
-            The records that were removed now and are not tombstones.
-        """
+        """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time. Returns the
+        records that are removed."""
         removed = []
         end = min(to_offset, self.last_stable(topic, partition))
         newest: dict[bytes | None, SimRecord] = {}
@@ -300,6 +297,7 @@ class SimLog:
                 record.delete_after_ms = self.clock.now_ms + delete_retention_ms
             elif record.value is None and self.clock.now_ms > (record.delete_after_ms or 0):
                 record.compacted = True
+                removed.append(record)
         return removed
 
     def take_back(self, topic: str, partition: int, from_offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -17,12 +18,13 @@ from timers.console.problems import Problem
 from timers.core.levels import FIRST, RAISED_TO, REPEATS
 from timers.core.ports import Lost
 from timers.core.timer import Rejected
-from timers.errors import TimersError
+from timers.errors import AccessError, TimersError, UnacknowledgedError
 from timers.kafka import progress_log, request_reader
+from timers.kafka.connection import ErrorReports
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.kafka.request_reader import DeletedRequest
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
-from timers.offline.dead_letters.retrying import Retry
+from timers.offline.dead_letters.retrying import Retrier, Retry
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -362,3 +364,37 @@ def test_the_request_of_a_cut_letter_is_read_as_workers_read_it(
     assert original(6) is None, "no record of a sender"
     with pytest.raises(TimersError, match="'timer-request' cannot be read: timer-request/0 has no leader"):
         original(8)
+
+
+class RefusedRetrier(Retrier):
+    """The login of its user is refused from the next transaction on; or it has no right to write."""
+
+    def __init__(self, code: int) -> None:
+        self._settings = Settings.load({"TIMERS_BROKERS": "nowhere:1"})
+        self._reports = ErrorReports(self._settings)
+        self._partitions = {self._settings.request_topic: 1, "timer-request": 1}
+        writer: Any = SimpleNamespace(transaction=partial(self._transaction, code))
+        self._writer = writer
+
+    @contextmanager
+    def _transaction(self, code: int) -> Iterator[Callable[[Sequence[Any]], list[str]]]:
+        yield lambda sent: ["timer-request/0/1" for _ in sent]
+        self._reports(KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://a:1/1: no (after 3ms in state AUTH_REQ)"))
+        raise KafkaException(KafkaError(code))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "cause"),
+    [
+        (KafkaError._TIMED_OUT, UnacknowledgedError, AccessError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessError, KafkaException),  # the transaction is not committed
+    ],
+)
+def test_requests_that_were_sent_before_the_login_was_refused_may_be_published(
+    code: int, kind: type[TimersError], cause: type[Exception]
+) -> None:
+    again = letter(0, 0)
+    assert again.request is not None
+    with pytest.raises(TimersError) as error:
+        RefusedRetrier(code).publish([(again, again.request)])
+    assert type(error.value) is kind and type(error.value.__cause__) is cause

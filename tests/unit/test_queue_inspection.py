@@ -1,15 +1,17 @@
 """The state of a queue whose partitions do not all have a leader. No brokers."""
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from timers.errors import QueueError
+from timers.errors import AccessError, QueueError, UnacknowledgedError
+from timers.kafka.connection import ErrorReports
 from timers.process.config.settings import Settings
 from timers.queue.inspection import Inspection
 from timers.queue.metadata import Commit, Partition, Saved, encode
@@ -52,6 +54,18 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_read() -> None
 def test_a_purge_needs_all_partitions() -> None:
     with pytest.raises(QueueError, match="nothing was purged: the leader of jobs/1 does not answer"):
         SimInspection(1).purge("jobs", "jobs")
+
+
+def test_a_purge_without_an_answer_may_be_done() -> None:
+    asked: Future[object] = Future()
+    asked.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    inspection = SimInspection()
+    inspection._reports = ErrorReports(inspection._settings)
+    inspection._admin = cast(Any, SimpleNamespace(alter_consumer_group_offsets=lambda *_, **__: {"queue.jobs": asked}))
+    inspection._reports(KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://a:1/1: no (after 3ms in state AUTH_REQ)"))
+    with pytest.raises(UnacknowledgedError) as error:
+        inspection.purge("jobs", "jobs")
+    assert type(error.value.__cause__) is AccessError
 
 
 def test_the_commits_of_a_group_say_which_topic_its_queue_has() -> None:

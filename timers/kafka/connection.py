@@ -406,7 +406,8 @@ class ErrorReports:
         try:
             yield
         except KafkaException as error:
-            raise self.user_error(error, failed, kind) from error
+            explained = self.user_error(error, failed, kind)
+            raise explained from explained.__cause__ or error  # the cause may be a refusal
 
 
 def _refused_login(settings: Settings, reason: str) -> AccessError:

@@ -157,8 +157,8 @@ def _write(
         # librdkafka gives up what waits in a transaction that is refused.
         if code_of(error) in {*FENCED, *NOT_ALLOWED, KafkaError._PURGE_QUEUE}:
             raise
-        failed = f"topic {settings.targets_topic!r} did not take the command"
-        raise reports.user_error(error, failed, UnacknowledgedError) from error
+        with reports.explained(f"topic {settings.targets_topic!r} did not take the command", UnacknowledgedError):
+            raise
 
 
 def _writer(settings: Settings, reports: connection.ErrorReports) -> TransactionalWriter:

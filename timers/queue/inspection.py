@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from timers.errors import QueryError, QueueError
+from timers.errors import QueryError, QueueError, TimersError, UnacknowledgedError
 from timers.kafka import connection, topic_admin
 from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import NO_GROUP, UNREADABLE, code_of
@@ -191,6 +191,7 @@ class Inspection:
         Raises:
             QueueError: the queue has processes, which would deliver the messages that they have read; or the leader of
                 one of its partitions does not answer.
+            UnacknowledgedError: the brokers did not answer, or refused the login, after it began: repeat it.
         """
         topic, both = self._topics(name, topic)
         group = topics.queue_group(name)
@@ -209,13 +210,13 @@ class Inspection:
             [ConsumerGroupTopicPartitions(group, asked)], request_timeout=_TIMEOUT_S
         ).values()
         failed = f"the offsets of group {group!r} cannot be set"
-        for each in self._result(altered, failed).topic_partitions:
+        for each in self._result(altered, failed, UnacknowledgedError).topic_partitions:
             if each.error is not None:
                 raise self._reports.user_error(KafkaException(each.error), failed, QueueError)
         ledger_topic = topics.queue_ledger(group)
         if self._offsets.existing([ledger_topic]):  # the copies count when the group has lost its offsets
             copied = [encode_copy(group, *each) for each in commits.items()]
-            with self._reports.explained(f"topic {ledger_topic!r} cannot be written", QueueError):
+            with self._reports.explained(f"topic {ledger_topic!r} cannot be written", UnacknowledgedError):
                 ledger_log.write(self._login, group, copied)
 
     # ---- what the brokers and workers know -----------------------------------------------------------------------
@@ -300,8 +301,8 @@ class Inspection:
                 consumer.pause([TopicPartition(*place)])
         return times
 
-    def _result(self, future: Future[Any], failed: str) -> Any:
-        with self._reports.explained(failed, QueueError):
+    def _result(self, future: Future[Any], failed: str, kind: type[TimersError] = QueueError) -> Any:
+        with self._reports.explained(failed, kind):
             return connection.answer(future, connection.give_up_at(_TIMEOUT_S))
 
 

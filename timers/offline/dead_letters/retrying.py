@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from time import monotonic, sleep
 from typing import NamedTuple, TypeAlias
@@ -12,11 +13,17 @@ from confluent_kafka import KafkaException
 
 from timers.core import levels
 from timers.core.grouping import groups
-from timers.errors import AccessError, NameTakenError, PublishError, RetryRefusedError, TimersError
+from timers.errors import (
+    AccessError,
+    NameTakenError,
+    PublishError,
+    RetryRefusedError,
+    UnacknowledgedError,
+)
 from timers.kafka import connection, topic_admin
 from timers.kafka.brokers_time import BrokersTime
 from timers.kafka.clients import admin_client, max_message_bytes
-from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
+from timers.kafka.error_codes import FENCED, NOT_ALLOWED, UNREACHABLE, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_FOR_S
@@ -260,7 +267,7 @@ class Retrier:
         self._settings = settings
         self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
-        try:
+        with self._explained():
             self._partitions = {settings.request_topic: self._partitions_of(settings.request_topic)}
             if not topic_admin.exists(settings, settings.retried_topic):
                 topic_admin.create_if_missing(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
@@ -270,8 +277,6 @@ class Retrier:
                 max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark has two sources and a long key
                 BrokersTime.of(settings).record_ms,  # with CreateTime: this machine's clock may be wrong
             )
-        except KafkaException as error:
-            raise self._user_error(error) from error
 
     def _partitions_of(self, topic: str) -> int:
         count = connection.partitions_of(self._admin, self._reports, topic)
@@ -283,21 +288,23 @@ class Retrier:
         return count
 
     def publish(self, letters: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
-        """Publish requests to the partitions that they came from, all or none."""
-        try:
+        """Publish requests to the partitions that they came from, all or none.
+
+        Raises:
+            UnacknowledgedError: no broker has answered, or the login was refused meanwhile: they may be published.
+        """
+        with self._explained():
             requests = [
                 Record(*self._source_partition(letter), request.key, request.value, request.headers or ())
                 for letter, request in letters
             ]
-            with self._writer.transaction() as send:
-                sources = send(requests)
-                marks = [
-                    dead_letter.encode_mark(Mark(letter.position, letter.decoded.source, source))
-                    for (letter, _), source in zip(letters, sources, strict=True)
-                ]
-                send([Record(self._settings.retried_topic, 0, *mark) for mark in marks])
-        except KafkaException as error:
-            raise self._user_error(error) from error
+        with self._explained(UnacknowledgedError), self._writer.transaction() as send:
+            sources = send(requests)
+            marks = [
+                dead_letter.encode_mark(Mark(letter.position, letter.decoded.source, source))
+                for (letter, _), source in zip(letters, sources, strict=True)
+            ]
+            send([Record(self._settings.retried_topic, 0, *mark) for mark in marks])
         return sources
 
     def _source_partition(self, letter: Letter) -> tuple[str, int]:
@@ -314,18 +321,29 @@ class Retrier:
             self._partitions[topic] = self._partitions_of(topic)
         return topic, partition % self._partitions[topic]
 
-    def _user_error(self, error: KafkaException) -> TimersError:
+    @contextmanager
+    def _explained(self, unanswered: type[PublishError] = PublishError) -> Iterator[None]:
+        """Errors of the client in the block become sentences.
+
+        Args:
+            unanswered: class of the error if no broker has answered.
+        """
         settings = self._settings
-        if code_of(error) in FENCED:
-            return NameTakenError(
-                f"another `timers dead-letters retry` of TIMERS_APP_ID={settings.app_id!r} has begun since: this one "
-                "stops"
-            )
-        if code_of(error) in NOT_ALLOWED:
-            request_topics = ", ".join(repr(topic) for entry in REQUEST_FORMATS for topic in entry.topics(settings))
-            return AccessError(
-                f"{connection.principal(settings)} may not do that at {settings.brokers} ({error.args[0].str()}): it "
-                f"takes Write on topics {request_topics} and {settings.retried_topic!r} and on transactional id "
-                f"{topics.retrier_id(settings.app_id)!r}"
-            )
-        return self._reports.user_error(error, f"the brokers at {settings.brokers} refuse the requests", PublishError)
+        try:
+            yield
+        except KafkaException as error:
+            if code_of(error) in FENCED:
+                raise NameTakenError(
+                    f"another `timers dead-letters retry` of TIMERS_APP_ID={settings.app_id!r} has begun since: this "
+                    "one stops"
+                ) from error
+            if code_of(error) in NOT_ALLOWED:
+                request_topics = ", ".join(repr(topic) for entry in REQUEST_FORMATS for topic in entry.topics(settings))
+                raise AccessError(
+                    f"{connection.principal(settings)} may not do that at {settings.brokers} "
+                    f"({error.args[0].str()}): it takes Write on topics {request_topics} and "
+                    f"{settings.retried_topic!r} and on transactional id {topics.retrier_id(settings.app_id)!r}"
+                ) from error
+            kind = unanswered if code_of(error) in UNREACHABLE else PublishError
+            with self._reports.explained(f"the brokers at {settings.brokers} refuse the requests", kind):
+                raise

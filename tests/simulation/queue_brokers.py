@@ -314,6 +314,7 @@ class Brokers:
             self.released.discard(partition)
             again = {each for each in self.messages(partition) if each not in done}
             self.deliver_again(partition, again)
+            self._done_sets[partition] = done  # also what was delivered again since this copy, which was checked then
 
     def check_source(self, partition: Partition, ledger: Ledger, time_ms: int, offset: int) -> None:
         """Two messages never have one source, unless no commit says that the first one was read."""

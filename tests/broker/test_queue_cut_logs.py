@@ -81,7 +81,7 @@ def test_a_queue_that_is_opened_again_delivers_what_its_log_holds_now(
 
 @pytest.mark.parametrize("accept_loss", [False, True])
 def test_a_running_queue_notices_that_its_log_was_cut(broker: EmbeddedBroker, jobs: str, accept_loss: bool) -> None:
-    with Queue(jobs, accept_loss=accept_loss, **PATIENT) as queue:
+    with Queue(jobs, accept_loss=accept_loss, **PATIENT | {"session_timeout_s": 10.0}) as queue:
         send(queue, "old", OLD)
         messages = receive(queue, OLD)
         for message in messages[:-1]:

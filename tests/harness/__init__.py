@@ -45,6 +45,7 @@ A fake that stands for brokers or Kafka's clients is called ``Sim...``. The simu
 ``class_archive``    lets brokers start with half the CPU time
 ``bad_network``      a proxy that cuts, delays and is silent
 ``late_requests``    a network that delivers requests of transactions late
+``no_brokers``       a network that lets clients of librdkafka lose all brokers
 ``raw_batches``      record batches that no usual client writes
 ``strangers``        consumers of other programs that join a group
 ``java_consumer``    Kafka's Java tools

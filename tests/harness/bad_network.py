@@ -94,7 +94,9 @@ class BadNetwork:
         connection = Connection(writer, to_writer)
         self._connections.add(connection)
         try:
-            await asyncio.gather(self._send_on(connection, reader, to_writer), connection.forward(to_reader, writer))
+            await asyncio.gather(
+                self._send_on(connection, reader, to_writer), self._send_back(connection, to_reader, writer)
+            )
         finally:
             self._connections.discard(connection)
             connection.cut()
@@ -104,6 +106,12 @@ class BadNetwork:
     ) -> None:
         """Send what a client sends on to the broker, until one of them closes the connection."""
         await connection.forward(reader, to_writer)
+
+    async def _send_back(
+        self, connection: Connection, to_reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Send what the broker answers back to the client, until one of them closes the connection."""
+        await connection.forward(to_reader, writer)
 
     async def _make_trouble(self, draw: random.Random) -> None:
         kinds = [self._cut, self._refuse, self._delay, self._silence, self._silence]

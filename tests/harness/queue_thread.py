@@ -135,6 +135,7 @@ class SimTransport:
         slept_s: how long the machine slept; the brokers' time went on.
         epoch_ends: leader epoch -> its end and the epoch that the log has.
         ended: partitions whose events were polled since they are read.
+        must_open_anew: a client has lost all brokers.
     """
 
     group = "queue.jobs"
@@ -142,6 +143,7 @@ class SimTransport:
     ledger_topic = "queue.jobs-ledger"
     ledger_is_lost = False
     silent_s = 0.0
+    must_open_anew = False
 
     def __init__(self) -> None:
         self.transactions = SimTransactions()
@@ -177,6 +179,7 @@ class SimTransport:
         self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None], is_over: Callable[[], bool]
     ) -> Signing:
         self.assigned, self.revoked = assigned, revoked
+        self.must_open_anew = False
         self.opened.set()
         self.opens += 1
         self.calls.append(lambda: assigned(self.owned))

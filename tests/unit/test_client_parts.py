@@ -16,6 +16,7 @@ import timers.client
 from tests.harness.constants import Constants
 from timers.client import AsyncTimersClient, TimersClient, by_id, publish
 from timers.errors import PublishError, SettingsError
+from timers.kafka.lost_brokers import LostBrokers
 from timers.queue import AsyncQueue, Queue
 from timers.testing import AsyncSimTimers, SimQueue, SimTimers
 
@@ -109,7 +110,7 @@ def test_a_look_that_fails_is_not_used_again(constants: Constants) -> None:
 
     consumer: Any = SimpleNamespace(poll=lambda _: None, close=lambda: None)
     used: Any = Used()
-    by_id._read_while_used(lambda: used, consumer, consumer)  # type: ignore[arg-type]
+    by_id._read_while_used(lambda: used, consumer, consumer, LostBrokers())  # type: ignore[arg-type]
     assert [(look.asked is None, look.waiting) for look in looks] == [(True, 0), (False, 1), (True, 0)]
     assert looks[2].at > monotonic()
 

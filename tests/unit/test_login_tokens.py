@@ -24,6 +24,7 @@ from timers.client.config import Connection
 from timers.errors import AccessError, UnreachableError
 from timers.kafka import connection, login_tokens
 from timers.kafka.login_tokens import RENEW_AT, Token, TokenSource, for_librdkafka, source_of
+from timers.kafka.lost_brokers import LostBrokers
 from timers.process.config.settings import Settings
 
 OAUTH = {
@@ -419,7 +420,7 @@ def test_an_application_s_callback_that_fails_keeps_no_caller(caplog: pytest.Log
     kafka = Connection.resolve("127.0.0.1:1", None, login, 1.0, None)
     began = time.monotonic()
     kafka.producer(linger_ms=1)
-    kafka.consumer().close()
+    kafka.consumer(LostBrokers()).close()
     kafka.admin()
     assert time.monotonic() - began < LIBRDKAFKA_WAITS_S
     assert "oauth_cb of the application failed" in caplog.messages

@@ -1,7 +1,7 @@
 """The thread of a queue when requests fail in rebalances, and when partitions come and go. No brokers."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from time import time
 from typing import Any, cast
@@ -13,8 +13,10 @@ from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, Er
 from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
+from timers.kafka import lost_brokers
 from timers.queue import Message
 from timers.queue.metadata import NOTHING, Commit, Saved, decode, encode
+from timers.queue.port import Answer, Outcome
 from timers.queue.sending import Guard
 
 
@@ -202,6 +204,35 @@ def test_a_process_that_its_group_does_not_take_back_says_so_and_is_started_agai
     queue.call(queue.transport.assigned, [])
     assert (queue.driver.stuck(), queue.driver.unready()) == ([], [])
     queue.close()
+
+
+def test_a_queue_with_a_client_that_has_lost_all_brokers_is_opened_again(
+    queue: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = queue.transport
+    transport.owned = [JOBS]
+    queue.call(transport.assigned, [JOBS])
+    former = queue.receive(MESSAGES)
+    begin_commit, commits, refused = transport.begin_commit, dict(transport.commits), list[object]()
+    transport.commit = refused.append  # it would take the time of a session
+    unanswered: Future[Answer] = Future()
+    transport.begin_commit = lambda _: unanswered
+    transport.lose_answers = lambda: unanswered.set_result(Answer(Outcome.UNKNOWN))
+    former[0].ack()
+    waiting = queue.driver.wait_for_commit()
+    wait_until(lambda: queue.driver._answer is not None, "a commit under way")
+    transport.must_open_anew = True
+    wait_until(lambda: transport.opens == 2, "another opening")
+    assert (refused, transport.commits, caplog.text.count(lost_brokers.LOST)) == ([], commits, 1)
+    with pytest.raises(QueueError, match="delivered again"):
+        waiting.result(30)
+    with pytest.raises(LeaseLostError):
+        former[-1].ack()
+    transport.begin_commit = begin_commit
+    wait_until(lambda: queue.driver.unready() == [], "it has joined again")
+    for _ in range(MESSAGES):  # as after each end that no commit says
+        queue.receive(1)[0].ack()
+    queue.driver.wait_for_commit().result(30)
 
 
 BEYOND = MESSAGES + 5

@@ -125,6 +125,20 @@ def test_a_transaction_whose_offsets_are_not_sent_in_time_is_repeated_by_a_new_p
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction"], "no commit after it"
 
 
+@pytest.mark.parametrize(("code", "is_kept"), [(KafkaError._MSG_TIMED_OUT, False), (KafkaError.INVALID_RECORD, True)])
+def test_a_producer_without_an_answer_is_replaced_though_its_transaction_was_aborted(code: int, is_kept: bool) -> None:
+    """Without a partition in the transaction librdkafka aborts it by itself: the producer may have lost all brokers."""
+    producer = SimProducer("", threading.Event())
+    transactions = Opened(producer)
+    transactions._write = lambda *_: _fail(code)  # type: ignore[method-assign]
+    assert transactions.execute(PLAN).outcome is Outcome.REFUSED
+    assert (producer.calls, transactions.has_producer) == (["begin_transaction", "abort_transaction"], is_kept)
+
+
+def _fail(code: int) -> None:
+    raise KafkaException(KafkaError(code))
+
+
 def test_a_commit_that_does_not_return_in_time_has_an_unknown_outcome(released: threading.Event) -> None:
     producer = SimProducer("commit_transaction", released)
     transactions = Opened(producer)

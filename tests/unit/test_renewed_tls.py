@@ -6,6 +6,7 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import trustme
 from tests.harness.waiting import wait_until
 from timers.console.web.server import tls_context
 from timers.kafka import admin_client
-from timers.kafka.admin_client import AdminClient, RenewedAdmin
+from timers.kafka.admin_client import RenewedAdmin
 from timers.kafka.clients import asking_admin
 from timers.kafka.connection import ssl_context
 from timers.process import renewed_tls
@@ -162,7 +163,7 @@ def test_an_admin_client_of_a_worker_is_made_anew_with_new_files(
     assert client() is first
     (tmp_path / "key.pem").write_bytes(trustme.CA().issue_cert("localhost").private_key_pem.bytes())
     assert [client(), client()] == [first, first]
-    assert caplog.text.count("keeps its certificates as they were") == 1, "the certificate of the key is not there yet"
+    assert caplog.text.count("is kept as it was") == 1, "the certificate of the key is not there yet"
     (tmp_path / "ca.pem").unlink()
     assert client() is first
     write(tmp_path, trustme.CA())
@@ -183,22 +184,18 @@ def test_an_admin_client_that_could_not_be_made_for_a_moment_is_made_later(
     file.write_text("1")
 
     def make() -> Any:
-        made.append(SimpleNamespace(number=len(made)))
+        made.append(SimpleNamespace(poll=partial(int, len(made))))
         if len(made) == 2:
             raise RuntimeError("can't start new thread")
         return made[-1]
 
     now_s = 100.0
     monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
-    admin: Any = RenewedAdmin([file], make)
+    admin: Any = RenewedAdmin(make, [file])
     file.write_text("new")
-    assert [admin.number, admin.number] == [0, 0] and caplog.text.count("can't start new thread") == 1
+    assert [admin.poll(), admin.poll()] == [0, 0] and caplog.text.count("can't start new thread") == 1
     now_s += renewed_tls.AGAIN_S
-    assert [admin.number, admin.number] == [2, 2] and len(made) == 3
-
-
-def test_without_files_an_admin_client_is_made_once() -> None:
-    assert type(asking_admin(Settings(brokers="127.0.0.1:1"))) is AdminClient
+    assert [admin.poll(), admin.poll()] == [2, 2] and len(made) == 3
 
 
 def test_a_file_that_was_away_and_is_away_again_is_named_again(
@@ -208,13 +205,13 @@ def test_a_file_that_was_away_and_is_away_again_is_named_again(
     monkeypatch.setattr(renewed_tls, "monotonic", lambda: now_s)
     file, aside = tmp_path / "ca.pem", tmp_path / "aside"
     file.write_text("1")
-    client: Any = SimpleNamespace(number=0)
-    admin: Any = RenewedAdmin([file], lambda: client)
+    client: Any = SimpleNamespace(poll=int)
+    admin: Any = RenewedAdmin(lambda: client, [file])
     for named in (1, 2):
         file.rename(aside)
         for _ in range(2):
-            assert admin.number == 0
+            assert admin.poll() == 0
             now_s += renewed_tls.AGAIN_S
         assert caplog.text.count("No such file") == named
         aside.rename(file)
-        assert admin.number == 0
+        assert admin.poll() == 0

@@ -21,6 +21,7 @@ from timers.client import TimersClient
 from timers.client.config import Connection
 from timers.errors import AccessError, PublishError, SettingsError, UnacknowledgedError, UnreachableError
 from timers.kafka import aiokafka_clients, connection
+from timers.kafka.lost_brokers import LostBrokers
 from timers.process.config.settings import Settings
 from timers.process.config.variables import Secret
 from timers.worker.service import TimersApp
@@ -342,7 +343,7 @@ def test_what_reads_verdicts_reaches_the_brokers_as_the_producer_does(caplog: py
     asking = kafka._asking()
     assert reach.items() <= asking.items() and not own.keys() & asking.keys()
     with caplog.at_level(logging.DEBUG, "timers.client"):
-        kafka.consumer().close()
+        kafka.consumer(LostBrokers()).close()
         kafka.admin()
     assert not [text for text in caplog.messages if "CONFWARN" in text], "librdkafka knows each of them for both"
 

@@ -44,6 +44,7 @@ from timers.client.request import Encoder, Record, TimerRequest, condition_heade
 from timers.core.operation import UNCHANGED, UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.kafka.records import headers_of
 from timers.wire import headers as h
 from timers.wire import verdict
@@ -208,7 +209,8 @@ class ById(Publisher):
 
     def _begin_reading(self, deadline: float) -> None:
         if self._reader is None:
-            consumer = self._kafka.consumer()
+            lost = LostBrokers()
+            consumer = self._kafka.consumer(lost)
             try:
                 partitions_of = partial(self._kafka.partitions_of, consumer, is_over=lambda _: self.closed)
                 self._partitions = partitions_of(self._topic, left_s(deadline))
@@ -218,7 +220,7 @@ class ById(Publisher):
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
                 consumer.assign(tps)
-                arguments = weakref.ref(self), consumer, self._kafka.admin()
+                arguments = weakref.ref(self), consumer, self._kafka.admin(), lost
                 reader = threading.Thread(target=_read_while_used, args=arguments, name=READER, daemon=True)
                 begin(reader)
             except KafkaException as error:
@@ -246,8 +248,8 @@ class ById(Publisher):
         with contextlib.suppress(UnreachableError), self._held(self._opening, deadline):
             pass
         super().close(deadline)
-        if self._reader is not None:
-            self._reader.join(max(_MIN_WAIT_S, left_s(deadline)))
+        if (reader := self._reader) is not None:
+            reader.join(max(_MIN_WAIT_S, left_s(deadline)))
         with self._calls_lock:
             waiting = [call for calls in self._calls.values() for call in calls]
         for call in waiting:
@@ -392,6 +394,11 @@ class ById(Publisher):
                 logger.exception("a record on topic %s could not be read", self._verdict_topic)
         return self._look(consumer, admin, look, is_idle=message is None)
 
+    def forget_reader(self) -> None:
+        """Let the next :meth:`listen` make a new consumer. Calls whose verdicts come meanwhile do not get them."""
+        logger.warning("the consumer of topic %s %s: the next call makes a new one", self._verdict_topic, LOST)
+        self._reader = None
+
     def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:
         """Take a step of a look at the topic of verdicts."""
         from timers.kafka.topic_admin import ask_for_identity  # not at the top: most clients need no admin client
@@ -465,8 +472,9 @@ class ById(Publisher):
                 call.add_verdict(source, outcome)
 
 
-def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminClient) -> None:
-    """The thread that reads verdicts for a client. It does not keep it, and ends with it, also without a close."""
+def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminClient, lost: LostBrokers) -> None:
+    """The thread that reads verdicts for a client. It does not keep it, and ends with it, also without a close; or with
+    the consumer, if that has lost all brokers."""
     look = _Look(0.0, None, 0)
     while (ids := used()) is not None and not ids.closed:
         wait_s = ids.next_wait_s(look)
@@ -475,6 +483,9 @@ def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminCl
             message = consumer.poll(wait_s)
             if (ids := used()) is not None:
                 look = ids.take(consumer, admin, look, message)
+                if lost.are_all:
+                    ids.forget_reader()
+                    break
         except Exception:  # every call of this client waits for this thread
             logger.exception("an error in this program: verdicts are read on")
             look = _Look(monotonic() + MISSING_LOOK_S, None, 0)  # its answer would come again, and is not used twice

@@ -25,6 +25,7 @@ from timers.errors import (
 from timers.kafka import connection
 from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
+from timers.kafka.lost_brokers import LostBrokers
 from timers.process.config import variables
 from timers.process.config.settings import Settings
 from timers.process.threads import check_threads
@@ -155,9 +156,15 @@ class Connection:
         reports = connection.ErrorReports(settings)
         return cls(settings, settings.request_topic, DEFAULT_TIMEOUT_S, settings.max_request_bytes, {}, reports)
 
-    def producer(self, *, linger_ms: int, **more: Any) -> Producer:
-        """An idempotent producer that spreads requests over all partitions."""
-        reporting = self.reports.callbacks
+    def producer(self, *, linger_ms: int, lost: LostBrokers | None = None, **more: Any) -> Producer:
+        """An idempotent producer that spreads requests over all partitions.
+
+        Args:
+            lost: watches it. Then it must be polled all the time.
+        """
+        reporting, watching = self.reports.callbacks, {} if lost is None else lost.properties
+        if watching:
+            reporting["stats_cb"] = watching.pop("stats_cb")
         config: dict[str, Any] = {
             **self._login(),
             "client.id": "timers-client",
@@ -166,6 +173,7 @@ class Connection:
             "queue.buffering.max.messages": _QUEUE_MESSAGES,
             "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
+            **watching,  # the application may want statistics more often
             **{name: self._guarded(name, value) for name, value in self.extra.items()},
             # An automatically created request topic would have the broker's default retention and lose timers that wait
             # longer. librdkafka documents this property for consumers, but its producer uses it too.
@@ -179,15 +187,19 @@ class Connection:
         }
         return self._made(lambda: Producer(config, logger=_log))
 
-    def consumer(self) -> Consumer:
-        """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions."""
-        return self._made(lambda: reader(self._asking(), _log))
+    def consumer(self, lost: LostBrokers) -> Consumer:
+        """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions.
+
+        Args:
+            lost: watches it. So it must be polled all the time.
+        """
+        return self._made(lambda: reader({**self._asking(), **lost.properties}, _log))
 
     def admin(self) -> AdminClient:
         """An admin client. Its requests create no topics."""
-        from timers.kafka.admin_client import AdminClient  # not at the top: most clients need no admin client
+        from timers.kafka.admin_client import lasting  # not at the top: most clients need no admin client
 
-        return self._made(lambda: AdminClient({**self._asking(), "allow.auto.create.topics": False}, logger=_log))
+        return self._made(lambda: lasting({**self._asking(), "allow.auto.create.topics": False}, _log))
 
     def _made(self, make: Callable[[], _T]) -> _T:
         """A client of librdkafka.

@@ -42,6 +42,7 @@ from timers.errors import (
     UnreachableError,
 )
 from timers.kafka.clients import flush
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
@@ -140,6 +141,8 @@ class Publisher:
         self._closed = threading.Event()
         self._why_closed = _CLOSED
         self._single: Producer | None = None
+        self._lost_brokers = LostBrokers()
+        """Of :attr:`_single`. No other producer is polled all the time: one of a bulk that fails is used no more."""
         self._lost: list[Producer] = []
         """Former producers that cannot go on after a fatal error: what was given to them still gets answers."""
         self._bulk: dict[tuple[bool, bool], Producer] = {}
@@ -173,7 +176,8 @@ class Publisher:
         with self._held(self._lock, deadline):
             self.refuse_if_closed()
             if self._single is None:
-                single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, **self._properties)
+                lost = self._lost_brokers = LostBrokers()
+                single = self._connected(self._kafka, deadline, _SINGLE_LINGER_MS, lost=lost, **self._properties)
                 if self._thread.ident is None:
                     begin(self._thread)
                 self._single = single
@@ -334,6 +338,9 @@ class Publisher:
         if producer is not None:
             if error is not None:
                 self._give_up_if_fatal(producer, error)
+            if self._lost_brokers.are_all:
+                logger.warning("the producer of this client %s: the next request makes a new one", LOST)
+                self._give_up(producer)
             self._count_again(producer)
         self._poll_lost()
 
@@ -346,10 +353,14 @@ class Publisher:
                 self._lost.remove(lost)
 
     def _give_up_if_fatal(self, producer: Producer, error: KafkaException) -> None:
-        """After a fatal error, let the next :meth:`open` make a new producer. What was given to the former one and not
-        sent yet fails now."""
+        if is_fatal(error.args[0]):
+            self._give_up(producer)
+
+    def _give_up(self, producer: Producer) -> None:
+        """Let the next :meth:`open` make a new producer. What was given to the former one and not sent yet fails
+        now."""
         with self._submit_lock:  # a request may find the same, and the next one open another producer
-            if is_fatal(error.args[0]) and self._single is producer:
+            if self._single is producer:
                 self._single = None
                 self._lost.append(producer)
                 producer.purge(in_flight=False, blocking=False)

@@ -17,6 +17,7 @@ from timers.console.problems import Problem
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import reader
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.offline.fired import CallbackRecord
 from timers.process.config.settings import Settings
 
@@ -46,6 +47,7 @@ class TopicsFollower:
         self._topics = topics
         self._properties = connection.librdkafka(settings)
         self._reports = connection.ErrorReports(settings)
+        self._lost = LostBrokers()
         self._loop = asyncio.get_running_loop()
         self._arrived, self._closed = asyncio.Event(), asyncio.Event()
         self._lock = threading.Lock()
@@ -62,7 +64,8 @@ class TopicsFollower:
             Problem: a topic does not exist, or the topics have too many partitions, or it ends before these offsets.
             TimersError: it cannot be read.
         """
-        properties = {**self._properties, **self._reports.callbacks, "queued.max.messages.kbytes": 4096}
+        reporting = {**self._reports.callbacks, **self._lost.properties}
+        properties = {**self._properties, **reporting, "queued.max.messages.kbytes": 4096}
         # A log that was cut or made anew ends the stream: the next one says what it lacks.
         self._consumer = reader(properties, auto_offset_reset="error")
         try:
@@ -168,9 +171,12 @@ class TopicsFollower:
                         self.add(CallbackRecord.of(message))
                 if failed:
                     self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
-            if messages:
+                elif self._lost.are_all:
+                    self._failure = TimersError(f"the consumer of this stream {LOST}: open it again")
+                is_over = self._failure is not None
+            if messages or is_over:
                 self._loop.call_soon_threadsafe(self._arrived.set)
-            if failed:
+            if is_over:
                 break
 
     def forget_all(self) -> None:

@@ -6,9 +6,8 @@ import logging
 import weakref
 from collections.abc import Collection, Mapping
 from contextlib import closing
-from functools import partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -118,24 +117,21 @@ def asking_admin(settings: Settings, reports: connection.ErrorReports | None = N
     By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last. It may live as long as
     the worker, so it reads certificates, keys and authorities again when their files change.
     """
-    # Not at the top: the client library does not need this import.
-    from timers.kafka.admin_client import AdminClient, RenewedAdmin
+    from timers.kafka.admin_client import lasting  # not at the top: the client library does not need this import
 
     config = {**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)}
     if reports is not None:
         config.update(reports.callbacks)
-    make = partial(AdminClient, config)
-    files = connection.tls_files(settings)
-    admin = cast("AdminClient", RenewedAdmin(files, make)) if files else make()
+    admin = lasting(config, files=connection.tls_files(settings))
     if reports is not None:
         reports.serve = lambda: admin.poll(0)
     return admin
 
 
 def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s: float = 60.0) -> AdminClient:
-    """An admin client for a command or a job. Its requests create no topics. A broker that is silent for ``silent_s``
-    is left for another one."""
-    from timers.kafka.admin_client import AdminClient  # not at the top: the client library does not need this import
+    """An admin client for a command, a job or a queue. Its requests create no topics. A broker that is silent for
+    ``silent_s`` is left for another one."""
+    from timers.kafka.admin_client import lasting  # not at the top: the client library does not need this import
 
     config = {
         **connection.librdkafka(settings),
@@ -143,7 +139,7 @@ def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s:
         **reports.callbacks,
     }
     config["socket.timeout.ms"] = int(silent_s * 1000)
-    found = AdminClient(config, logger=LIBRDKAFKA_LOG)
+    found = lasting(config, LIBRDKAFKA_LOG)
     alive = weakref.ref(found)  # no cycle: the client is freed with its owner
 
     def serve() -> None:

@@ -21,6 +21,7 @@ from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, flush, reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.process.config.settings import Settings
 from timers.wire import topics
 from timers.wire.formats import RequestRecord
@@ -223,7 +224,9 @@ class TopicReader:
         self._from_beginning = from_beginning
         self._since_ms = since_ms
         self._partitions = 0
-        self._consumer = reader({**connection.librdkafka(settings), **self._reports.callbacks})
+        self._lost = LostBrokers()
+        reporting = {**self._reports.callbacks, **self._lost.properties}
+        self._consumer = reader({**connection.librdkafka(settings), **reporting})
 
     def __enter__(self) -> Self:
         return self
@@ -277,11 +280,13 @@ class TopicReader:
         """Records as they arrive, without end; None after each 0.1 s without a record, so that the caller can act.
 
         Raises:
-            TimersError: the topic does not exist any more, or may not be read.
+            TimersError: the topic does not exist any more, or may not be read, or only by a new reader.
         """
         check_at = time.monotonic() + _TOPIC_CHECK_S
         while True:
             message = self._consumer.poll(_READ_POLL_S)
+            if self._lost.are_all:
+                raise TimersError(f"the consumer of topic {self._topic!r} {LOST}: read it again")
             if message is None:
                 yield None
             elif (error := message.error()) is None:

@@ -20,8 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
 from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
-from timers.kafka.admin_client import AdminClient
-from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, librdkafka, reader
+from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, asking_admin, librdkafka, reader
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
@@ -41,6 +40,10 @@ WAITING_BYTES = 4 * 1024 * 1024
 
 RECORD_BYTES = CHUNK_BYTES + 1024
 """Largest record of a snapshot, without compression."""
+
+ANEW_S = 60.0
+"""Seconds without an answer after which the reader of a log is made anew: it may have lost the addresses of all brokers
+(:mod:`timers.kafka.lost_brokers`)."""
 
 _POLL_S = 0.1
 _AGAIN_S = 1.0
@@ -155,10 +158,13 @@ class SnapshotLog:
         self._settings, self._topic, self.partition, self._check = settings, topic, partition, check
         self._patience_s, self._silent_since = patience_s, inf
         self._waits_for, self.damaged = "", False
-        config = {**librdkafka(settings), "error_cb": lambda error: None}
-        self._admin = AdminClient({**config, "socket.timeout.ms": int(SILENT_S * 1000)})
+        self._admin = asking_admin(settings)
+        self._open_reader()
+
+    def _open_reader(self) -> None:
+        self._made_at = monotonic()
         self._consumer = reader(
-            config,
+            {**librdkafka(self._settings), "error_cb": lambda error: None},
             isolation_level="read_uncommitted",
             auto_offset_reset="error",
             enable_partition_eof=True,
@@ -324,6 +330,9 @@ class SnapshotLog:
         self._silent_since = min(self._silent_since, monotonic())
         if monotonic() - self._silent_since > self._patience_s:
             raise Lost(f"{self._name} cannot be read for {self._patience_s:.0f} s ({text})") from error
+        if monotonic() - max(self._silent_since, self._made_at) > ANEW_S:  # see lost_brokers
+            self._consumer.close()
+            self._open_reader()
         until = monotonic() + _AGAIN_S
         self._check()
         while monotonic() < until:
@@ -348,9 +357,9 @@ class SnapshotLog:
                 position += 1
 
     def _messages(self, position: int, end: int, named: NamedSnapshot | None = None) -> Iterator[Message]:
-        place = self._consumer, self._topic, self.partition
         while position < end:
             try:
+                place = self._consumer, self._topic, self.partition
                 for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):
                     self._silent_since = inf
                     yield message

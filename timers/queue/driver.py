@@ -26,6 +26,7 @@ from confluent_kafka import KafkaException
 
 from timers.client.publish import forked
 from timers.errors import QueueError, TimersError
+from timers.kafka.lost_brokers import LOST
 from timers.process.clock import Clock
 from timers.queue.delivery import Delivery, Make, Verdict
 from timers.queue.entry import BACK, Settlement
@@ -48,8 +49,7 @@ _STUCK_S = 90.0
 
 _REJOIN_S = 60.0
 """Seconds beyond a session time-out in which a process joins its group again, while the brokers answer. One that does
-not may never do so: after an answer that names no broker, as one that stops gives it, a client of librdkafka 2.16
-connects to none any more (its issue 5301)."""
+not may never do so: see :mod:`timers.kafka.lost_brokers`."""
 
 _POLL_S, _ROUND_POLL_S = 0.02, 0.004
 """Longest wait for records; while a commit is under way it is shorter, because answers are noticed after it."""
@@ -109,7 +109,7 @@ class Driver:
         self._thread: threading.Thread | None = None
         self._receivers = 0
         self._joins_by_s: float | None = None
-        self._reader_waits = self._is_left = self._is_ended = self._is_over = False
+        self._reader_waits = self._is_left = self._is_cut_off = self._is_over = False
         self._asked_s = self._round_began_s = now_s()
         self._drops = 0  # when it was closed
         self._round: Steps[bool] | None = None
@@ -388,7 +388,7 @@ class Driver:
             _log.exception("the queue %s failed", self.terms.name)
             self._fail(QueueError(f"the queue {self.terms.name!r} failed: {error!r}"))
         finally:
-            self._is_ended = True
+            self._is_cut_off = True
             self.end_round()
             self.end()
             self._calls.put(None)
@@ -414,6 +414,8 @@ class Driver:
             self._transport.check_configs()
             self._check_topics()
             self.strangers = self._transport.check_members()
+            if self._transport.must_open_anew:
+                self._open_anew()
         if self._round is None:
             with self.lock:
                 self._at()
@@ -471,6 +473,24 @@ class Driver:
         is_settled = self._settle_last()
         self._transport.close()
         if self.wait_for_receiver(is_settled=is_settled):
+            self._open()
+
+    def _open_anew(self) -> None:
+        """Make the clients anew, after the consumer has lost all brokers. It can commit nothing: messages of this
+        process are delivered again."""
+        _log.error("the consumer of the queue %s %s: the queue is opened again", self.terms.name, LOST)
+        self._is_cut_off = True
+        self.end_round()
+        if isinstance(self._error, KafkaException):  # a client that is given up
+            self._error = None
+        with self.lock:
+            self.member.leave()
+            self.member.lost_s = self._at()
+            self._do(self.member.answer(self.member.waiting, self.member.not_settled()))
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._transport.close()
+        self._is_cut_off = False
+        if not self.closing:
             self._open()
 
     def wait_for_receiver(self, *, is_settled: bool) -> bool:
@@ -632,7 +652,7 @@ class Driver:
         """Commit, and wait for the outcome."""
         if plan.in_transaction:
             return self._transport.transactions.execute(plan)
-        if self._is_ended:
+        if self._is_cut_off:
             return Answer(Outcome.REFUSED)  # it may take long if the brokers are away
         return self._transport.commit(plan)
 

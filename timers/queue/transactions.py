@@ -19,7 +19,7 @@ from timers.client.config import Connection
 from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, flush, max_message_bytes
-from timers.kafka.error_codes import FENCED, code_of
+from timers.kafka.error_codes import FENCED, UNREACHABLE, code_of
 from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
@@ -207,6 +207,8 @@ class Transactions:
             _log.warning("a transaction of %s is repeated: %s", self._group, self._reason(error))
             if not self._gave_up_after(error):
                 self._abort(producer)
+            if isinstance(error, KafkaException) and code_of(error) in UNREACHABLE:
+                self._opened = None  # it may have lost the addresses of all brokers: see lost_brokers
             return Outcome.REFUSED
         return self._commit(producer)
 

@@ -18,6 +18,7 @@ from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
 from timers.kafka.error_codes import NO_TOPIC, code_of, limit_of
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
@@ -223,6 +224,7 @@ class Transport:
         self.ledger_is_lost = False
         self._described: Asked[str] = {}
         self._answered_at = monotonic()
+        self._lost, self._asking_lost = LostBrokers(), LostBrokers()
         self._next_topics = 0.0
         self._configs: Asked[str] = {}
         self._next_configs = 0.0
@@ -283,10 +285,12 @@ class Transport:
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
         plain: PlainCommits
-        self._asking = Consumer(self._group_config, logger=LIBRDKAFKA_LOG)
+        self._open_asking()
+        self._lost = LostBrokers()
         self._consumer = Consumer(
             {
                 **self._group_config,
+                **self._lost.properties,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "on_commit": lambda error, committed: plain.answer(error, committed),
@@ -308,6 +312,10 @@ class Transport:
             on_lost=partial(self._on_revoke, partial(revoked, lost=True)),
         )
         return signing
+
+    def _open_asking(self) -> None:
+        self._asking_lost = LostBrokers()
+        self._asking = Consumer({**self._group_config, **self._asking_lost.properties}, logger=LIBRDKAFKA_LOG)
 
     def _make_ledger(self) -> None:
         create_if_missing(
@@ -515,6 +523,10 @@ class Transport:
         """
         if monotonic() < self._next_topics:
             return 0
+        self._asking.poll(0)  # nothing else takes its statistics
+        if self._asking_lost.are_all:
+            _log.warning("the client that asks for commits of %s %s: it is made anew", self.group, LOST)
+            self._open_asking()  # the former one is freed when no call of the second thread uses it
         added = 0
         for name, described in self._described.items():
             error = described.exception() if described.done() else None
@@ -543,6 +555,12 @@ class Transport:
     def silent_s(self) -> float:
         """Seconds since the brokers have told another client than the one in the group about a topic. Any thread."""
         return monotonic() - self._answered_at
+
+    @property
+    def must_open_anew(self) -> bool:
+        """Whether the consumer has lost all brokers, and these answer another client: then :meth:`open` does not
+        fail."""
+        return self._lost.are_all and self.silent_s < 2 * _TOPICS_S
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         if offsets:

@@ -15,6 +15,7 @@ from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
 from timers.kafka.clients import flush
+from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 
@@ -38,7 +39,7 @@ class Oscillator:
         self._phase = Phase()
         self.tick: Tick | None = None
         self._fired_s: list[int] = []
-        config: dict[str, Any] = {
+        self._config: dict[str, Any] = {
             **connection.librdkafka(settings),
             "acks": "all",
             "linger.ms": 0,
@@ -46,9 +47,13 @@ class Oscillator:
             "message.timeout.ms": int(TICK_TIMEOUT_S * 1000),
             "log_level": 0,
         }
-        self._producer = Producer(config)
+        self._open()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oscillator", daemon=True)
+
+    def _open(self) -> None:
+        self._lost = LostBrokers()
+        self._producer = Producer({**self._config, **self._lost.properties})
 
     def __enter__(self) -> Oscillator:
         self._thread.start()
@@ -74,6 +79,9 @@ class Oscillator:
             for broker, partition in self._one_of_each_leader() if holds else [(None, PARTITION_UA)]:
                 self._send(broker, partition)
             flush(self._producer, 2 * TICK_TIMEOUT_S)
+            if self._lost.are_all:
+                logger.warning("the producer of ticks %s: it is made anew", LOST)
+                self._open()
             if self._phase.offset_s is None:
                 self._stop.wait(1.0)
 

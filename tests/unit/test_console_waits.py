@@ -209,7 +209,7 @@ def test_a_call_is_repeated_while_leaders_move() -> None:
 
 def test_a_client_waits_for_the_leaders_of_the_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = SimConsumer(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._TRANSPORT, bounds=(3, 7))
-    monkeypatch.setattr(Connection, "consumer", lambda self: consumer)
+    monkeypatch.setattr(Connection, "consumer", lambda self, _lost: consumer)
     monkeypatch.setattr(Connection, "partitions_of", lambda self, *_, **__: 1)
     never = SimpleNamespace(describe_topics=lambda *_, **__: defaultdict(Future))
     monkeypatch.setattr(Connection, "admin", lambda self: never)

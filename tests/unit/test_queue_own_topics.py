@@ -134,6 +134,7 @@ def watching(constants: Constants) -> Transport:
     transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
     transport._logs = {"jobs": "j", RETURNS: "r", LEDGER: "l"}
     transport._seen_count = 3
+    transport._asking = cast(Any, SimpleNamespace(poll=lambda _: None))
     told = described(jobs="j", returns="r", ledger="l")
     transport._describe = lambda: told  # type: ignore[method-assign]
     transport.check_topics()

@@ -1,9 +1,11 @@
 """Requests that nothing needs any more are deleted: from the log, and from the disks of the brokers."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -13,17 +15,25 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
+from rocksdict import Options, Rdict
 
+from tests.docs.markdown import ROOT
 from tests.harness.brokers import ended
 from tests.harness.command_line import command
+from tests.harness.records import Request
 from tests.harness.strangers import has_kind, member
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
 from timers.cli.broker import EmbeddedBroker
+from timers.core.keys import NEVER
 from timers.kafka.clients import librdkafka, reader
 from timers.machines.log_trimmer import LogTrimmer
+from timers.machines.store import layout
+from timers.machines.store.memory_limit import RocksMemory
+from timers.machines.store.rocks import RocksStore
 from timers.process.config.settings import Settings
+from timers.wire import topics
 
 pytestmark = pytest.mark.broker
 
@@ -100,6 +110,87 @@ def test_what_has_fired_is_deleted_and_what_is_pending_survives_a_lost_disk(
         replayed = sum(int(found) for found in re.findall(r"(\d+) records read again", worker.log))
         assert replayed == 0, "the log before the snapshots is not read"
         assert len(system.fired(soon)) == soon_count
+    finally:
+        system.close()
+
+
+def lose_a_timer(store: Path) -> None:
+    """Let a store have a fault: it lacks one of its timers, and counts as if it never had it."""
+    with closing(Rdict(str(store), Options(raw_mode=True))) as rdict:
+        identity = rdict[layout.IDENTITY].decode().partition(" ")[2]
+    opened = RocksStore.open(store, identity, RocksMemory(2**22))
+    due_s, rows = next(opened.scan(NEVER, layout.LAST_S))
+    opened.replace([((due_s, rows), rows[1:])])
+    opened.close()
+
+
+def runbook(partition: int, system: System) -> tuple[str, dict[int, int]]:
+    """What the page says of a store that differs from a whole log: the command for the disk of each worker, and the
+    offsets below which snapshots are deleted."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("### Log and snapshots differ")[2].partition("\n### ")[0]
+    (move,) = re.findall(r"^ *(for store in .*)$", section, re.MULTILINE)
+    ((places),) = re.findall(r"snapshots-of-5.json: (.*)$", section, re.MULTILINE)
+    (place,) = json.loads(places)["partitions"]
+    assert (place["topic"], place["partition"]) == ("timers-snapshot-timer-request", 5)
+    app, topic = f"/app-{system.settings.app_id}/", f"/{system.request_topic}/{partition}"
+    return move.replace("/app-timers/", app).replace("/timer-request/5", topic), {partition: place["offset"]}
+
+
+@pytest.mark.long
+def test_the_way_on_of_a_store_that_differs_from_its_log_takes_nothing_from_a_trimmed_partition(
+    broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log of partition 0 is trimmed, and the store of partition 1 has lost a timer. One worker has both."""
+    keep, few = {"TIMERS_LOG_KEEP_S": "1"}, {"TIMERS_SNAPSHOT_RECORDS": "10"}
+    system = System(broker_address, tmp_path, TIMERS_PARTITIONS=str(PARTITIONS), **keep, **few)
+
+    def restarted(pending: int) -> None:
+        worker.start()
+        assert int(worker.wait_for(READY)[2]) == pending
+
+    def snapshots(count: int) -> None:
+        for _ in range(count):
+            asked = command(capsys, "snapshots", "--now")
+            assert asked.code == 0, asked.err
+
+    def send(partition: int, *requests: Request) -> None:
+        for request in requests:
+            request.partition = partition
+        system.send(*requests)
+
+    try:
+        worker = system.worker(quick=True)
+        worker.start().ready()
+        fired = timers(system.target(), 60, due_in(2), 2)
+        send(0, *fired, *timers(system.target(), 10, due_in(86_400), 2))
+        system.fired(fired, deadline_s=60)
+        wait_until(lambda: starts(system)[0] >= 60, "the log of partition 0 is trimmed", 150)
+        worker.stop()
+        never = {"TIMERS_LOG_KEEP_S": "never"}
+        worker._environment.update(never)
+        restarted(10)
+        send(1, *timers(system.target(), 40, due_in(86_400), 1))
+        system.use(monkeypatch, TIMERS_WEB_PORT=str(worker.port), **never)
+        snapshots(1)  # it holds all 40
+        worker.stop()
+        (store,) = worker.data_dir.glob(f"worker-*/app-*/{system.request_topic}/1")
+        lose_a_timer(store)
+        restarted(49)
+        snapshots(1)
+        found = command(capsys, "log", "verify")
+        assert found.code == 1 and "docs/operations.md#log-and-snapshots-differ" in found.out
+        assert f"{system.request_topic}/1: its log is whole" in found.out
+        worker.stop()
+        move, below = runbook(1, system)
+        subprocess.run(["sh", "-c", move], cwd=worker.data_dir, check=True)
+        assert not store.exists() and store.with_name("0").exists() and store.with_name("1-kept").exists()
+        system.cluster.delete_records(topics.snapshots(system.settings.app_id, system.request_topic), below)
+        restarted(50)
+        snapshots(2)
+        found = command(capsys, "log", "verify")
+        assert found.code == 0 and found.out.count(" 0 differ") == PARTITIONS, found.out + found.err
+        assert starts(system)[1] == 0 < starts(system)[0]
     finally:
         system.close()
 

@@ -89,7 +89,7 @@ def test_a_flipped_block_is_an_error_and_the_next_opening_begins_with_an_empty_s
         flip(file, share)
     condemnations = Condemnations()
     store = opened(tmp_path / "s", condemnations)
-    with pytest.raises(StoreDamaged, match=r"is damaged, unreadable: .*checksum.* read again"):
+    with pytest.raises(StoreDamaged, match=r"is damaged, unreadable: .*checksum.* filled again"):
         READS[read](store)
     assert condemnations.by_reason["unreadable"] == 1
     store.close()

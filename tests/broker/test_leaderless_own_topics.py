@@ -14,7 +14,13 @@ import pytest
 from tests.harness.records import Reader, Record, Request
 from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, System, assert_once
-from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
+from tests.harness.three_brokers import (
+    CONSUMER_OFFSETS,
+    ONE_COORDINATOR,
+    TRANSACTION_STATE,
+    ThreeBrokers,
+    coordinating_partition,
+)
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.client import TimersClient
 from timers.core.timer import TopicPartition
@@ -35,9 +41,8 @@ COORDINATORS = 3
 """Number of partitions of each topic of coordinators."""
 
 PROPERTIES = {
-    "offsets.topic.replication.factor": "1",
+    **ONE_COORDINATOR,
     "offsets.topic.num.partitions": str(COORDINATORS),
-    "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": str(COORDINATORS),
 }
 

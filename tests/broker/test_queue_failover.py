@@ -13,7 +13,13 @@ from tests.harness.cluster import client_settings
 from tests.harness.constants import Constants
 from tests.harness.queue_calls import PATIENT
 from tests.harness.system import System
-from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
+from tests.harness.three_brokers import (
+    CONSUMER_OFFSETS,
+    ONE_COORDINATOR,
+    TRANSACTION_STATE,
+    ThreeBrokers,
+    coordinating_partition,
+)
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.queue import Backoff, LeaseLostError, Queue
@@ -127,9 +133,8 @@ TRANSACTION_PARTITIONS = 50
 """Kafka's default."""
 
 COORDINATORS = {
-    "offsets.topic.replication.factor": "1",
+    **ONE_COORDINATOR,
     "offsets.topic.num.partitions": "1",
-    "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
 }
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness.records import Request
+from tests.harness.scrape import health
 from tests.harness.system import System
 from tests.harness.three_brokers import ThreeBrokers
-from tests.harness.waiting import due_in, wait_until
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.broker import embedded
 from timers.kafka import topic_admin, topics
-from timers.kafka.own_topics import MIN_IN_SYNC, own_topics
+from timers.kafka.own_topics import MIN_IN_SYNC, TRANSACTIONS, own_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -30,6 +31,26 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
         brokers.start()
     yield brokers
     brokers.stop()
+
+
+def test_a_weak_log_of_transactions_is_named_until_the_command_has_mended_it(
+    brokers: ThreeBrokers, tmp_path: Path
+) -> None:
+    with closing(System(brokers.address, tmp_path, TIMERS_REPLICATION="3")) as system:
+        worker = system.worker().start().ready()
+
+        def named() -> list[str]:
+            return [each for each in health(worker.port, "partitions")[1]["warnings"] if TRANSACTIONS.name in each]
+
+        system.send(Request(system.target(), due_in(1), "k"))
+        wait_until(lambda: topics._describe(system.admin, [TRANSACTIONS.name]), "there has been a transaction")
+        assert not named()
+        system.configure(TRANSACTIONS.name, min_insync_replicas="1")
+        wait_until(named, "the worker names it", 2 * DEADLINE_S)
+        (sentence,) = named()
+        name, value = sentence.split()[-1].split("=")
+        system.configure(TRANSACTIONS.name, **{name: value})
+        wait_until(lambda: not named(), "the value in the command of the sentence mends it", 2 * DEADLINE_S)
 
 
 def test_topics_of_a_worker_have_three_replicas_and_two_in_sync(brokers: ThreeBrokers, tmp_path: Path) -> None:

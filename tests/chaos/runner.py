@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.chaos import report
+from tests.chaos import report, split
 from tests.chaos.checker import InjectedFault, Verdict, catch_up_s, verdict
 from tests.chaos.faults import FAULTS, Steps
 from tests.chaos.plan import ADD, BURST_EVERY_S, HOLD, STALL, Fault, Plan
@@ -133,6 +133,8 @@ class Round:
         found = self._settle(publication, repeats)
         judged = verdict(found, dues(publication), self._injected, self._catch_up_s)
         outcome = Outcome(self._plan.seed, judged, self._state.failures)
+        if not outcome.passed:
+            self._state.failures += [each[:MOST_CHARACTERS] for each in split.of_brokers(self._directory.parent)]
         if repeats is not None:
             self._printer.line(f"  repeating: {self._found.line()}")
         for line in report.lines(self._plan.seed, judged, self._injected, self._state.failures, self._first_s):

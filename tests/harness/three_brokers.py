@@ -27,10 +27,25 @@ CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state
 """Topics whose leaders coordinate groups and transactional ids."""
 
 _INTERNAL = {
-    # Groups and transactions of the whole cluster survive one broker, unless a test changes it.
+    # Kafka's own defaults: groups and transactions of the whole cluster survive one broker, unless a test changes it.
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
 }
+ONE_COORDINATOR = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+"""For a test in which the coordinators of groups and transactions are on one broker, and are lost with it."""
+
+COORDINATING = {
+    CONSUMER_OFFSETS: {"cleanup.policy": "compact"},
+    TRANSACTION_STATE: {"cleanup.policy": "compact", "min.insync.replicas": "2"},
+}
+"""Configuration that brokers give these topics, for a test that creates them itself, with three replicas."""
 
 
 class _Node(EmbeddedBroker):

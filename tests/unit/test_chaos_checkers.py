@@ -1,13 +1,16 @@
 """The checkers of chaos find each violation of a promise in made-up callbacks, and its plans follow from a seed."""
 
 import signal
+import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from tests.chaos import plan
+from tests.chaos import plan, split
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, catch_up_s, verdict
 from tests.chaos.queues.round import Member
 from tests.harness.judge import Callbacks, Ints
@@ -221,3 +224,50 @@ def test_a_consumer_that_worked_must_outlive_the_broker() -> None:
 
 def test_a_consumer_that_ends_for_another_reason_beside_a_kill_of_the_broker_is_a_failure() -> None:
     assert failure(1, "ValueError\n", broker_back_at=STARTED_AT + 5).startswith("consumer-1 ended with 1")
+
+
+# ---- ends of transactions --------------------------------------------------------------------------------------------
+
+PRODUCER = 11
+CONTROL = 0x20
+"""The bit of a batch of a marker, in the second byte of its attributes, which are at offset 21."""
+
+
+def batch(at_ms: int, commits: bool | None = None, producer: int = PRODUCER) -> bytes:
+    """A record of a transaction, or its end."""
+    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, 0, 10_000)
+    key = b"k" if commits is None else struct.pack(">hh", 0, commits)
+    builder.append(0, timestamp=at_ms, key=key, value=b"v", headers=[])
+    data = bytearray(builder.build())
+    if commits is not None:
+        data[22] |= CONTROL
+    return bytes(data)
+
+
+def said(directory: Path, **partitions: bytes) -> list[str]:
+    """What is said about these logs, of a broker each."""
+    for name, data in partitions.items():
+        log = directory / "brokers" / f"broker-{name}" / "data" / f"{name}-0"
+        log.mkdir(parents=True)
+        (log / "00000000000000000000.log").write_bytes(data)
+    return split.of_brokers(directory)
+
+
+def test_a_transaction_with_two_ends_is_the_brokers_fault(tmp_path: Path) -> None:
+    """A producer's next transaction begins when the one before has ended everywhere."""
+    (sentence,) = said(
+        tmp_path,
+        a=batch(1) + batch(3, commits=True) + batch(10) + batch(30, commits=True),
+        b=batch(1) + batch(4, commits=True) + batch(11) + batch(12, producer=5) + batch(40, commits=False),
+        c=batch(50) + batch(51, commits=False) + batch(60),
+    )
+    assert sentence == "the brokers' fault: a transaction of producer 11 is committed in a-0, aborted in b-0"
+
+
+def test_transactions_that_end_in_one_way_are_no_fault(tmp_path: Path) -> None:
+    assert not said(
+        tmp_path,
+        a=batch(1) + batch(3, commits=True) + batch(10) + batch(30, commits=False) + batch(31, commits=True),
+        b=batch(1) + batch(4, commits=True) + batch(11) + batch(40, commits=False) + batch(50)[:-1],
+        c=batch(1, producer=5) + batch(20, commits=False, producer=5),
+    )

@@ -24,6 +24,7 @@ from timers.kafka.own_topics import (
     NOTE,
     RED,
     SNAPSHOTS,
+    TRANSACTIONS,
     WARNING,
     WrongConfig,
     log_new,
@@ -57,7 +58,8 @@ def judged(changes: Mapping[str, Mapping[str, str]], replicas: int = 3, brokers:
     """What is wrong if topics are as they must be, but for these changes."""
     safe = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "compact"}
     found = [
-        (topic, {**safe, **topic.config, **changes.get(topic.name, {})}, replicas) for topic in own_topics(SETTINGS)
+        (topic, {**safe, **topic.config, **changes.get(topic.name, {})}, replicas)
+        for topic in [*own_topics(SETTINGS), TRANSACTIONS]
     ]
     assert changes.keys() <= {topic.name for topic, _, _ in found}
     return wrong_configs("b:1", found, brokers)
@@ -92,6 +94,8 @@ def test_nothing_is_wrong_with_topics_as_the_worker_creates_them() -> None:
         ("app-progress", "min.insync.replicas", "1", WARNING, "2"),
         ("timer-dead-letter", "unclean.leader.election.enable", "true", WARNING, "false"),
         ("schedules", "unclean.leader.election.enable", "true", WARNING, "false"),
+        ("__transaction_state", "min.insync.replicas", "1", WARNING, "2"),
+        ("__transaction_state", "unclean.leader.election.enable", "true", WARNING, "false"),
         ("app-progress", "cleanup.policy", "", WARNING, "compact"),
         ("oscillator", "cleanup.policy", "", WARNING, "delete"),
     ],
@@ -117,6 +121,7 @@ def test_a_wrong_setting_is_named_with_its_value_the_value_needed_and_the_comman
         ("timer-verdict", "retention.ms", "1000"),
         ("app-progress", "retention.ms", "1000"),
         ("schedules", "retention.ms", "1000"),
+        ("__transaction_state", "cleanup.policy", "delete"),
         ("timer-request", "cleanup.policy", ""),
         ("timer-cold", "cleanup.policy", ""),
         ("timer-dead-letter", "cleanup.policy", ""),
@@ -142,6 +147,80 @@ def test_one_replica_is_one_finding_and_on_one_broker_only_a_note() -> None:
     assert "kafka-reassign-partitions.sh" in wrong.sentence and "oscillator" not in wrong.sentence
     (note,) = judged({"timer-request": {"min.insync.replicas": "1"}}, replicas=1, brokers=1)
     assert note.severity == NOTE and note.sentence.startswith("all rests on one copy: the cluster")
+
+
+def test_what_the_loss_of_an_end_of_a_transaction_does_is_said() -> None:
+    both = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    for wrong in judged({TRANSACTIONS.name: both}):
+        assert "a transaction may be committed in some partitions and aborted in others; it must be " in wrong.sentence
+    (wrong,) = wrong_configs("b:1", [(TRANSACTIONS, {"min.insync.replicas": "1"}, 1)], 3)
+    assert wrong.severity == WARNING and "__transaction_state has one replica, and a lost disk" in wrong.sentence
+    assert "loses the ends of transactions" in wrong.sentence
+
+
+class LogOfTransactions:
+    """Brokers with the topics of a worker, and with a log of transactions as weak as it can be.
+
+    Attributes:
+        error: the code that this login gets when it asks for the log of transactions; None: it may see it.
+        asks: for this, ``describe_topics`` or ``describe_configs``.
+    """
+
+    def __init__(self) -> None:
+        self.error: int | None = None
+        self.asks = "describe_topics"
+
+    def _answer(self, asks: str, name: str, value: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if name == TRANSACTIONS.name and self.error is not None and asks == self.asks:
+            answer.set_exception(KafkaException(KafkaError(self.error)))
+        else:
+            answer.set_result(value)
+        return answer
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(cluster_id="c", brokers={1: None, 2: None, 3: None})
+
+    def describe_topics(self, names: Any, **_: Any) -> dict[str, Future[Any]]:
+        id = SimpleNamespace(get_most_significant_bits=lambda: 1, get_least_significant_bits=lambda: 1)
+        found = SimpleNamespace(topic_id=id, partitions=[SimpleNamespace(replicas=[1, 2, 3])])
+        return {name: self._answer("describe_topics", name, found) for name in names.topic_names}
+
+    def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
+        own = {topic.name: topic.config for topic in own_topics(SETTINGS)}
+        weak = {TRANSACTIONS.name: {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}}
+        config = {name: {"delete.retention.ms": "86400000", **each} for name, each in {**own, **weak}.items()}
+        return {
+            each: self._answer(
+                "describe_configs",
+                each.name,
+                {name: SimpleNamespace(value=value) for name, value in config[each.name].items()},
+            )
+            for each in resources
+        }
+
+
+@pytest.mark.parametrize("asks", ["describe_topics", "describe_configs"])
+@pytest.mark.parametrize(
+    "error",
+    [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION],
+)
+def test_a_weak_log_of_transactions_is_a_warning_and_one_that_may_not_be_seen_is_none(error: int, asks: str) -> None:
+    """It is no topic of the worker: its absence, or a lost right on it, is not said, and takes no warning back."""
+    brokers = LogOfTransactions()
+    admin: Any = brokers
+    known = topics.existing_topics(admin, SETTINGS)
+    brokers.error, brokers.asks = error, asks
+    unseen = topics.existing_topics(admin, SETTINGS, known)
+    assert (unseen.wrong_configs, unseen.unseen) == ((), frozenset())
+    brokers.error = None
+    seen = topics.existing_topics(admin, SETTINGS, known)
+    (wrong,) = seen.wrong_configs
+    assert (wrong.topic, wrong.name, wrong.severity) == ("__transaction_state", "min.insync.replicas", WARNING)
+    assert "__transaction_state" not in {**seen.topic_ids, **seen.partitions}
+    brokers.error = error
+    again = topics.existing_topics(admin, SETTINGS, seen)
+    assert (again.wrong_configs, again.unseen) == ((wrong,), frozenset())
 
 
 def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,8 +69,18 @@ def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compa
     assert created[LEDGER]["config"] == {"segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"}
 
 
-def looking(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, Mapping[str, str]]) -> Transport:
-    """A transport that has asked for the configuration of its topics, which is ``found``."""
+def looking(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, Mapping[str, str]], replicas: int = 1) -> Transport:
+    """A transport that has asked for the configuration of its topics, which is ``found``.
+
+    Args:
+        replicas: of the brokers' log of transactions.
+    """
+
+    def describe(_transport: Transport, names: list[str]) -> dict[str, Future[Any]]:
+        described: dict[str, Future[Any]] = {name: Future() for name in names}
+        for future in described.values():
+            future.set_result(SimpleNamespace(partitions=[SimpleNamespace(replicas=list(range(replicas)))]))
+        return described
 
     def ask(_admin: Any, names: list[str], _timeout_s: float) -> dict[str, Future[Any]]:
         asked: dict[str, Future[Any]] = {name: Future() for name in names}
@@ -79,6 +89,7 @@ def looking(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, Mapping[str, st
         return asked
 
     monkeypatch.setattr(module, "ask_for_configs", ask)
+    monkeypatch.setattr(Transport, "_describe", describe)
     monkeypatch.setattr(module, "_CONFIGS_S", 0.0)
     monkeypatch.setattr(module, "_FIRST_CONFIGS_S", 0.0)
     transport = Transport(cast(Any, SimpleNamespace(settings=SETTINGS)), "jobs", "queue.jobs", "a", 10.0)
@@ -115,6 +126,16 @@ def test_a_topic_that_is_changed_under_a_queue_is_said_once(
     ]
 
 
+@pytest.mark.parametrize(("replicas", "said"), [(3, True), (1, False)])
+def test_a_weak_log_of_transactions_is_said_where_it_can_be_stronger(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, replicas: int, said: bool
+) -> None:
+    """With one replica, 2 in sync would stop each transaction of the cluster."""
+    looking(monkeypatch, {"__transaction_state": {"min.insync.replicas": "1"}}, replicas).check_configs()
+    assert ("topic '__transaction_state' has min.insync.replicas=1" in caplog.text) == said
+    assert not caplog.text or said or "one replica" in caplog.text
+
+
 def described(**ids: str | None) -> dict[str, Future[Any]]:
     """The answers about the topics: topic -> its id, or None if it does not exist."""
     asked: dict[str, Future[Any]] = {}
@@ -136,7 +157,7 @@ def watching(constants: Constants) -> Transport:
     transport._seen_count = 3
     transport._asking = cast(Any, SimpleNamespace(poll=lambda _: None))
     told = described(jobs="j", returns="r", ledger="l")
-    transport._describe = lambda: told  # type: ignore[method-assign]
+    transport._describe = lambda names: told  # type: ignore[method-assign]
     transport.check_topics()
     assert transport.check_topics() == 0 and not transport.ledger_is_lost
     return transport

@@ -66,6 +66,19 @@ class OwnTopic:
     """Its users create and configure it. The worker does not create it, and warns about its configuration only."""
     must_last: bool = False
     """If its records are lost with a broker, a promise is broken."""
+    if_lost: str = ""
+    """What else the loss of an acknowledged record does, for the end of a sentence."""
+
+
+TRANSACTIONS = OwnTopic(
+    "__transaction_state",
+    {},
+    (),
+    must_last=True,
+    if_lost=": if one is lost, a transaction may be committed in some partitions and aborted in others",
+)
+"""The brokers' log of transactions, which they create: only how well it lasts is judged, where the login may see it.
+The brokers' ``transaction.state.log.min.isr`` is its ``min.insync.replicas`` when they create it, and never later."""
 
 
 def kept_config(settings: Settings) -> dict[str, str]:
@@ -221,10 +234,10 @@ def _of_topic(
                 yield wrong(name, severity, f"so {kept} that wait longer than its retention are lost", UNLIMITED)
     if topic.must_last and replicas > 1:
         if int(config.get(MIN_IN_SYNC) or 2) < 2:
-            effect = "so an acknowledged record may have one copy only"
+            effect = f"so an acknowledged record may have one copy only{topic.if_lost}"
             yield wrong(MIN_IN_SYNC, WARNING, effect, "2")
         if config.get(_UNCLEAN) == "true":
-            effect = "so the election of a leader may lose acknowledged records"
+            effect = f"so the election of a leader may lose acknowledged records{topic.if_lost}"
             yield wrong(_UNCLEAN, WARNING, effect, "false")
 
 
@@ -274,6 +287,8 @@ def _one_copy(brokers: str, kept: str, names: list[str], broker_count: int) -> W
         sentence = f"{what}: the cluster at {brokers} has one broker, and a lost disk of it loses all {kept}"
         return WrongConfig(names[0], "replicas", "1", NOTE, sentence)
     listed = ", ".join(names)
+    if names == [TRANSACTIONS.name]:
+        kept = "the ends of transactions"
     sentence = (
         f"{what}: {listed} {'has' if len(names) == 1 else 'have'} one replica, and a lost disk of its broker loses "
         f"{kept}; at least 2 are needed, better 3: kafka-reassign-partitions.sh --bootstrap-server {brokers} --execute "

@@ -39,6 +39,7 @@ from timers.kafka.own_topics import (
     RED,
     SNAPSHOTS,
     TIMESTAMP_TYPE,
+    TRANSACTIONS,
     OwnTopic,
     WrongConfig,
     log_new,
@@ -191,7 +192,7 @@ def existing_topics(
     *,
     with_configs: bool = True,
 ) -> Cluster:
-    """The worker's topics that exist now. Blocks, for up to ``timeout_s`` for each of its three requests.
+    """The worker's topics that exist now. Blocks, for up to ``timeout_s`` for each of its five requests.
 
     Args:
         known: the topics as they were. What may not be read any more counts as unchanged. Without them no configuration
@@ -214,7 +215,9 @@ def existing_topics(
     if with_configs or topic_ids != known.topic_ids:
         wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
         unseen = frozenset(denied | (found.keys() - config.keys()))
-        wrong += [each for each in known.wrong_configs if each.topic in unseen]
+        # Most logins never see the log of transactions, so that they do not see it now is nothing to say.
+        unread = unseen | ({TRANSACTIONS.name} - config.keys())
+        wrong += [each for each in known.wrong_configs if each.topic in unread]
         stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)
         now = replace(now, stale_after_s=stale_after_s, wrong_configs=tuple(wrong), unseen=unseen)
     return now
@@ -454,9 +457,24 @@ def _look(
     now only the replicas are judged: brokers may not know their configuration yet, and it is as it must be."""
     config = configs(admin, [name for name in found if name not in created], timeout_s, skip_denied=True)
     config.update((name, {}) for name in created)
+    seen, read = _log_of_transactions(admin, timeout_s)
+    found, config = {**found, **seen}, {**config, **read}
     replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
-    judged = [(topic, config[topic.name], replicas[topic.name]) for topic in wanted if topic.name in config]
+    judged = [
+        (topic, config[topic.name], replicas[topic.name]) for topic in [*wanted, TRANSACTIONS] if topic.name in config
+    ]
     return wrong_configs(settings.brokers, judged, broker_count), config
+
+
+def _log_of_transactions(admin: AdminClient, timeout_s: float) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The description and the configuration of the brokers' log of transactions. Nothing if there is none yet, or this
+    login may not see it, or brokers of another make answer otherwise: no worker needs to see it."""
+    try:
+        found = _describe(admin, [TRANSACTIONS.name], set(), timeout_s)
+        read = configs(admin, found, timeout_s, skip_denied=True)
+    except KafkaException:
+        return {}, {}
+    return found, read
 
 
 def _mend(admin: AdminClient, wanted: list[OwnTopic], wrong: list[WrongConfig]) -> list[WrongConfig]:

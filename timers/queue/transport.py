@@ -22,6 +22,7 @@ from timers.kafka.lost_brokers import LOST, LostBrokers
 from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
+    TRANSACTIONS,
     WARNING,
     Effect,
     OwnTopic,
@@ -157,6 +158,11 @@ def _answered(asked: Asked[_Name]) -> dict[_Name, Any]:
     return {name: future.result() for name, future in asked.items() if future.done() and future.exception() is None}
 
 
+def _replicas(described: Asked[str]) -> int:
+    """The fewest replicas of a partition of these topics; 0 while no answer has come."""
+    return min((len(each.replicas) for topic in _answered(described).values() for each in topic.partitions), default=0)
+
+
 def _list_offsets(admin: Any, partitions: Iterable[Partition], which: OffsetSpec) -> Asked[Partition]:
     asked = {TopicPartition(*each): which for each in partitions}
     futures = admin.list_offsets(asked, request_timeout=_LEADERS_S) if asked else {}
@@ -215,6 +221,7 @@ class Transport:
         self.group = group
         self.returns_topic = topics.queue_returns(group)
         self.ledger_topic = topics.queue_ledger(group)
+        self._own = [topic, self.returns_topic, self.ledger_topic]
         self._settings = kafka.settings
         self._member = member
         self._session_timeout_s = session_timeout_s
@@ -227,6 +234,7 @@ class Transport:
         self._lost, self._asking_lost = LostBrokers(), LostBrokers()
         self._next_topics = 0.0
         self._configs: Asked[str] = {}
+        self._log_of_transactions: Asked[str] = {}
         self._next_configs = 0.0
         self._wrong_configs: list[WrongConfig] = []
         self._firsts: Asked[Partition] = {}
@@ -369,16 +377,15 @@ class Transport:
         give_up = monotonic() + _TIMEOUT_S
         while True:
             try:
-                asked, until = self._describe(), connection.give_up_at(_TIMEOUT_S)
+                asked, until = self._describe(self._own), connection.give_up_at(_TIMEOUT_S)
                 return {name: tag_of(connection.answer(future, until)) for name, future in asked.items()}
             except KafkaException as error:  # a broker may not know a new topic yet
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                     raise
                 sleep(0.1)
 
-    def _describe(self) -> Asked[str]:
-        names = TopicCollection([self.topic, self.returns_topic, self.ledger_topic])
-        described: Asked[str] = self._admin.describe_topics(names, request_timeout=_TIMEOUT_S)
+    def _describe(self, names: list[str]) -> Asked[str]:
+        described: Asked[str] = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
         return described
 
     def check_members(self) -> str | None:
@@ -399,15 +406,17 @@ class Transport:
             own(self.returns_topic, kept_config(self._settings), needs_all_records=True, too_large=retries_end),
             own(self.ledger_topic, {"cleanup.policy": "compact"}),
         ]
-        known = _answered(self._described).values()
-        replicas = min((len(each.replicas) for topic in known for each in topic.partitions), default=0)  # 0: unknown
+        replicas = _replicas(self._described)
         judged = [(topic, answers[topic.name], replicas) for topic in topics if topic.name in answers]
+        if TRANSACTIONS.name in answers:
+            judged.append((TRANSACTIONS, answers[TRANSACTIONS.name], _replicas(self._log_of_transactions)))
         found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")
         wrong = [each for each in found if each.severity != NOTE]  # that there is one replica, workers say
         log_new(wrong, self._wrong_configs, _log)
         self._wrong_configs = wrong
         self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
-        self._configs = ask_for_configs(self._admin, [self.topic, self.returns_topic, self.ledger_topic], _TIMEOUT_S)
+        self._configs = ask_for_configs(self._admin, [*self._own, TRANSACTIONS.name], _TIMEOUT_S)
+        self._log_of_transactions = self._describe([TRANSACTIONS.name])
 
     @property
     def _group_config(self) -> dict[str, Any]:
@@ -434,7 +443,7 @@ class Transport:
                 self._leave(self._consumer)
         finally:  # also if a callback fails: its producer would keep its connections, and its transactional id
             self._consumer = self._admin = None
-            self._described, self._firsts, self._configs = {}, {}, {}
+            self._described, self._firsts, self._configs, self._log_of_transactions = {}, {}, {}, {}
             self.transactions.close()
 
     def _leave(self, consumer: Consumer) -> None:
@@ -548,7 +557,7 @@ class Transport:
             elif name == self.topic:
                 count, self._seen_count = self._seen_count, len(described.result().partitions)
                 added = self._seen_count - count
-        self._described, self._next_topics = self._describe(), monotonic() + _TOPICS_S
+        self._described, self._next_topics = self._describe(self._own), monotonic() + _TOPICS_S
         return added
 
     @property

@@ -18,7 +18,7 @@ from tests.harness.cluster import client_settings
 from tests.harness.printer import Printer
 from tests.harness.scrape import health
 from tests.harness.system import System
-from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
+from tests.harness.three_brokers import COORDINATING, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.kafka.own_topics import own_topics
 
@@ -211,8 +211,8 @@ SLOW = {"offsets": 20}
 def run(brokers: ThreeBrokers, directory: Path, kinds: list[str], changes: int, printer: Printer) -> list[Alarms]:
     """Do ``changes`` changes of each kind."""
     brokers.start()
-    for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
-        brokers.create(topic, [(SECOND, ALIVE, FIRST)] * 4, {"cleanup.policy": "compact"})
+    for topic, config in COORDINATING.items():
+        brokers.create(topic, [(SECOND, ALIVE, FIRST)] * 4, config)
     found = []
     for kind in kinds:
         found.append(_run_kind(brokers, directory / kind, kind, changes, printer))

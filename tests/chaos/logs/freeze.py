@@ -13,7 +13,14 @@ from tests.harness.cluster import client_settings
 from tests.harness.printer import Printer
 from tests.harness.scrape import health
 from tests.harness.system import System
-from tests.harness.three_brokers import CONSUMER_OFFSETS, NODES, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
+from tests.harness.three_brokers import (
+    CONSUMER_OFFSETS,
+    COORDINATING,
+    NODES,
+    TRANSACTION_STATE,
+    ThreeBrokers,
+    coordinating_partition,
+)
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.core.timer import TopicPartition
 from timers.kafka.own_topics import own_topics
@@ -80,8 +87,8 @@ class Freeze:
     def __init__(self, brokers: ThreeBrokers, directory: Path, printer: Printer) -> None:
         self._brokers, self._printer = brokers, printer
         address = brokers.start()
-        for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
-            brokers.create(topic, _spread(PARTITIONS), {"cleanup.policy": "compact"})
+        for topic, config in COORDINATING.items():
+            brokers.create(topic, _spread(PARTITIONS), config)
         self._system = System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS), TIMERS_REPLICATION="3")
         for own in own_topics(self._system.settings):
             brokers.create(own.name, _spread(PARTITIONS), own.config)

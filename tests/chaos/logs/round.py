@@ -27,7 +27,7 @@ from tests.chaos.logs.judge import Facts, Verdict, judge
 from tests.chaos.logs.queue_trial import trial_of
 from tests.chaos.logs.trial import ALIVE, FOLLOWER, LEADER, Trial
 from tests.harness.printer import Printer
-from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
+from tests.harness.three_brokers import CONSUMER_OFFSETS, ONE_COORDINATOR, TRANSACTION_STATE, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.cli.broker import EmbeddedBroker
 
@@ -39,9 +39,8 @@ PROPERTIES = {
 }
 
 COORDINATORS = {
-    "offsets.topic.replication.factor": "1",
+    **ONE_COORDINATOR,
     "offsets.topic.num.partitions": "1",
-    "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
 }
 BEFORE_ELECTION_S = 5.0

@@ -36,7 +36,7 @@ from timers.kafka.aiokafka_internals import broker_answers, produce
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
 from timers.kafka.aiokafka_internals.refusals import INVALID_RECORD, RecordsRefused, RefusedRecord
-from timers.kafka.aiokafka_internals.transaction_errors import ANSWERS, Does
+from timers.kafka.aiokafka_internals.transaction_errors import ANSWERS, Does, error_of
 from timers.machines.firing import producer as producer_module
 from timers.machines.firing.producer import TransactionalProducer
 from timers.process.config.settings import Settings
@@ -222,6 +222,16 @@ async def test_refused_records_are_reported_when_all_batches_are_answered(impati
     assert [error for _, error in reported.value.batches] == [refused]
     with pytest.raises(Unanswered):
         await deliver({("a", 0): [refused], ("b", 0): []})
+
+
+@pytest.mark.parametrize("fenced", [ProducerFenced(), InvalidProducerEpoch()])
+async def test_who_was_fenced_blames_no_topic(fenced: KafkaError) -> None:
+    with pytest.raises(type(fenced)):
+        await deliver({("a", 0): [fenced], ("b", 0): [None]})
+
+
+def test_a_code_that_aiokafka_does_not_know_is_named() -> None:
+    assert "error code 999" in str(error_of(999))
 
 
 class SimBrokers:

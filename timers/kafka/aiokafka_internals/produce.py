@@ -310,7 +310,8 @@ def _failed(
 
 
 def _is_of_producer(error: BaseException) -> bool:
-    return isinstance(error, errors.IllegalOperation) or effect_of(getattr(error, "errno", None)) in _OF_THE_PRODUCER
+    has_no_code = isinstance(error, (errors.IllegalOperation, errors.ProducerFenced))
+    return has_no_code or effect_of(getattr(error, "errno", None)) in _OF_THE_PRODUCER
 
 
 def first_offset(producer: AIOKafkaProducer, place: Place) -> int | None:

@@ -114,5 +114,5 @@ def error_of(code: int, *named: object) -> errors.KafkaError:
             return VersionAbsent(Code(code).name(), *named)
         case Does.ANEW:
             return errors.InvalidTxnState(Code(code).name(), *named)
-    found: errors.KafkaError = errors.for_code(code)(*named)
-    return found
+    kind: type[errors.KafkaError] = errors.for_code(code)
+    return kind(f"error code {code}", *named) if kind is errors.UnknownError else kind(*named)

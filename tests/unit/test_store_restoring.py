@@ -278,6 +278,12 @@ def test_a_store_is_read_on_if_the_disk_has_no_room_for_a_quicker_restore(
     assert copies(rig) == []
 
 
+def test_an_empty_store_is_restored_on_any_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its log would fill takes the same room."""
+    fill(monkeypatch, 0)
+    assert held(rig.restore()) == (40, [*range(5, 40)])
+
+
 def test_a_restore_that_must_be_is_tried_on_any_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(monkeypatch, 0)
     assert held(rig.restore(low=17)) == (40, [*range(5, 40)])

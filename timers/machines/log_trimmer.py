@@ -315,8 +315,9 @@ class Trimmer:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
                 if start < bound and (to_come := logs.first_since(tp, int(1000 * (now_s + AHEAD_S)))) == kept_from:
                     raise Refused(
-                        f"its record at offset {to_come} has a time to come, and keeps all after it until then: the "
-                        "clock of a broker or a producer was ahead. TIMERS_LOG_KEEP_S=0 deletes without a look at times"
+                        f"its record at offset {to_come} has a time to come, and keeps all after it until then and "
+                        "TIMERS_LOG_KEEP_S longer: the clock of a broker or a producer was ahead. TIMERS_LOG_KEEP_S=0 "
+                        "deletes without a look at times"
                     )
                 self._note(known, tp, "")
                 known.deleted_to = start if start >= bound else 0

@@ -425,7 +425,8 @@ class _Restoring(NamedTuple):
         """Returns the progress and the store with which the machine goes on."""
         progress, store, low, is_new = self.opened
         quicker = () if store.applied < low else to_restore(progress, store, low)
-        if quicker and (why := lacks_room(store_path(self.stores.settings, self.tp), quicker[:1])):
+        # The copy of an empty store takes no more room than what its log would fill.
+        if quicker and store.applied and (why := lacks_room(store_path(self.stores.settings, self.tp), quicker[:1])):
             logger.warning("%s: its log is read on, although a restore is quicker: %s", partition_name(*self.tp), why)
         else:
             store = self._from(progress, self._names)

@@ -137,6 +137,16 @@ def test_a_restore_gives_its_place_back_if_no_record_comes(log: Any, monkeypatch
         list(log.whole())
 
 
+def test_an_answer_without_a_record_ends_a_silence(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next error, of another snapshot, is the last one that is waited for."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(snapshot_log, "monotonic", lambda: clock.now_s)
+    log._patience_s = 10
+    for clock.now_s in (0.0, 70.0):
+        log._consumer = SimConsumer(KafkaError._TIMED_OUT)
+        assert not log.has_footer(NAMED._replace(end_offset=1_000))
+
+
 def test_waiting_ends_when_it_is_told_to(log: Any) -> None:
     def stop() -> None:
         raise Lost("told to stop")

@@ -304,11 +304,13 @@ class SnapshotLog:
             try:
                 known = topic_id(self._admin, self._topic, SILENT_S)
                 if known != named.topic_id:
+                    self._silent_since = inf
                     what = "does not exist" if known is None else f"was made anew: its id is {known.hex()}"
                     raise Unreadable(f"the topic of snapshots {self._topic!r} {what}")
                 place = TopicPartition(self._topic, self.partition)
                 low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
                 if not low <= named.first_offset <= named.end_offset <= high:
+                    self._silent_since = inf  # this is an answer
                     theirs = f"{named.first_offset} to {named.end_offset - 1}"
                     raise Unreadable(f"{self._name} has the offsets {low} to {high - 1}, and not all of {theirs}")
                 return

@@ -7,14 +7,14 @@ from time import time
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, ErrorRecord, Opened, failure
 from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
 from timers.kafka import lost_brokers
-from timers.queue import Message
+from timers.queue import Message, driver
 from timers.queue.metadata import NOTHING, Commit, Saved, decode, encode
 from timers.queue.port import Answer, Outcome
 from timers.queue.sending import Guard
@@ -207,7 +207,7 @@ def test_a_process_that_its_group_does_not_take_back_says_so_and_is_started_agai
 
 
 def test_a_queue_with_a_client_that_has_lost_all_brokers_is_opened_again(
-    queue: Opened, caplog: pytest.LogCaptureFixture
+    queue: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = queue.transport
     transport.owned = [JOBS]
@@ -221,8 +221,20 @@ def test_a_queue_with_a_client_that_has_lost_all_brokers_is_opened_again(
     former[0].ack()
     waiting = queue.driver.wait_for_commit()
     wait_until(lambda: queue.driver._answer is not None, "a commit under way")
+    no_answer = QueueError("no answer")
+    no_answer.__cause__ = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    opened, failures = transport.open, [no_answer, no_answer.__cause__]
+
+    def open_at_last(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return opened(*arguments)
+
+    monkeypatch.setattr(driver, "_REOPEN_S", 0.01)
+    transport.open = open_at_last
     transport.must_open_anew = True
     wait_until(lambda: transport.opens == 2, "another opening")
+    assert failures == [], "a leader that was away for longer ended nothing"
     assert (refused, transport.commits, caplog.text.count(lost_brokers.LOST)) == ([], commits, 1)
     with pytest.raises(QueueError, match="delivered again"):
         waiting.result(30)

@@ -63,6 +63,7 @@ that hangs is found."""
 
 _BATCH = 500
 _RETRY_S = 0.5
+_REOPEN_S = 2.0
 _DRAIN_S = 15.0
 """How long a process that closes tries to settle."""
 
@@ -392,8 +393,7 @@ class Driver:
             self.end_round()
             self.end()
             self._calls.put(None)
-            with contextlib.suppress(KafkaException, RuntimeError):
-                self._transport.close()
+            self._close_transport()
 
     def _open(self) -> None:
         self.member.signing = self._transport.open(self._assigned, self._revoked, lambda: self.closing)
@@ -487,11 +487,25 @@ class Driver:
             self.member.leave()
             self.member.lost_s = self._at()
             self._do(self.member.answer(self.member.waiting, self.member.not_settled()))
+        self._close_transport()
+        self._is_cut_off = False
+        while not self.closing:
+            self._round_began_s = self.now_s()  # what was before is no sign of a thread that hangs
+            try:
+                self._open()
+                return
+            except (KafkaException, QueueError) as error:
+                # Brokers that start again one after the other: the leader of one topic may be away for longer.
+                if not isinstance(error, KafkaException) and not isinstance(error.__cause__, KafkaException):
+                    raise
+                _log.warning("the queue %s is not open yet, and is opened again: %s", self.terms.name, error)
+            self._close_transport()
+            with self.lock:
+                self.lock.wait_for(lambda: self.closing, _REOPEN_S)
+
+    def _close_transport(self) -> None:
         with contextlib.suppress(KafkaException, RuntimeError):
             self._transport.close()
-        self._is_cut_off = False
-        if not self.closing:
-            self._open()
 
     def wait_for_receiver(self, *, is_settled: bool) -> bool:
         """Drop all ledgers, and wait until a receiver asks for messages; False if the queue is closed.

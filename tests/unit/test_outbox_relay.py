@@ -364,6 +364,36 @@ def test_rows_are_sent_while_a_day_of_the_log_is_read(world: World, search: type
     assert search.asked == ["begun", "found"], "once"
 
 
+def test_a_search_that_fails_begins_anew_and_stops_no_other_row(
+    world: World, search: type[SimSearch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition whose leader goes during the search takes the whole time-out, at each attempt."""
+
+    def wait_in_vain(_: SimSearch) -> Found | None:
+        world.clock.boot += 30.0
+        raise TimersError("no leader")
+
+    go_on = search.go_on
+    monkeypatch.setattr(search, "go_on", wait_in_vain)
+    world.put("begun")
+    world.connection.execute("UPDATE timer_outbox SET sent_ms = ?", (int(world.clock.now_s() * 1000) - 86_400_000,))
+    world.connection.commit()
+    world.relay.look()
+    world.clock.boot += relays.SETTLED_S
+    world.relay.look()
+    waited_to = world.clock.boot
+    world.put("new")
+    world.relay.look()
+    assert (world.clock.boot, world.publisher.sent) == (waited_to, [b"new"]), "no attempt at once"
+    assert search.asked == ["begun"]
+    monkeypatch.setattr(search, "go_on", go_on)
+    world.clock.boot += relays.SETTLED_S
+    world.relay.look()
+    assert search.asked == ["begun", "begun"], "with who leads now"
+    world.relay.look()
+    assert (world.left(), world.publisher.sent) == ([], [b"new", b"begun"])
+
+
 class SimOffsets:
     """Offsets of a topic whose two partitions have 5 records each, and have lost none."""
 

@@ -160,7 +160,7 @@ class Relay:
         self._search: Search | None = None
         """For such rows. It goes on at the next look."""
         self._search_from = 0.0
-        """When it goes on, after an error."""
+        """When another one may begin, after an error."""
         self._not_sent: set[int] = set()
         """Numbers of the rows that it has not found."""
 
@@ -279,8 +279,7 @@ class Relay:
             is_given = self._mark_and_submit(publisher, chosen)
             self._await_answers()
         is_done = self.counters.found + self.counters.refused > done
-        is_searching = self._search is not None and self._clock.boot_s() >= self._search_from
-        has_more = bool(self._alone) or is_searching
+        has_more = bool(self._alone) or self._search is not None
         return is_given or is_done or has_more or (is_full and bool(self._floor))
 
     def _forget_gone(self, rows: Sequence[Row], last: float) -> None:
@@ -342,7 +341,8 @@ class Relay:
             found = None if self._search is None else self._search.go_on()
         except TimersError as error:
             self._note(error)
-            self._search_from = now + SETTLED_S
+            # Another one asks anew who leads and what is left of the log. It counts from now: this one may have waited.
+            self._search, self._search_from = None, self._clock.boot_s() + SETTLED_S
             return
         if found is None or self._search is None:
             return
@@ -565,7 +565,7 @@ class Search:
         """Read the next piece. Returns what was found if it was the last one, else None.
 
         Raises:
-            TimersError: the topic cannot be read. Another call goes on.
+            TimersError: the topic cannot be read. Begin another search.
         """
         self._began_s = 0.0
         topic, reports = self._settings.id_topic, connection.ErrorReports(self._settings)

@@ -118,6 +118,34 @@ def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member, las
     assert member._unreadable[JOBS].position == member.settler.ledgers[JOBS].position, "another batch"
 
 
+@pytest.mark.parametrize("says_batch", [True, False], ids=["offset-of-the-batch", "offset-that-was-asked"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["end-known", "end-unknown"])
+@pytest.mark.parametrize("batches", [[(5, 8), (10, 15)], [(5, 8), (9, 12)], [(5, 5), (7, 7), (12, 30)]], ids=str)
+def test_no_message_between_two_batches_that_cannot_be_read_is_passed_over(
+    member: Member, batches: list[tuple[int, int]], is_known: bool, says_batch: bool
+) -> None:
+    end, at, read = 40, 5, set[int]()
+    for _ in range(200):
+        bad = {offset: first for first, last in batches for offset in range(first, last + 1)}
+        if at in bad:
+            offset = bad[at] if says_batch else at
+            polled: list[Any] = [ErrorRecord(JOBS, KafkaError._BAD_COMPRESSION, offset=offset)]
+        else:
+            until = min((offset for offset in bad if offset > at), default=end)
+            polled = [Record(JOBS, offset, 0) for offset in range(at, until)]
+            polled = polled or [ErrorRecord(JOBS, KafkaError._PARTITION_EOF, offset=end)]
+        for name, arguments in asked(member.read(polled), {"ends": {JOBS: end} if is_known else {}}):
+            if name == "start":
+                ((at, _),) = arguments[0].values()
+                break
+        else:
+            read |= {each.offset() for each in polled}
+            at = polled[-1].offset() + 1
+            if at == end:
+                break
+    assert read == set(range(5, end)) - set(bad)
+
+
 def test_librdkafka_reads_on_behind_a_batch_that_it_cannot_read() -> None:
     """As this member lets it: its error has the offset of the batch, also when it reads from the middle of it on."""
     host = Producer({"test.mock.num.brokers": 1, "log_level": 0})

@@ -74,12 +74,14 @@ class _Unreadable(NamedTuple):
         position: where the partition stands.
         failed: the last offset that is known to be in the batch.
         asked: the offset at which it is read now.
+        batch: the offset that the error of the batch has. Another one is of a later batch.
         good: the lowest one that is known to be behind the batch; 0: none is.
     """
 
     position: int
     failed: int
     asked: int
+    batch: int
     good: int = 0
 
 
@@ -434,14 +436,20 @@ class Member:
         found = self._unreadable.get(partition)
         if found is None or found.position != position:
             yield do(Port.complain, "%s, and is passed over", what)
-            found = _Unreadable(position, position, position)
+            found = _Unreadable(position, position, position, offset)
         failed = found.asked
+        if offset > found.batch:
+            behind = min(offset, found.asked)
+            if behind - found.failed > 1:  # messages may lie between the two
+                failed, found = found.failed, found._replace(good=behind)
+            else:
+                failed, found = max(offset, found.asked), found._replace(batch=offset, good=0)
         if found.good:
             asked = max(failed + 1, (failed + found.good) // 2)
         else:
             ends: Mapping[Partition, int] = yield do(Port.ends, [partition])
             asked, end = 2 * failed - position + 1, ends.get(partition, 0)
-            asked = min(asked, end) if end > position else asked
+            asked = min(asked, end) if end > position else failed + 1
         yield from self._look_at(partition, ledger, found._replace(failed=failed, asked=asked))
 
     def _look_at(self, partition: Partition, ledger: Ledger, found: _Unreadable) -> Steps[None]:

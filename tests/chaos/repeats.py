@@ -32,9 +32,9 @@ SETTLED_S = 8
 """What goes on has sent, or missed, all that was due so many seconds ago."""
 
 
-def rule_of(number: int, storm_end_s: int) -> str:
-    """Returns the rule of a timer. One of ten has a cron line, one of four ends during the storm, one of eight is
-    spread; each kind of catch-up is as frequent."""
+def rule_of(number: int, storm_end_s: int, storm_s: int) -> str:
+    """Returns the rule of a timer. One of ten has a cron line, one of four ends in the second half of the storm, one of
+    eight is spread; each kind of catch-up is as frequent."""
     every_s = 2 + number % 6
     parts = [f"every={every_s}"]
     if number % 10 == 9:
@@ -42,7 +42,7 @@ def rule_of(number: int, storm_end_s: int) -> str:
         parts = [f"cron={line}; zone={zone}"]
     parts.append(f"catch-up={CATCH_UPS[number // 2 % 3]}")
     if number % 4 == 1:
-        parts.append(f"until={storm_end_s - 3 * (number % 17)}")
+        parts.append(f"until={storm_end_s - storm_s * (number % 17) // 34}")
     if number % 8 == 5:
         parts.append(f"spread={every_s - 1}")
     return "; ".join(parts)
@@ -100,9 +100,9 @@ class RepeatTraffic:
         self._sources: Counter[str] = Counter()
         self._told = 0
 
-    def set(self, storm_end_s: int) -> None:
+    def set(self, storm_end_s: int, storm_s: int) -> None:
         """Set all, and wait for the acknowledgements."""
-        rules = {b"repeats-%d" % number: rule_of(number, storm_end_s) for number in range(self._number)}
+        rules = {b"repeats-%d" % number: rule_of(number, storm_end_s, storm_s) for number in range(self._number)}
         target = (h.TIMER_TOPIC, self.target.encode())
         places = self._send((id, VALUE, [target, (h.TIMER_REPEAT, rule.encode())]) for id, rule in rules.items())
         for id, rule in rules.items():

@@ -149,7 +149,7 @@ class Round:
         repeats = RepeatTraffic(self._system, self._repeating, PARTITIONS, may_be_held=held)
         self._state.targets = (*self._state.targets, repeats.target)
         with self._printer.doing(f"setting {self._repeating:,} timers that repeat"):
-            repeats.set(int(time.time()) + HEAD_START_S + self._plan.storm_s)
+            repeats.set(int(time.time()) + HEAD_START_S + self._plan.storm_s, self._plan.storm_s)
         return repeats
 
     # ---- publishing and faults ----------------------------------------------------------------------------------

@@ -55,7 +55,14 @@ from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST, by_topic
-from timers.kafka.aiokafka_internals.transaction_errors import Does, VersionAbsent, effect_of, error_of, is_of_replicas
+from timers.kafka.aiokafka_internals.transaction_errors import (
+    Does,
+    VersionAbsent,
+    effect_of,
+    effect_of_error,
+    error_of,
+    is_of_replicas,
+)
 
 Place: TypeAlias = tuple[str, int]
 """(Topic, partition)"""
@@ -191,7 +198,7 @@ async def transact(
         try:
             await _send_offsets_in_time(road.send_offsets(producer, offsets, group), max(left_s, least_s))
         except (Unanswered, KafkaError) as error:
-            if not _is_of_producer(error):
+            if effect_of_error(error) not in _OF_THE_PRODUCER:
                 answers.note_offsets(group, began_s, error)
             raise
         answers.note_offsets(group, began_s)
@@ -302,16 +309,11 @@ def _failed(
     failed: dict[str, BaseException] = {}
     for task, (topic, _) in sending.items():
         error = _error(task)
-        if error is not None and _is_of_producer(error):
+        if error is not None and effect_of_error(error) in _OF_THE_PRODUCER:
             raise error
         if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
             failed[topic] = error
     return failed
-
-
-def _is_of_producer(error: BaseException) -> bool:
-    has_no_code = isinstance(error, (errors.IllegalOperation, errors.ProducerFenced))
-    return has_no_code or effect_of(getattr(error, "errno", None)) in _OF_THE_PRODUCER
 
 
 def first_offset(producer: AIOKafkaProducer, place: Place) -> int | None:

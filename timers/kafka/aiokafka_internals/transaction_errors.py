@@ -84,9 +84,19 @@ _BUSY = {
 }
 
 
-def effect_of(code: int | None) -> Does:
-    """What follows from an error code; None: an error of aiokafka, which no broker has named."""
-    return Does.TOPIC if code is None else ANSWERS.get(code, Does.TOPIC)
+def effect_of(code: int) -> Does:
+    """What follows from an error code."""
+    return ANSWERS.get(code, Does.TOPIC)
+
+
+def effect_of_error(error: BaseException) -> Does:
+    """The same of an error that aiokafka has raised. Those without a code are of a topic, but for these two."""
+    if isinstance(error, errors.ProducerFenced):
+        return Does.FENCED
+    if isinstance(error, errors.IllegalOperation):
+        return Does.ANEW
+    code: int | None = getattr(error, "errno", None)
+    return Does.TOPIC if code is None else effect_of(code)
 
 
 def is_of_replicas(code: int, others: Sequence[Any]) -> bool:

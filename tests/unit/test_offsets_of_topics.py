@@ -1,6 +1,8 @@
 """What is left of the offsets of topics while topics are deleted or made, or have no leader. No broker answers here."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -31,6 +33,15 @@ def offsets(**more: Any) -> TopicOffsets:
     return TopicOffsets(Settings.load({}), 0.3, **more)
 
 
+@contextmanager
+def late_election(admin: SimAdmin) -> Iterator[None]:
+    """All partitions get their leaders while they are asked for."""
+    election = threading.Timer(3 * topic_offsets._SKIP_S, admin.offsets.clear)
+    election.start()
+    yield
+    election.join()
+
+
 def test_a_topic_that_is_deleted_while_it_is_asked_for_is_left_out(admin: SimAdmin) -> None:
     topics = offsets()
     del admin.topics["strange"]
@@ -48,11 +59,9 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_asked_for_again(admin: SimAd
 
 def test_a_leader_that_is_elected_late_is_waited_for_by_those_who_say_so(admin: SimAdmin) -> None:
     admin.offsets["strange", 0] = NO_LEADER
-    election = threading.Timer(3 * topic_offsets._SKIP_S, admin.offsets.clear)
-    election.start()
     topics = TopicOffsets(Settings.load({}), DEADLINE_S, skips_leaderless=True, skip_s=DEADLINE_S)
-    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
-    election.join()
+    with late_election(admin):
+        assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
 
 
 @pytest.mark.parametrize("skips", [True, False])
@@ -62,11 +71,9 @@ def test_the_first_questions_to_a_silent_leader_are_short_and_later_ones_longer(
     """A dead leader never answers, and the one that is elected meanwhile gets the next question. A slow one does."""
     constants(connection, GRACE_S=0.0)
     admin.offsets["strange", 0] = None
-    election = threading.Timer(3 * topic_offsets._SKIP_S, admin.offsets.clear)
-    election.start()
     topics = TopicOffsets(Settings.load({}), DEADLINE_S, skips_leaderless=skips, skip_s=DEADLINE_S)
-    assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
-    election.join()
+    with late_election(admin):
+        assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
     admin.offsets["strange", 0], admin.needs_s = None, 2 * topic_offsets._SKIP_S
     topics = TopicOffsets(Settings.load({}), 2.0, skips_leaderless=skips, skip_s=2.0)
     assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}

@@ -567,8 +567,7 @@ class Transport:
 
     @property
     def must_open_anew(self) -> bool:
-        """Whether the consumer has lost all brokers, and these answer another client: then :meth:`open` does not
-        fail."""
+        """Whether the consumer has lost all brokers, and these answer another client: so :meth:`open` may succeed."""
         return self._lost.are_all and self.silent_s < 2 * _TOPICS_S
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:

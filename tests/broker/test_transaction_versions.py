@@ -253,6 +253,32 @@ def test_a_produce_of_the_past_is_refused(system: System, loop: ProducerLoop) ->
     machine.producer.close()
 
 
+@pytest.mark.parametrize("version", ["1", "auto"])
+def test_an_owner_learns_in_the_middle_of_a_transaction_that_it_was_taken_over(
+    version: str, system: System, loop: ProducerLoop
+) -> None:
+    """A coordinator answers a commit with an unknown error, or that there is no transaction, while it fences."""
+    machine, value, learned = Machine(system, loop, version, partitions=1), 0, Counter[str]()
+    rounds = 60
+    for _ in range(rounds):
+        former = machine.producer
+        with ThreadPoolExecutor(1) as threads:
+            opening = threads.submit(machine.take_over)
+            while True:
+                try:
+                    former.transact([(machine.topic, 0, batch(value))], {})
+                except (Lost, Fenced, DeliveryFailed, Unanswered) as error:
+                    learned[type(error).__name__] += 1
+                    break
+                value += 1
+            opening.result()
+        former.close()
+    machine.open()
+    assert learned == {Fenced.__name__: rounds}
+    assert machine.committed() == list(range(value)), "what was refused is not committed, and all else is"
+    machine.producer.close()
+
+
 def test_a_rollback_during_which_another_owner_commits_opens_the_machine_anew(
     system: System, loop: ProducerLoop
 ) -> None:

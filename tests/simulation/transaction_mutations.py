@@ -28,6 +28,7 @@ CHANGES: dict[str, Change] = {
         "answers.note_offsets(group, began_s, error)",
         "pass",
     ),
+    "an end that meets a fence is not sent again": ("answer.error_code not in FENCING", "True"),
     "a rollback goes on after another opening": ("self.opening != (id, epoch + 1)", "False"),
 }
 

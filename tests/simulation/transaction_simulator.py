@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOutError
+from aiokafka.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOutError, UnknownError
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 from aiokafka.protocol.types import Int64
 
@@ -46,7 +46,7 @@ GROUP: Place = ("group", 0)
 BROKERS = OWNERS = 2
 HAPPENS = (
     *("committed", "reopened", "fenced", "refused", "versions", "attempts"),
-    *("offsets", "between", "without offsets"),
+    *("offsets", "between", "during", "without offsets"),
 )
 """What a run counts."""
 MOST_ATTEMPTS = 20
@@ -56,8 +56,11 @@ MOST_EPOCHS = 6
 
 TAKES_NONE_S = 60.0
 """For so long the group's coordinator answers and takes no offsets, at times."""
+MOST_TRIES = 3
+"""Times that an owner tries to commit offsets meanwhile: its pauses are 10, 20 and 40 s."""
 
 OK, LOADING, OUT_OF_ORDER, FENCED_EPOCH, BAD_STATE, BAD_ID, BUSY, REFUSED, FENCED = 0, 14, 45, 47, 48, 49, 51, 87, 90
+UNKNOWN = -1
 
 
 class SimLoop(asyncio.SelectorEventLoop):
@@ -155,6 +158,8 @@ class SimCluster:
         self._next_id = 1
         self._id, self._epoch, self._last = 0, -1, (-1, -1)
         self._state, self._committed = "empty", False
+        self._is_fencing = False
+        """An opening has marked the open transaction, and does not abort it yet: a commit fails with an exception."""
         self._added: set[Place] = set()
         self.joined: list[str] = []
         self.offsets: list[int] = []
@@ -164,22 +169,32 @@ class SimCluster:
 
     def open(self) -> tuple[int, int, int]:
         """Returns an error code, id and epoch."""
-        if self._state == "prepared":
+        if self._state == "prepared" or self._is_fencing:
             return BUSY, -1, -1
-        former = self._id, self._epoch + 1
-        self._raise_epoch()
         if self._state == "ongoing":
-            self._prepare(*former, committed=False, restarts=True)
+            self._is_fencing = True
+            asyncio.get_running_loop().call_later(self._random.choice([0.0, 0.001, 0.02]), self._fence)
             return BUSY, -1, -1
+        self._raise_epoch()
         self._state, self._last = "empty", (-1, -1)
         return OK, self._id, self._epoch
+
+    def _fence(self) -> None:
+        self._is_fencing = False
+        if self._state != "ongoing":
+            return  # its producer has rolled it back meanwhile
+        id, epoch = self._id, self._epoch
+        if self.version == 2:
+            self._last = id, epoch
+        self._raise_epoch()
+        self._prepare(id, epoch + 1, committed=False, restarts=True)
 
     def add(self, id: int, epoch: int, places: set[Place]) -> int:
         if id != self._id:
             return BAD_ID
         if epoch != self._epoch:
             return FENCED
-        if self._state == "prepared":
+        if self._state == "prepared" or self._is_fencing:
             return BUSY
         if self._state != "ongoing":
             self._state, self._added = "ongoing", set()
@@ -209,6 +224,8 @@ class SimCluster:
             return FENCED, -1, -1
         if self._state == "prepared":
             return BUSY, -1, -1
+        if self._is_fencing and committed:
+            return UNKNOWN, -1, -1
         if self._state != "ongoing":
             again = version == 1 and self._state == "complete" and committed == self._committed
             return OK if again else BAD_STATE, self._id, self._epoch
@@ -439,6 +456,8 @@ class TransactionSimulator:
         self._cluster = SimCluster(random, version or random.choice([1, 2]))
         self._meant: dict[Place, list[int]] = {place: [] for place in (OWN, *TARGETS)}
         self.counts = dict.fromkeys(HAPPENS, 0)
+        self._error: BaseException | None = None
+        """The last one of an owner."""
         self._acknowledged: list[int] = []
         """Offsets of transactions whose commit was answered."""
 
@@ -465,9 +484,10 @@ class TransactionSimulator:
             if self._random.random() < 0.02 and not self.counts["without offsets"]:
                 self.counts["without offsets"] += 1
                 self._cluster.no_offsets_until_s = asyncio.get_running_loop().time() + TAKES_NONE_S
-            if self._random.random() < 0.05:
+            if self._random.random() < 0.15:
                 place = await self._take_over(owners, place, value)
                 value = self._next()
+                continue
             owners[place].between = partial(self._come_between, owners[1 - place], range(value, values))
             if await self._try_to_commit(owners[place], value, self._plan(value)):
                 value += 1
@@ -506,14 +526,33 @@ class TransactionSimulator:
             owner._loop.answers._features = self._cluster.features, self._cluster.version
 
     async def _take_over(self, owners: list[Owner], place: int, value: int) -> int:
-        """Another owner opens the machine; the former one must not commit any more."""
-        await owners[1 - place]._open()
+        """Another owner opens the machine, at times in the middle of a transaction; the former one must not commit any
+        more."""
+        if self._random.random() < 0.7:
+            await self._come_during(owners[place], owners[1 - place], value)
+        else:
+            await owners[1 - place]._open()
         before = {at: [*each.committed] for at, each in self._cluster.partitions.items()}
         if owners[place]._producer._txn_manager.state == TransactionState.READY:
             self.counts["fenced"] += 1
             assert not await self._try_to_commit(owners[place], value, [OWN]), "the former owner has committed"
         assert before == {at: each.committed for at, each in self._cluster.partitions.items()}
         return 1 - place
+
+    async def _come_during(self, former: Owner, other: Owner, value: int) -> None:
+        """Without faults, the owner of a transaction that an opening ends is told of the fence, and of nothing else."""
+        committing = asyncio.create_task(self._try_to_commit(former, value, self._plan(value), may_refuse=False))
+        await asyncio.sleep(self._random.uniform(0.0, 0.05))
+        id, _ = produce.opening(former._producer)
+        await other._open()
+        if await committing:
+            return
+        self.counts["fenced"] += 1
+        self.counts["during"] += 1
+        is_told = not isinstance(self._error, (InvalidTxnState, UnknownError))
+        assert is_told or self._faults != Faults() or self._changes or produce.opening(other._producer)[0] != id, (
+            f"the loser learned {self._error!r}"
+        )
 
     async def _come_between(self, other: Owner, following: range) -> None:
         """At times another owner opens the machine while a rollback of version 1 is going on, and may commit values."""
@@ -548,6 +587,7 @@ class TransactionSimulator:
                 if type(error) is AssertionError and "committed" in str(error):
                     raise
                 self.counts["reopened"] += 1
+                self._error = error
                 return False
         return True
 
@@ -571,6 +611,6 @@ class AllTransactions:
                 simulator.run()
                 if faults is not None and version is not None:
                     without_reason = simulator.counts["reopened"] - simulator.counts["fenced"]
-                    most = OWNERS * simulator.counts["without offsets"]
+                    most = OWNERS * MOST_TRIES * simulator.counts["without offsets"]
                     assert 0 <= without_reason <= most, "opened anew without a reason"
                 self.counts += Counter(simulator.counts)

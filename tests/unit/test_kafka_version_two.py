@@ -16,7 +16,8 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
     for_code,
 )
-from aiokafka.producer.transaction_manager import TransactionManager
+from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
+from aiokafka.protocol.transaction import EndTxnRequest
 from confluent_kafka import KafkaError as Code
 
 from timers.core.ports import BatchesRefused, Lost
@@ -25,6 +26,7 @@ from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers
 from timers.kafka.aiokafka_internals.requests import FeaturesRequest, OffsetsInTransaction, finalized_features
 from timers.kafka.aiokafka_internals.transaction_errors import (
     ANSWERS,
+    FENCING,
     Does,
     VersionAbsent,
     effect_of,
@@ -60,8 +62,11 @@ class SimCoordinator:
         self._txn_manager._sequence_numbers["t", 0] = 5
 
     async def send(self, node: int, request: Any, group: Any) -> Any:
-        self.asked.append(request.fields[:4])
         code = self._codes.pop(0) if self._codes else 0
+        if isinstance(request, EndTxnRequest):
+            self.asked.append(())
+            return SimpleNamespace(error_code=code)
+        self.asked.append(request.fields[:4])
         if isinstance(request, OffsetsInTransaction):
             return SimpleNamespace(topics=[("t", [(0, code, {})], {})])
         id, epoch = request.fields[1:3]
@@ -99,6 +104,26 @@ async def test_a_fence_says_who_owns_the_machine_only_if_each_end_was_answered()
         producer = SimCoordinator(unsure, FENCED)
         with pytest.raises(InvalidTxnState):
             await version_two.commit(producer)
+
+
+@pytest.mark.parametrize("road", [produce.VERSION_ONE, version_two.VERSION_TWO], ids=["version 1", "version 2"])
+@pytest.mark.parametrize("code", FENCING)
+async def test_a_commit_that_meets_a_fence_is_sent_again_until_it_is_said(code: int, road: produce.Road) -> None:
+    """A coordinator that fences just now says an unknown error, or that it is busy, or that nothing is open."""
+    producer: Any = SimCoordinator(code, BUSY, code, FENCED)
+    with pytest.raises(ProducerFenced):
+        await road.commit(producer)
+    producer = SimCoordinator(code)
+    await road.commit(producer)
+    assert len(producer.asked) == 2 and producer._txn_manager.state == TransactionState.READY
+    producer = SimCoordinator(*[code] * (produce.MOST_FENCING + 1))
+    with pytest.raises(for_code(code)):
+        await road.commit(producer)
+    assert len(producer.asked) == produce.MOST_FENCING + 1, "it lasts: the machine is opened anew"
+    producer = SimCoordinator(MOVED, code)
+    with pytest.raises(InvalidTxnState):
+        await road.commit(producer)
+    assert len(producer.asked) == 2, "it may have been committed before"
 
 
 @pytest.mark.parametrize("named", [(7, 3), (7, 5), (8, 1), (-1, 0), (7, -1)])
@@ -270,7 +295,7 @@ async def test_a_commit_does_not_follow_a_failed_request() -> None:
     assert not brokers.asked
 
 
-OTHER_CODES = [Code.MSG_SIZE_TOO_LARGE, Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED]
+OTHER_CODES = [Code.UNKNOWN, Code.MSG_SIZE_TOO_LARGE, Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED]
 
 RAISED: dict[Does, type[Exception]] = {
     Does.ANEW: InvalidTxnState,
@@ -287,7 +312,7 @@ async def test_a_coordinators_code_does_what_the_table_says(code: int, asks: str
     offsets: Any = {TopicPartition("t", 0): SimpleNamespace(offset=5, metadata="")}
     asking = version_two.commit(producer) if asks == "end" else version_two.send_offsets(producer, offsets, "app")
     does = effect_of(code)
-    if does in (Does.DONE, Does.AGAIN, Does.LOOK):
+    if does in (Does.DONE, Does.AGAIN, Does.LOOK) or (asks == "end" and code in FENCING):
         await asking
         assert len(brokers.asked) == 2 - (does is Does.DONE)
         assert bool(brokers.looked_up) is (does is Does.LOOK)

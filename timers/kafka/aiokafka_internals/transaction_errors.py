@@ -67,6 +67,11 @@ ANSWERS: Mapping[int, Does] = {
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Does.RIGHT,
 }
 
+FENCING = {Code.UNKNOWN, Code.INVALID_TXN_STATE}
+"""Codes of an answer to an end, with which a coordinator may mean that it fences the producer just now. Asked again, it
+says so. UNKNOWN: an opening has marked the transaction, and does not abort it yet; the commit fails with an exception.
+INVALID_TXN_STATE: version 2, it has been aborted, and the other opening is not answered yet (KAFKA-20785)."""
+
 _NOT_ADDED = "added to the transaction"
 """Brokers of Kafka 4.0 to 4.4 say of a batch "Unable to verify the partition has been added to the transaction", with
 the code of too few replicas, if the coordinator was busy or absent. Then the topic is not at fault."""

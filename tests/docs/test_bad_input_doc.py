@@ -7,6 +7,7 @@ from pathlib import Path
 from timers.console.web.page import meanings
 from timers.process.config.settings import Settings, describe
 from timers.wire.dead_letter import ACCEPTED_CODES, CODES, RECEIVER_CODES
+from timers.wire.repeat import MAX_REPEATING_HEADER_BYTES, MAX_REPEATING_VALUE_BYTES
 from timers.worker.metrics import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
@@ -34,6 +35,11 @@ def test_what_is_judged_on_arrival_is_what_decoding_rejects() -> None:
     source = "".join(path.read_text() for path in files)
     decoded = set(re.findall(r'InvalidRequestError\(\s*"([a-z-]+)"', source))
     assert set(re.findall(r"^\| `([a-z-]+)` \| on arrival", DOC, re.MULTILINE)) == decoded
+
+
+def test_the_limits_of_a_timer_that_repeats_are_those_of_the_code() -> None:
+    [meaning] = re.findall(r"^\| `value-too-large` \| (.+) \|$", DOC, re.MULTILINE)
+    assert f"{MAX_REPEATING_VALUE_BYTES:,} bytes of value or {MAX_REPEATING_HEADER_BYTES:,} bytes of headers" in meaning
 
 
 def test_settings_topics_metrics_and_options_exist() -> None:

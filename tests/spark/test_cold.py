@@ -546,7 +546,7 @@ def test_what_is_over_is_forgotten_and_files_become_few(
         rounds.append(promote_chunk(spark, job, logs, later_s))
     # Each source is there twice, as if the stream had lost its checkpoint.
     assert [each.promoted for each in rounds] == [19]
-    before_s = later_s - promote.RETIRE_AFTER_S
+    before_s = later_s - promote.DELETE_AFTER_DUE_S
     held = spark.read.format("delta").load(tables.held)
     old = held.where(F.col("due_s") < before_s).count()
     said: list[str] = []

@@ -275,6 +275,7 @@ async def test_a_body_that_is_no_object_is_refused(text: str) -> None:
         assert (status, answer["code"]) == (415, "body-not-json")
         status, answer = await answer_of(client, "POST", "/v1/timers", data=b"x" * 3_000_000, headers=headers)
         assert (status, answer["code"]) == (413, "body-too-large")
+        assert str(1_000_000 * 4 // 3 + 256 * 1024) in answer["detail"]
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ def test_nothing_happens_if_it_is_turned_off(spans: Spans, monkeypatch: pytest.M
     monkeypatch.setenv("TIMERS_TRACING", "0")
     sim = SimTimers()
     with TRACER.start_as_current_span("order"):
+        assert tracing.current() == ()
         sim.schedule("orders", None, b"", delay=1)
     (fired,) = sim.advance(1)
     assert traced(fired.headers) == []

@@ -21,7 +21,7 @@ from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import future_by_id
 from timers.wire.future import encode_by_headers
 from timers.wire.headers import Header
-from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat
+from timers.wire.repeat import MAX_REPEATING_HEADER_BYTES, MAX_REPEATING_VALUE_BYTES, Repeat
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]] | None
@@ -170,13 +170,13 @@ class Encoder:
         key, payload, headers = self(request._replace(repeat=None, at=FIRST_AT_S), ())
         sent = [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
         header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in sent)
-        if len(payload) > MAX_VALUE_BYTES or header_bytes > MAX_OTHER_BYTES:
+        if len(payload) > MAX_REPEATING_VALUE_BYTES or header_bytes > MAX_REPEATING_HEADER_BYTES:
             raise TimerTooLargeError(
                 f"this timer makes a request of {len(payload)} bytes and {header_bytes} of headers, and one that "
-                f"repeats may have {MAX_VALUE_BYTES} and {MAX_OTHER_BYTES}, because each occurrence is written to the "
-                "log: send a reference instead of the data"
+                f"repeats may have {MAX_REPEATING_VALUE_BYTES} and {MAX_REPEATING_HEADER_BYTES}, because each "
+                "occurrence is written to the log: send a reference instead of the data"
             )
-        return key, payload, names.with_span_apart(sent, self._context(), MAX_OTHER_BYTES)
+        return key, payload, names.with_span_apart(sent, self._context(), MAX_REPEATING_HEADER_BYTES)
 
 
 def wrong_request(index: int, error: TimersError) -> str:

@@ -395,7 +395,7 @@ class Machine:
 
     @property
     def _through_s(self) -> int | None:
-        """The second up to which timers fire: what was acknowledged before it was read [I17]; None: there is none."""
+        """The last second whose timers may fire: all acknowledged before it began was read [I17]; None: none may."""
         second = None if self._tick is None else self._tick.second
         return second if second is None or self._barrier is None else self._barrier.through(second)
 

@@ -43,9 +43,9 @@ LATEST, ALL, NONE = "latest", "all", "none"
 CATCH_UPS = (LATEST, ALL, NONE)
 
 MAX_HEADER_BYTES = 1_000
-MAX_VALUE_BYTES = 65_536
-MAX_OTHER_BYTES = 4_096
-"""Of a request's value, and of all its headers: each occurrence writes both to the log again."""
+MAX_REPEATING_VALUE_BYTES = 65_536
+MAX_REPEATING_HEADER_BYTES = 4_096
+"""The largest value and headers of a request that repeats: each occurrence writes both to the log again."""
 MAX_EXCEPTED = 50
 
 GAP_DAYS = 400

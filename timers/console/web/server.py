@@ -101,6 +101,7 @@ class Server:
     def __init__(self, settings: Settings, cluster: KafkaCluster) -> None:
         self._settings = settings
         self._base_path = base_path(settings)
+        self._max_body_bytes = settings.max_request_bytes * 4 // 3 + _ROOM_BYTES
         signer = Signer(settings)
         self._access = Access(settings, signer)
         self._console = ConsoleContext(settings, cluster, self._access, signer)
@@ -136,9 +137,7 @@ class Server:
 
     def application(self) -> web.Application:
         """The application of aiohttp, with all routes."""
-        # Base64 takes four bytes for three.
-        size = self._settings.max_request_bytes * 4 // 3 + _ROOM_BYTES
-        application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
+        application = web.Application(client_max_size=self._max_body_bytes, middlewares=[self._answer_errors])
         foreign = scheduler_api.ROUTES if self._settings.console_scheduler_api else ()
         own = ((route, self._handlers[route.name]) for route in ROUTES)
         for route, handler in (*own, *foreign, *self._site.routes()):
@@ -253,7 +252,10 @@ class Server:
         except Problem as problem:
             response = self._problem(request, problem, id)
         except web.HTTPRequestEntityTooLarge:
-            why = "the body is larger than TIMERS_MAX_REQUEST_BYTES allows"
+            why = (
+                f"the body has more than {self._max_body_bytes} bytes: 4/3 of TIMERS_MAX_REQUEST_BYTES, because base64 "
+                f"is longer than the value, and {_ROOM_BYTES} bytes for the rest. Send a reference instead of the data"
+            )
             response = self._problem(request, Problem("body-too-large", why), id)
         except web.HTTPMethodNotAllowed as error:
             methods = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))

@@ -349,8 +349,8 @@ class Declarations:
     )
     max_request_bytes: int = number_setting(
         (1024, MOST_REQUEST_BYTES),
-        "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
-        "message.max.bytes is 1 MiB.",
+        "Largest accepted value of a request. Our clients and the HTTP API refuse a larger request; one from another "
+        "client becomes a dead letter (value-too-large). Kafka's default message.max.bytes is 1 MiB.",
         default=1_000_000,
         unit="bytes",
     )

@@ -220,8 +220,8 @@ _HOLDING_S = 3600
 """Age of what `hold` must have read before copies are looked for. A copy of a younger cold record is younger, too, so
 its partition remembers it."""
 
-RETIRE_AFTER_S = 2 * cold.DAY_S
-"""The promoted timers of a day are deleted this long after its end."""
+DELETE_AFTER_DUE_S = 2 * cold.DAY_S
+"""A promoted timer is deleted from the tables this long after its due second."""
 
 
 class Logs:
@@ -692,7 +692,7 @@ def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, be
 
 
 def maintain(spark: SparkSession, tables: ColdTables, now_s: int, say: Callable[[str], None]) -> str:
-    """Maintain the tables: merge small files, delete unused files, delete timers that were promoted days ago."""
+    """Maintain the tables: merge small files, delete unused files, delete promoted timers due days ago."""
     replaced = cold.compact(spark, tables, lambda line: say(f"promote: {line}"))
-    deleted = cold.delete_promoted(spark, tables, now_s - RETIRE_AFTER_S)
+    deleted = cold.delete_promoted(spark, tables, now_s - DELETE_AFTER_DUE_S)
     return f"promote: {deleted:,} old timers deleted, {replaced} small files merged"

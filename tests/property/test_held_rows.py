@@ -24,9 +24,7 @@ ROWS = st.lists(st.tuples(OFFSETS, st.sampled_from("abc")), min_size=1, max_size
 
 
 @given(st.lists(HOLDS, max_size=3), st.lists(st.builds(Hole, OFFSETS, KEYS), max_size=2), ROWS)
-def test_a_group_is_held_as_each_of_its_rows(
-    holds: list[Hold], holes: list[Hole], drawn: list[tuple[int, str]]
-) -> None:
+def test_a_group_is_held_as_are_its_rows(holds: list[Hold], holes: list[Hole], drawn: list[tuple[int, str]]) -> None:
     known = Holds(holds)
     rows: list[Row] = [(offset, target, None, b"", None, None) for offset, target in sorted(drawn)]
     assert known.held(100, rows, holes) == [row for row in rows if known.of((100, row[0]), row[1], holes) is not None]

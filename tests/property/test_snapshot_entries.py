@@ -20,9 +20,7 @@ def _stream(entries: list[tuple[bytes, bytes]]) -> bytes:
 
 @pytest.mark.parametrize("form", CUT)
 @given(entries=ENTRIES, where=st.floats(0, 1))
-def test_a_stream_that_is_cut_anywhere_gives_all_entries(
-    form: str, entries: list[tuple[bytes, bytes]], where: float
-) -> None:
+def test_a_stream_cut_anywhere_gives_all_entries(form: str, entries: list[tuple[bytes, bytes]], where: float) -> None:
     stream = _stream(entries)
     at = int(where * len(stream))
     first, left = CUT[form](stream[:at])

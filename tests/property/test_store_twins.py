@@ -417,18 +417,14 @@ BEGIN = st.just(NEVER) | st.tuples(SECONDS, st.integers(0, 9))
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(HELD_CALLS, SECONDS, BEGIN)
-def test_the_stores_are_twins_while_rows_are_held(
-    calls: list[tuple[str, object]], second: int, begin: OrderKey
-) -> None:
+def test_stores_are_twins_while_rows_are_held(calls: list[tuple[str, object]], second: int, begin: OrderKey) -> None:
     compare(calls, second, lambda path: HeldTwins(path, begin))
 
 
 @pytest.mark.long
 @settings(max_examples=400)
 @given(HELD_CALLS, SECONDS, BEGIN)
-def test_the_stores_are_twins_while_rows_are_held_in_many_runs(
-    calls: list[tuple[str, object]], second: int, begin: OrderKey
-) -> None:
+def test_stores_are_twins_in_many_runs_of_holds(calls: list[tuple[str, object]], second: int, begin: OrderKey) -> None:
     compare(calls, second, lambda path: HeldTwins(path, begin))
 
 

@@ -47,9 +47,7 @@ def test_a_timer_is_lost_if_all_records_are_visible() -> None:
     [(MINE, AFTER, DELETED), (MINE, BEFORE, None), (OTHER, NOW, None)],
     ids=["deleted since", "deleted before", "deleted in another partition"],
 )
-def test_deleted_callbacks_count_in_their_partition_and_by_their_age(
-    partition: int, until_ms: int, why: str | None
-) -> None:
+def test_deleted_callbacks_count_by_partition_and_age(partition: int, until_ms: int, why: str | None) -> None:
     assert gaps_of({partition: Gap(until_ms, DELETED)}).why(timer()) == why
 
 

@@ -350,9 +350,7 @@ def test_a_day_is_replaced_by_a_whole_audit_only_and_a_trend_is_of_one_kind(tmp_
     assert [each.file for each in report.days(kept, "day")] == ["2029-12-31.html", "2030-01-01.html", "2030-01-03.html"]
 
 
-def test_of_more_reports_than_a_trend_shows_only_the_newest_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_reports_only_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MAX_DAYS", 2)
     for day in (1, 2, 3):
         (tmp_path / f"2030-01-0{day}.json").write_text(json.dumps(report.as_json(findings())))

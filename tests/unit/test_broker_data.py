@@ -11,9 +11,7 @@ from timers.errors import BrokerError
 
 
 @pytest.mark.parametrize("meta", ["version=1\nnode.id=1\ncluster.id={}\n", "version=1\nclus"])
-def test_a_directory_that_exists_is_kept_whatever_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str
-) -> None:
+def test_an_existing_directory_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str) -> None:
     formatted: list[str] = []
 
     def run(_: object, __: object, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

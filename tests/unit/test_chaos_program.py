@@ -55,9 +55,7 @@ def logs(root: Path) -> list[Path]:
     [(False, 1), (KeyboardInterrupt(), 130), (signal.SIGTERM, 130), (signal.SIGINT, 130)],
     ids=["broken", "interrupt", "SIGTERM", "SIGINT"],
 )
-def test_logs_are_kept_and_their_folder_is_said(
-    root: Path, capsys: pytest.CaptureFixture[str], end: object, code: int
-) -> None:
+def test_logs_are_kept_and_said_where(root: Path, capsys: pytest.CaptureFixture[str], end: object, code: int) -> None:
     rounds = Rounds(end)
     assert program.run_rounds("some", rounds, SimBrokers, keep=False) == code
     (log,) = logs(root)

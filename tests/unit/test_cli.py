@@ -176,9 +176,7 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
 @pytest.mark.parametrize(
     ("args", "said"), [([*command, *args], said) for command, each in REFUSED for args, said in each]
 )
-def test_what_is_refused_exits_with_2_and_a_sentence(
-    capsys: pytest.CaptureFixture[str], args: list[str], said: str
-) -> None:
+def test_a_refusal_exits_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
     code, out, err = run(capsys, *args)
     assert (code, out) == (2, "")
     assert said in err
@@ -193,9 +191,7 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], args: list
     assert "Error: " in err
 
 
-def test_a_wrong_setting_exits_with_2_and_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_WEB_PORT", "eighty")
     sentence = "timers: TIMERS_WEB_PORT='eighty' is not a whole number between 1 and 65535 (try 6066)\n"
     for args in (["settings"], ["worker"], ["watch", "orders"], ["run"]):
@@ -217,9 +213,7 @@ def test_a_closed_output_pipe_is_no_error() -> None:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_settings_shows_values_and_their_sources(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_shows_values_and_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_PARTITIONS", "12")
     _, out, _ = run(capsys, "settings")
     assert "TIMERS_PARTITIONS=12   (environment)" in out
@@ -403,9 +397,7 @@ def test_the_worker_command_runs_faust() -> None:
     assert faust_command(given, settings) == [*faust, *given]
 
 
-def test_a_taken_port_is_reported_before_the_worker_starts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_taken_port_is_reported_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

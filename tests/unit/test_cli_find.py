@@ -99,9 +99,7 @@ MIXED = (
 )
 
 
-def test_a_dry_run_lists_what_would_be_cancelled_and_cancels_nothing(
-    use: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_lists_what_it_would_cancel_and_changes_nothing(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = use(Fleet(*MIXED))
     code, out, err = run(capsys, "cancel", "--prefix", "c-17/", "--dry-run", "-o", "json")
     assert code == 0
@@ -119,9 +117,7 @@ def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsy
     assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
 
 
-def test_a_timer_whose_next_occurrence_is_read_a_moment_later_is_cancelled(
-    use: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_timer_whose_next_occurrence_is_just_read_is_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """While it fires, no list has it."""
     fleet = use(Fleet(timer("c-17/a")))
     listing, late = fleet.ask, timer("c-17/repeats")
@@ -148,9 +144,7 @@ def test_a_command_does_not_keep_all_that_it_has_cancelled(constants: Constants)
     assert kept == ["changed", "3", "4"], "what was not cancelled is listed again, and not asked for again"
 
 
-def test_a_held_timer_is_cancelled_without_a_condition_which_would_be_too_late(
-    use: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_held_timer_is_cancelled_without_a_condition(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     held = timer("c-17/held") | {"held": {"reason": "pause", "number": 7, "since": 1}}
     fleet = use(Fleet(timer("c-17/a"), held))
     code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
@@ -158,9 +152,7 @@ def test_a_held_timer_is_cancelled_without_a_condition_which_would_be_too_late(
     assert "2 cancelled (1 held: cancelled also if changed since they were listed)" in err
 
 
-def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(
-    use: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_timer_that_was_changed_since_is_not_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = use(Fleet(*MIXED))
     fleet.latest["c-17/bb"] = "timer-request-by-id/0/99"
     code, out, err = run(capsys, "cancel", "--to", "2031-01-01T00:00:00Z")
@@ -183,9 +175,7 @@ def test_a_listed_source_is_the_condition_for_the_version_that_was_listed(is_mov
     assert (verdict, timers.pending) == (("changed", 1) if is_moved_since else ("cancelled", 0))
 
 
-def test_a_cancel_without_a_verdict_and_a_partition_that_does_not_answer_are_said(
-    use: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_verdict_and_a_silent_partition_are_said(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     use(Fleet(*MIXED, fails=("c-17/bb",)))
     code, _, err = run(capsys, "cancel", "--key", "key")
     assert code == 1

@@ -62,9 +62,7 @@ def run(capsys: pytest.CaptureFixture[str], text: str | bytes, *options: str) ->
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_line_is_a_timer_and_the_ids_are_printed_in_order(
-    brokers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_line_is_a_timer_and_ids_are_printed_in_order(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = "\n".join(
         [line(key="a"), "", line(id="order-17"), line(token="t", headers={"h": None}, delay="15m", at=None)]
     )
@@ -98,9 +96,7 @@ def test_lines_come_from_standard_input(
     assert records(brokers) == 1000
 
 
-def test_if_a_line_is_wrong_nothing_is_sent_and_every_wrong_line_is_named(
-    brokers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_line_sends_nothing_and_each_one_is_named(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [line(at=900), '{"topic": "orders"', line(valeu="x"), line(topic="a b")]
     code, out, err = run(capsys, "\n".join([line(), *wrong, line()]))
     assert (code, out) == (2, "")

@@ -102,9 +102,7 @@ def test_schedule_returns_the_id_of_the_written_record(brokers: str, client: Tim
     assert record.headers() == [("a", b"1"), ("a", None), ("callback-token", b"t")]
 
 
-def test_schedule_many_returns_ids_in_order_and_spreads_one_second_over_all_partitions(
-    brokers: str, client: TimersClient
-) -> None:
+def test_schedule_many_keeps_the_order_and_spreads_over_all_partitions(brokers: str, client: TimersClient) -> None:
     count = 4000
     ids = client.schedule_many(TimerRequest("orders", f"o-{number}", b"x", at=DUE_S) for number in range(count))
     keys = [Future.FromString(record.value() or b"").callBackKey for record in read(brokers, ids)]
@@ -248,9 +246,7 @@ def test_a_callback_of_the_application_that_raises_ends_no_thread(brokers: str) 
         client.schedule_many([TimerRequest("t", "k", b"", delay=60)])
 
 
-def test_an_error_in_this_program_does_not_end_the_thread_that_polls(
-    brokers: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_this_program_does_not_end_the_poll_thread(brokers: str, caplog: pytest.LogCaptureFixture) -> None:
     """Each call waits for it."""
     with TimersClient(brokers) as client:
         client.schedule("t", "k", b"", delay=60)

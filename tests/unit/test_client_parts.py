@@ -121,9 +121,7 @@ def test_both_clients_show_their_arguments() -> None:
 
 
 @pytest.mark.parametrize(("kinds", "call"), [(kinds, call) for kinds, calls in CALLS.items() for call in calls])
-def test_those_for_threads_for_event_loops_and_for_tests_take_the_same_arguments(
-    kinds: tuple[type, ...], call: str
-) -> None:
+def test_those_for_threads_event_loops_and_tests_take_the_same_arguments(kinds: tuple[type, ...], call: str) -> None:
     first, *others = ([*inspect.signature(getattr(kind, call)).parameters.values()] for kind in kinds)
     for other in others:
         assert [(each.name, each.kind, each.default) for each in other] == [

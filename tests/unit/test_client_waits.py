@@ -357,9 +357,7 @@ def stopped(cluster: subprocess.Popen[str], brokers: str, *, ids: bool) -> Itera
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
-def test_a_wrong_request_does_not_hide_that_those_before_it_were_not_taken(
-    cluster: subprocess.Popen[str], brokers: str, ids: bool
-) -> None:
+def test_a_wrong_request_does_not_hide_untaken_ones(cluster: subprocess.Popen[str], brokers: str, ids: bool) -> None:
     said = r"^3 of 3 timers .* \(2 of them may have been taken\)"
     with stopped(cluster, brokers, ids=ids) as client, pytest.raises(PartlyPublishedError, match=said) as error:
         client.schedule_many([*REQUESTS * 2, REQUESTS[0]._replace(at=-1)], ids=ids)
@@ -428,9 +426,7 @@ def test_no_verdict_comes_only_on_what_the_brokers_have(
 
 
 @pytest.mark.slow
-def test_a_client_goes_on_after_a_fatal_error_of_its_producer(
-    cluster: subprocess.Popen[str], brokers: str, constants: Constants
-) -> None:
+def test_a_client_outlives_a_fatal_error(cluster: subprocess.Popen[str], brokers: str, constants: Constants) -> None:
     gapless = {"enable.gapless.guarantee": True}
     constants(clients, _LONGER_S=STUCK_S)
     with TimersClient(brokers, timeout_s=STUCK_S, producer_config=gapless) as client:

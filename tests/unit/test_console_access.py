@@ -81,9 +81,7 @@ async def test_passwords_and_tokens(users_file: str) -> None:
                 assert ("WWW-Authenticate" in response.headers) == (status == 401)
 
 
-async def test_trying_passwords_is_slowed_down_and_does_not_lock_others_out(
-    users_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_guessed_passwords_are_slowed_and_lock_none_out(users_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     matches = ScryptHash.matches
 
@@ -193,9 +191,7 @@ async def test_a_trusted_proxy_names_the_user(users_file: str) -> None:
         assert (await answer_of(client, "GET", "/v1/timers", headers={"X-Forwarded-User": "rob"}))[0] == 401
 
 
-async def test_users_behind_a_proxy_do_not_share_their_wrong_passwords(
-    users_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_users_behind_a_proxy_share_no_wrong_passwords(users_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "monotonic", lambda: 100.0)
     settings = {"TIMERS_CONSOLE_USERS_FILE": users_file, "TIMERS_CONSOLE_PROXIES": "127.0.0.0/8,10.0.0.0/8"}
 
@@ -316,9 +312,7 @@ async def test_the_users_are_read_again_and_a_wrong_file_changes_nothing(users_f
         assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 401
 
 
-async def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
-    users_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreadable_file_is_read_again_later(users_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a free file can still see that it has changed. Nobody changes it again."""
     now_s, fails, read_bytes = 100.0, True, Path.read_bytes
 

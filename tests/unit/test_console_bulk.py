@@ -53,9 +53,7 @@ async def test_all_that_match_are_cancelled_in_steps(constants: Constants) -> No
 
 
 @pytest.mark.parametrize(("is_held", "verdicts"), [(False, (2, 1)), (True, (3, 0))])
-async def test_a_timer_that_was_changed_after_it_was_listed_is_not_cancelled(
-    is_held: bool, verdicts: tuple[int, int]
-) -> None:
+async def test_a_timer_that_was_changed_meanwhile_is_not_cancelled(is_held: bool, verdicts: tuple[int, int]) -> None:
     """Its new version may go to a topic that the filter, or the user, does not have. For a held one a condition is too
     late."""
     cluster = cluster_of(6)
@@ -166,9 +164,7 @@ async def test_a_batch_sets_up_to_a_thousand_timers_with_json_as_values() -> Non
         ("text", "parameter-invalid", "timers[1] is no object"),
     ],
 )
-async def test_a_batch_with_a_wrong_timer_is_refused_whole_and_names_its_place(
-    wrong: Any, code: str, said: str
-) -> None:
+async def test_a_batch_with_a_wrong_timer_is_refused_and_names_its_place(wrong: Any, code: str, said: str) -> None:
     cluster = SimCluster()
     async with console(cluster) as client:
         status, answer = await set_many(client, one("a"), wrong, one("c"))

@@ -76,9 +76,7 @@ async def test_a_timer_is_not_moved_if_another_request_comes_in_between_and_move
         assert (status, answer["code"], answer["version"]) == (412, "changed", "sim-requests/0/99")
 
 
-async def test_after_a_cancel_there_is_no_timer_so_it_can_be_set_if_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_after_a_cancel_there_is_no_timer_so_one_can_be_set_if_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = SimCluster()
     async with console(cluster) as client:
         for _ in range(2):
@@ -181,9 +179,7 @@ async def test_keys_of_two_users_are_two_keys_and_a_user_may_change_what_a_key_h
         ("POST", {"Idempotency-Key": "ü"}, 400, "parameter-invalid"),
     ],
 )
-async def test_a_condition_is_kept_or_refused_and_never_ignored(
-    method: str, headers: dict[str, str], status: int, code: str
-) -> None:
+async def test_a_condition_is_kept_or_refused(method: str, headers: dict[str, str], status: int, code: str) -> None:
     cluster = SimCluster()
     async with console(cluster) as client:
         path = "/v1/timers" if method == "POST" else ONE

@@ -118,9 +118,7 @@ async def test_a_stream_ends_with_its_login(tmp_path: Path, constants: Constants
         assert found[-1]["event"] == "ended" and "rights" in found[-1]["data"]["reason"]
 
 
-async def test_a_batch_that_is_sent_for_long_ends_with_its_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_batch_ends_with_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "users.toml"
     path.write_text(USERS)
     cluster = SimCluster()
@@ -150,9 +148,7 @@ async def test_a_client_that_takes_nothing_loses_its_place(constants: Constants)
         assert cluster.follower.queue.qsize() > 0, "it was not sent everything"
 
 
-async def test_a_client_that_went_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_client_that_went_is_fine(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     cluster = SimCluster()
     write = web.StreamResponse.write
 

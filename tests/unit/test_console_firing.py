@@ -44,9 +44,7 @@ BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing"
         ([ANSWERS, {**OTHER, "firing": [], "ready": False, "reasons": ["1 of 1 recovers"]}], DO_NOT_FIRE, "1 recovers"),
     ],
 )
-def test_all_timers_fire_only_if_each_partition_has_a_worker_that_says_so(
-    workers: list[dict[str, Any]], timers: str, words: str
-) -> None:
+def test_all_fire_only_if_each_partition_has_a_worker(workers: list[dict[str, Any]], timers: str, words: str) -> None:
     found = judged(workers)
     assert found.timers == timers and words in found.why
 

@@ -139,9 +139,7 @@ async def test_a_user_logs_in_works_and_logs_out(issuer: OidcIssuer, settings: d
         assert (await get(client, "/ops/login"))[0] == 200
 
 
-async def test_the_first_group_of_the_file_that_the_user_has_counts(
-    issuer: OidcIssuer, settings: dict[str, str]
-) -> None:
+async def test_the_first_group_of_the_file_that_a_user_has_counts(issuer: OidcIssuer, settings: dict[str, str]) -> None:
     path = Path(settings["TIMERS_CONSOLE_USERS_FILE"])
     issuer.claims |= {"name": "grace", "groups": None, "realm_access": {"roles": ["all", "admins"]}}
     async with opened(settings, TIMERS_CONSOLE_OIDC_GROUPS_CLAIM="realm_access.roles") as client:
@@ -220,9 +218,7 @@ async def test_a_login_leads_back_to_this_console_only(issuer: OidcIssuer, setti
         assert (await log_in(client, issuer, back))[:2] == (303, "/ops/")
 
 
-async def test_a_login_leads_back_to_this_console_also_without_a_base_path(
-    issuer: OidcIssuer, settings: dict[str, str]
-) -> None:
+async def test_a_login_leads_back_here_also_without_a_base_path(issuer: OidcIssuer, settings: dict[str, str]) -> None:
     issuer.redirect_uri = "http://localhost:6067/login/done"
     async with opened({**settings, "TIMERS_CONSOLE_URL": "http://localhost:6067"}) as client:
         for back, path in (
@@ -235,9 +231,7 @@ async def test_a_login_leads_back_to_this_console_also_without_a_base_path(
             assert (await get(client, f"/login-password?{urlencode({'back': back})}", **headers))[:2] == (303, path)
 
 
-async def test_a_login_is_finished_once_and_by_the_browser_that_began_it(
-    issuer: OidcIssuer, settings: dict[str, str]
-) -> None:
+async def test_a_login_is_finished_once_and_by_its_own_browser(issuer: OidcIssuer, settings: dict[str, str]) -> None:
     issuer.claims["name"] = "grace"
     async with opened(settings) as client, opened(settings) as attacker:
         asked = await begin(client)
@@ -292,9 +286,7 @@ async def test_an_id_token_with_wrong_claims_is_refused(
 
 
 @pytest.mark.parametrize("how", ["none", "wrong key", "shared secret", "no token"])
-async def test_an_id_token_with_a_wrong_signature_is_refused(
-    issuer: OidcIssuer, settings: dict[str, str], how: str
-) -> None:
+async def test_an_id_token_of_a_wrong_key_is_refused(issuer: OidcIssuer, settings: dict[str, str], how: str) -> None:
     issuer.claims["name"] = "grace"
     other = key_of("other")
 

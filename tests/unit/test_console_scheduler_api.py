@@ -85,9 +85,7 @@ async def test_a_schedule_that_waits_for_a_retry_is_found_by_its_id(retrying: Si
             assert response.status == 404
 
 
-async def test_a_schedule_that_could_not_be_looked_for_in_time_is_not_called_missing(
-    retrying: SimCluster, constants: Constants
-) -> None:
+async def test_a_schedule_that_was_not_found_in_time_is_not_missing(retrying: SimCluster, constants: Constants) -> None:
     constants(scheduler_api, MAX_READING_S=-1.0)
     constants(wire, MAX_LIMIT=1)
     async with console(retrying, **SETTINGS) as client:
@@ -176,9 +174,7 @@ async def test_a_partition_that_does_not_answer_is_no_proof_that_there_is_no_sch
             assert (status, answer["code"]) == (503, "worker-unreachable"), path
 
 
-async def test_a_search_ends_at_a_size_of_values_and_a_number_of_words(
-    cluster: SimCluster, constants: Constants
-) -> None:
+async def test_a_search_ends_at_a_size_of_values_and_a_word_count(cluster: SimCluster, constants: Constants) -> None:
     shown = cluster._shown("vid1-online")
     page = {"timers": [{**shown, "value": "v" * 1000}] * 10, "missing": [], "next": "1/schedules/0/1"}
     cluster.answer = WorkerAnswer(200, page)

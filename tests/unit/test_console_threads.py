@@ -54,9 +54,7 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
         assert not blocked.done()
 
 
-async def test_a_silent_coordinator_keeps_no_other_request_waiting(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_silent_coordinator_delays_nobody_else(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     constants(history, MAX_WAIT_S=0.05)
     async with one_thread_of_asyncio() as go_on:
         monkeypatch.setattr(kafka_cluster, "find_group", lambda _: go_on.wait() and FoundGroup([]))
@@ -74,9 +72,7 @@ async def test_a_silent_coordinator_keeps_no_other_request_waiting(
         await cluster.close()
 
 
-async def test_looks_at_the_cluster_and_at_changes_keep_no_other_reader_waiting(
-    constants: Constants, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_looks_keep_no_other_reader_waiting(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers answer some questions and not others."""
     constants(app_state, PART_S=0.05)
     constants(history, MAX_WAIT_S=0.05)
@@ -98,9 +94,7 @@ async def test_looks_at_the_cluster_and_at_changes_keep_no_other_reader_waiting(
         await cluster.close()
 
 
-async def test_a_topic_that_is_slow_to_create_keeps_no_pause_waiting(
-    constants: Constants, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_creation_keeps_no_pause_waiting(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
     constants(history, MAX_WAIT_S=0.05)
     cluster, go_on = KafkaCluster(SETTINGS), threading.Event()
     monkeypatch.setattr(topic_admin, "create_if_missing", lambda *_, partitions: go_on.wait(DEADLINE_S))
@@ -229,9 +223,7 @@ async def test_a_change_goes_on_when_its_client_has_gone(constants: Constants) -
         await changed.wait()
 
 
-async def test_a_coordinator_that_never_answers_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     class Silent:
         def __init__(self, **_: Any) -> None:
             self.closed = False
@@ -300,9 +292,7 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
             event.set()
 
 
-async def test_the_beginning_of_a_stream_is_looked_for_with_limits(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_the_begin_of_a_stream_is_bounded(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     consumer, counts = SimConsumer(), {"orders": 3, "many": topics_follower.MAX_PARTITIONS}
     monkeypatch.setattr(topics_follower, "reader", lambda *_, **__: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])

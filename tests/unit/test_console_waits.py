@@ -114,9 +114,7 @@ async def test_nothing_of_a_worker_of_another_cluster_or_app_is_shown(origin: di
         await cluster.close()
 
 
-async def test_nothing_is_shown_before_a_broker_has_answered(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_nothing_is_shown_before_a_broker_answers(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     async def find(_: web.Request) -> web.Response:
         return web.json_response(FOUND)
 
@@ -256,9 +254,7 @@ def test_offsets_wait_for_their_leader(
 
 
 @pytest.mark.parametrize("error", [NOT_LEADER, AWAY], ids=["no leader", "silent"])
-def test_a_partition_without_a_leader_does_not_hide_the_others(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_without_a_leader_hides_no_others(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     offsets, leaders = offsets_of({1: error}, monkeypatch, skips_leaderless=True)
     assert offsets.ends(["t"]) == {"t": {0: 7, 2: 7}}
     assert [*offsets.unknown] == [("t", 1)]

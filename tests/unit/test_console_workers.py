@@ -172,9 +172,7 @@ async def test_the_console_is_ready_if_a_broker_and_a_worker_answer(monkeypatch:
     await cluster.close()
 
 
-async def test_a_worker_that_hangs_does_not_keep_the_console_from_being_ready(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_worker_that_hangs_keeps_no_console_back(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     assert kafka_cluster.READY_ANSWER_S < 5, "Kubernetes asks with this time-out"
     constants(kafka_cluster, READY_ANSWER_S=0.1)
     monkeypatch.setattr(topic_admin, "exists", lambda *_: True)
@@ -222,11 +220,7 @@ async def test_an_error_names_the_worker_that_was_asked(constants: Constants) ->
     ],
 )
 def test_the_engine_on_spark_is_found_if_no_worker_is_there_although_strangers_are(
-    in_workers_group: list[str],
-    in_engines_group: list[str],
-    found: str,
-    names: str,
-    monkeypatch: pytest.MonkeyPatch,
+    in_workers_group: list[str], in_engines_group: list[str], found: str, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = {"timers": in_workers_group, "timers-engine": in_engines_group}
 

@@ -505,9 +505,7 @@ def test_a_burst_of_which_the_first_timers_were_cancelled_is_committed(monkeypat
     assert len(rig.outbox.fired) >= 10
 
 
-def test_after_a_wrong_time_what_is_held_is_passed_over_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_wrong_time_what_is_held_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = DiskRig(tmp_path)
     rig.at(10, pause())
     rig.set("mail", *[11] * 400, *[30] * 400)

@@ -241,9 +241,7 @@ def test_a_doubt_of_timers_with_ids_also_waits_until_their_ids_are_forgotten() -
     assert doubts.remembered_s(progress, 60) == 60
 
 
-def test_a_search_stays_at_the_first_row_that_is_left_and_reads_a_bounded_number(
-    constants: Constants,
-) -> None:
+def test_a_search_stays_at_the_first_row_that_is_left_and_is_bounded(constants: Constants) -> None:
     constants(doubts, SEARCHED_ROWS=2)
     rows = {10: 9, 11: 8, 12: 7, 13: 1}
     began = []

@@ -160,9 +160,7 @@ def test_a_change_that_is_readable_after_its_version_has_fired_is_too_late(rig: 
     assert rig.machine.committed.late_changes == (1,)
 
 
-def test_a_late_change_counts_if_the_list_is_full(
-    constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig
-) -> None:
+def test_a_late_change_counts_on_a_full_list(constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig) -> None:
     constants(only_if, MOST_LATE_CHANGES=2)
     sources = [rig.write(id, BASE_S + 5) for id in "abcd"]
     rig.tick(BASE_S + 5)
@@ -179,9 +177,7 @@ def test_a_late_change_counts_if_the_list_is_full(
     assert rig.waiting == [(BASE_S + 50, 6), (BASE_S + 50, 7)] == rig.recovered
 
 
-def test_that_the_list_is_full_is_said_again_after_it_had_room(
-    constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig
-) -> None:
+def test_a_full_list_is_said_again_after_room(constants: Constants, caplog: pytest.LogCaptureFixture, rig: Rig) -> None:
     constants(only_if, MOST_LATE_CHANGES=2)
     sources = iter([rig.write(str(number), BASE_S + 5) for number in range(9)])
     rig.tick(BASE_S + 5)

@@ -57,9 +57,7 @@ def rescuing(progress: Progress, store: MemoryStore, spec: PartitionSpec) -> tup
         pytest.param(20, 20, (Unknown(), Unknown()), 30, None, id="compaction removed the batch"),
     ],
 )
-def test_from_where_on_a_log_is_another_one(
-    next_offset: int, applied: int, answers: Any, end: int, cut: Cut | None
-) -> None:
+def test_where_a_log_becomes_another(next_offset: int, applied: int, answers: Any, end: int, cut: Cut | None) -> None:
     assert cut_of(Progress(next_offset), stored(applied=applied), answers, 3, end) == cut
 
 

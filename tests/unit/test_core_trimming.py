@@ -30,9 +30,7 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
 
 
 @pytest.mark.parametrize(("former", "kept_from"), [(5, 0), (6, 40), (7, 0), (8, 40)])
-def test_former_levels_say_of_a_machine_that_was_raised_since_whether_its_log_begins_late(
-    former: int, kept_from: int
-) -> None:
+def test_former_levels_say_whether_the_log_of_a_raised_machine_begins_late(former: int, kept_from: int) -> None:
     raised = progress_of(60, 40, trims=False).with_setting(FEATURE_LEVEL, former).with_setting(FEATURE_LEVEL, FIRST)
     assert trimmed_to(raised, None) == kept_from
 

@@ -289,9 +289,7 @@ def test_each_outcome_of_a_message_writes_an_end_marker() -> None:
 
 
 @pytest.mark.parametrize(("variant", "ended"), [(Policy, []), (SchedulePolicy, [("end", [2])])])
-def test_only_overdue_schedules_get_a_tombstone_when_rejected(
-    variant: type[Policy], ended: list[tuple[Any, ...]]
-) -> None:
+def test_only_overdue_rejected_schedules_get_a_tombstone(variant: type[Policy], ended: list[tuple[Any, ...]]) -> None:
     written = Written()
     rejected = [Rejected(offset, code, "", b"k", b"", ()) for offset, code in ((1, "due-missing"), (2, "overdue"))]
     sent(policy(variant, written), Output(rejected=rejected))

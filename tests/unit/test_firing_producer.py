@@ -343,9 +343,7 @@ async def test_a_transaction_is_one_request_to_add_its_partitions_and_one_to_eac
         ([(6, -1)], None),
     ],
 )
-def test_a_batch_has_a_first_offset_if_the_broker_names_one_also_with_an_error(
-    answers: list[tuple[int, int]], first: int | None
-) -> None:
+def test_a_batch_has_the_first_offset_that_the_broker_names(answers: list[tuple[int, int]], first: int | None) -> None:
     producer: Any = SimpleNamespace(_sender=SimpleNamespace())
     for code, offset in answers:
         produce.note_answer(producer._sender, SimpleNamespace(topics=[("t", [(0, code, offset, -1)])]))
@@ -397,9 +395,7 @@ async def test_what_a_leader_does_not_take_at_once_is_left_to_aiokafka_with_the_
     assert brokers.left == [("t", 0, 0), ("t", 0, 2)]
 
 
-async def test_partitions_are_added_again_while_the_markers_of_the_last_transaction_are_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_partitions_are_added_again_while_the_last_markers_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses_s: list[float] = []
 
     async def sleep(seconds: float) -> None:

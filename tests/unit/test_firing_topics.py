@@ -105,9 +105,7 @@ def test_many_unknown_topics_of_a_transaction_cost_at_most_two_metadata_requests
     assert admin.metadata_requests <= 2
 
 
-def test_no_machine_waits_for_long_while_the_brokers_are_silent(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_machine_waits_long_while_brokers_are_silent(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     """One machine waits for an answer, for some time; the next one does not wait at all."""
     admin, now_s = cluster(targets), 1000.0
     monkeypatch.setattr(module, "monotonic", lambda: now_s)
@@ -179,9 +177,7 @@ def test_the_circuit_of_a_topic_without_a_leader_is_open_briefly(targets: Target
     assert targets.usable == {"other": 1}
 
 
-def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_one(
-    targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_the_engine_avoid_leaderless_partitions(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     retry, admin = targets._settings.retry_topic, cluster(targets)
     now_s = 1000.0
     monkeypatch.setattr(module, "monotonic", lambda: now_s)
@@ -406,9 +402,7 @@ def test_topics_are_created_after_a_request_without_an_answer(creating: Targets)
     wait_until(lambda: ask(creating, "t", retried=True) == 1, "it is usable")
 
 
-def test_topics_are_created_after_an_error_that_nothing_foresaw_and_it_is_logged(
-    creating: Targets, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_are_created_after_an_unforeseen_error(creating: Targets, caplog: pytest.LogCaptureFixture) -> None:
     admin = cluster(creating)
     answer, admin.create_topics = admin.create_topics, raising(KeyError())  # type: ignore[method-assign]
     ask(creating, "t")

@@ -183,9 +183,7 @@ def test_refused_times_are_sent_again_with_new_times_and_are_no_fault_of_a_recor
     assert rig.callbacks == [{"t": 2}, {"t": 2}]
 
 
-def test_a_schedule_is_written_back_with_the_present_time_if_its_topic_refuses_that_of_its_publication(
-    rig: Rig,
-) -> None:
+def test_a_schedule_whose_old_time_is_refused_is_written_back_with_the_present_time(rig: Rig) -> None:
     """Else no request of the partition could be accepted any more."""
     topic = Settings(brokers="localhost:1").id_topic
     outbox, times = rig.outbox_of(topic, None), list[int]()

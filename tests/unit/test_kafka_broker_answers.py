@@ -109,9 +109,7 @@ async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
     assert sim.asked == [2]
 
 
-async def test_the_brokers_of_the_last_transactions_are_asked_before_the_next_tick(
-    constants: Constants,
-) -> None:
+async def test_brokers_of_the_last_transactions_are_asked_before_the_next_tick(constants: Constants) -> None:
     constants(broker_answers, FRESH_S=0.0)
     answers, sim, closed = BrokerAnswers(), SimProducer(), SimProducer()
     producer: Any = sim
@@ -171,9 +169,7 @@ async def test_a_leader_that_moved_to_a_living_broker_is_found() -> None:
     assert sim.asked == [2]
 
 
-async def test_a_silent_leader_is_waited_for_only_until_another_one_is_elected(
-    constants: Constants,
-) -> None:
+async def test_a_silent_leader_is_waited_for_until_another_is_elected(constants: Constants) -> None:
     constants(produce, ANSWER_S=DEADLINE_S)
     sim = SimProducer()
     sim.leaders, sim.frozen = {("a", 0): 1, ("b", 0): 2}, {1}
@@ -204,9 +200,7 @@ async def test_without_any_broker_no_topic_is_at_fault() -> None:
 
 
 @pytest.mark.parametrize("how", ["dead", "frozen", "without a leader"])
-async def test_one_machine_at_a_time_looks_for_an_absent_coordinator(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_machine_at_a_time_looks_for_a_coordinator(how: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     answers, sim = BrokerAnswers(), SimProducer()
     producer: Any = sim

@@ -157,9 +157,7 @@ def test_a_group_that_has_a_newer_copy_is_believed(log: ProgressLog, leaders: Si
 
 
 @pytest.mark.parametrize("error", [GroupCoordinatorNotAvailableError(), GroupAuthorizationFailedError()])
-def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
-    log: ProgressLog, leaders: SimLeaders, error: Exception
-) -> None:
+def test_a_silent_group_delays_only_new_machines(log: ProgressLog, leaders: SimLeaders, error: Exception) -> None:
     leaders.group = error
     assert log.read_one(TP)[1] == FOUND
     leaders.progress, log._timeout_s = [None], 1.0
@@ -167,9 +165,7 @@ def test_a_group_that_does_not_answer_delays_only_a_machine_without_progress(
         log.read_one(TP)
 
 
-def test_a_group_that_committed_an_offset_of_a_machine_without_progress_stops_it(
-    log: ProgressLog, leaders: SimLeaders
-) -> None:
+def test_a_group_with_an_offset_stops_a_machine_without_progress(log: ProgressLog, leaders: SimLeaders) -> None:
     _, of_other_topic = copy_of(Progress(7, (900, 3)), b"other")
     leaders.progress, leaders.group = [None], (7, of_other_topic)
     with pytest.raises(LogMismatch, match=r"has no progress in .* committed offset 7"):
@@ -177,9 +173,7 @@ def test_a_group_that_committed_an_offset_of_a_machine_without_progress_stops_it
 
 
 @pytest.mark.parametrize("copy", [(-1, ""), (7, ""), (7, "of another program")])
-def test_an_offset_that_another_program_has_committed_stops_no_machine(
-    log: ProgressLog, leaders: SimLeaders, copy: tuple[int, str]
-) -> None:
+def test_an_offset_of_another_program_stops_none(log: ProgressLog, leaders: SimLeaders, copy: tuple[int, str]) -> None:
     leaders.progress, leaders.group = [None], copy
     assert log.read_one(TP)[1] == Progress()
 

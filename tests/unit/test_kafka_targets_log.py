@@ -96,9 +96,7 @@ async def test_a_topic_that_was_cut_is_read_again_from_its_beginning(topic: SimT
     assert await numbers(reader) == [1]
 
 
-async def test_a_topic_that_was_made_anew_and_has_grown_is_read_again_soon(
-    topic: SimTopic, reader: TargetsReader, constants: Constants
-) -> None:
+async def test_a_topic_made_anew_is_read_again(topic: SimTopic, reader: TargetsReader, constants: Constants) -> None:
     topic.add(1, "a")
     assert await numbers(reader) == [1]
     topic.records.clear()
@@ -161,9 +159,7 @@ def test_a_command_that_is_refused_fences_no_other(constants: Constants, monkeyp
     assert not writer.opened
 
 
-def test_a_command_that_is_fenced_is_given_again_for_some_time(
-    constants: Constants, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_fenced_is_given_again(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = SimWriter(KafkaError._FENCED, None)
     given(writer, constants, monkeypatch)
     assert (writer.opened, len(writer.sent)) == (2, 2)

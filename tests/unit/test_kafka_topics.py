@@ -35,9 +35,7 @@ from timers.kafka.own_topics import (
 from timers.process.config.settings import Settings
 
 
-def test_a_missing_broker_is_said_long_before_the_worker_gives_up(
-    constants: Constants, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_broker_is_said_long_before_the_end(constants: Constants, caplog: pytest.LogCaptureFixture) -> None:
     assert topics.WARN_AFTER_S <= 2 < topics.TIMEOUT_S, "with Python's start it is within 3 s"
     constants(topics, WARN_AFTER_S=0.1, TIMEOUT_S=0.2)
     with socket.socket() as silent:
@@ -257,9 +255,7 @@ def test_a_wrong_setting_of_a_topic_of_snapshots_is_named(name: str, value: str,
     assert sentence.endswith(f"--entity-name t --add-config {name}={needed}")
 
 
-def test_partitions_that_a_topic_of_snapshots_may_not_be_given_are_a_finding_and_stop_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partitions_that_a_topic_of_snapshots_may_not_get_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: Future[None] = Future()
     refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin: Any = SimpleNamespace(create_partitions=lambda *_, **__: {"app-snapshot-requests": refused})
@@ -413,9 +409,7 @@ async def test_a_broker_that_was_silent_is_asked_last_by_all_clients_for_some_ti
     assert other.asked == ["b", "c"], "it is asked again later"
 
 
-async def test_metadata_are_as_before_if_no_broker_answers_or_none_is_listed(
-    in_order: Callable[[SimClient], Any],
-) -> None:
+async def test_metadata_are_as_before_without_a_broker_that_answers(in_order: Callable[[SimClient], Any]) -> None:
     silent = SimClient(a="dead", b="breaks")
     assert not await in_order(silent)
     assert silent.updates == [None], "aiokafka notes the failure"

@@ -361,9 +361,7 @@ def test_the_errors_of_codes_have_their_names() -> None:
         (6, None, False),
     ],
 )
-def test_a_topic_is_at_fault_for_its_replicas_and_not_for_the_coordinator(
-    code: int, why: str | None, expected: bool
-) -> None:
+def test_a_topic_is_at_fault_for_its_replicas_only(code: int, why: str | None, expected: bool) -> None:
     assert is_of_replicas(code, (-1, -1, [], why)) is expected
 
 

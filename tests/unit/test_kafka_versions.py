@@ -39,9 +39,7 @@ def test_the_version_of_the_product_needs_no_second_lock(shipped: str) -> None:
     assert jars.KAFKA.spec.parent.name == "broker"
 
 
-def test_an_unknown_version_is_refused_with_those_that_there_are(
-    shipped: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_version_is_refused_with_those_we_have(shipped: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     kafka_version.add_option(parser)
     with pytest.raises(SystemExit, match="2"):

@@ -73,9 +73,7 @@ def test_a_row_has_all_columns() -> None:
     assert letter(b"soon", b"\xff").cells(None)[4:6] == ("-", "-")
 
 
-def test_a_list_says_how_many_of_its_letters_were_published_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_counts_what_was_retried(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay in the topic of dead letters, so a list that only counts them looks as if a retry had done nothing."""
 
     class SimLog(AbstractContextManager[Any]):
@@ -233,9 +231,7 @@ def test_a_batch_that_cannot_be_read_is_no_request() -> None:
 
 
 @pytest.mark.parametrize(("code", "waits"), [("topic-unknown", True), ("target-failing", False)])
-def test_workers_know_a_new_topic_before_its_timers_are_published_again(
-    code: str, waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_know_a_new_topic_before_a_retry(code: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[Any] = []
 
     class Log:

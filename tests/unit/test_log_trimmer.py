@@ -238,9 +238,7 @@ def test_what_stands_against_it_is_one_sentence_and_nothing_is_deleted(
     trial.brokers = None  # type: ignore[assignment]
 
 
-def test_what_stands_against_it_again_after_it_was_over_is_said_again(
-    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_stands_against_it_anew_is_said_anew(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
     trial = made()
     for wrong in (["its retention.ms is 7 days"], [], ["its retention.ms is 7 days"]):
         trial.brokers.wrong, trial.brokers.start = wrong, 0
@@ -252,9 +250,7 @@ def test_what_stands_against_it_again_after_it_was_over_is_said_again(
     assert caplog.text.count("its retention.ms is 7 days") == 2
 
 
-def test_each_partition_says_what_stands_against_it(
-    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_partition_says_what_is_against_it(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
     trial = made()
     trial.brokers.wrong = ["its retention.ms is 7 days"]
     trial.trim()
@@ -317,9 +313,7 @@ def test_a_machine_that_cannot_commit_deletes_nothing(made: Callable[..., Trial]
     assert trial.trim() == 0
 
 
-def test_before_the_first_deletion_the_machine_notes_that_log_and_snapshots_were_compared(
-    made: Callable[..., Trial],
-) -> None:
+def test_before_the_first_deletion_the_machine_notes_the_comparison(made: Callable[..., Trial]) -> None:
     trial = made(trims=False)
     trial.machine.may_commit = False
     assert trial.trim() == 0
@@ -333,9 +327,7 @@ def test_before_the_first_deletion_the_machine_notes_that_log_and_snapshots_were
     assert trial.comparisons == 1
 
 
-def test_a_comparison_is_put_off_while_machines_need_the_time(
-    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_comparison_waits_for_busy_machines(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     trial = made(trims=False)
 
@@ -382,9 +374,7 @@ def test_a_comparison_works_in_short_steps_and_pauses_for_longer_while_timers_ar
     assert len(checks) == 3, "a stop is seen after each step"
 
 
-def test_a_log_that_differs_from_its_snapshots_is_kept(
-    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_unlike_its_snapshots_is_kept(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
     trial = made(trims=False)
     trial.verified = Verified(700, 900, 2, ("the timer of offset 3 is missing",), 1)
     assert trial.trim() == 0
@@ -420,9 +410,7 @@ def test_nothing_is_compared_on_a_disk_without_room_for_both_copies(
     assert "it is not compared with its snapshots: it needs" in caplog.text
 
 
-def test_a_record_with_a_time_to_come_is_named_while_it_keeps_the_log(
-    made: Callable[..., Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_of_the_future_is_named_as_cause(made: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
     trial = made(keep_s=600)
     trial.brokers.kept_from = trial.brokers.to_come = 5  # type: ignore[assignment]
     for _ in range(3):
@@ -489,9 +477,7 @@ def test_a_segment_is_begun_when_the_log_is_old_enough(made: Callable[..., Trial
 @pytest.mark.parametrize(
     ("given", "others"), [({}, []), ({}, ["group 'billing'"]), ({"keep_s": math.inf, "topics": frozenset()}, [])]
 )
-def test_what_is_listed_below_a_start_that_was_moved_is_removed_once(
-    made: Callable[..., Trial], given: dict[str, Any], others: list[str]
-) -> None:
+def test_what_is_below_a_moved_start_goes(made: Callable[..., Trial], given: dict[str, Any], others: list[str]) -> None:
     """By age, by size or by hand: also where this worker may delete nothing, or does not want to."""
     trial = made(**given)
     trial.brokers.others = others

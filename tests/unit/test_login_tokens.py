@@ -143,9 +143,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
     assert "Connection refused): is it right, and does this machine reach it?" in error_of(**settings)
 
 
-def test_an_answer_that_takes_long_is_given_up(
-    server: OAuthServer, monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+def test_a_slow_answer_is_given_up(server: OAuthServer, monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     constants(login_tokens, ANSWER_S=0.2)
     over = threading.Event()
     monkeypatch.setattr(server, "answer_to", lambda *_: over.wait(5) and (200, {}, b""))

@@ -45,9 +45,7 @@ def opening(clock: SimClock, closed: list[int]) -> Callable[[OpenConnections, in
 Opening = Callable[[OpenConnections, int], None]
 
 
-def test_one_too_many_closes_the_oldest_whose_head_is_not_there(
-    clock: SimClock, closed: list[int], opening: Opening
-) -> None:
+def test_one_too_many_closes_the_oldest_without_a_head(clock: SimClock, closed: list[int], opening: Opening) -> None:
     connections = OpenConnections("the server", 4, clock)
     for number in range(4):
         opening(connections, number)
@@ -63,9 +61,7 @@ def test_one_too_many_closes_the_oldest_whose_head_is_not_there(
     assert closed == [1, 2, 3, 4, 0]
 
 
-def test_if_all_are_being_answered_the_oldest_of_them_is_closed(
-    clock: SimClock, closed: list[int], opening: Opening
-) -> None:
+def test_if_all_are_being_answered_the_oldest_is_closed(clock: SimClock, closed: list[int], opening: Opening) -> None:
     connections = OpenConnections("the server", 2, clock)
     for number in range(2):
         opening(connections, number)
@@ -74,9 +70,7 @@ def test_if_all_are_being_answered_the_oldest_of_them_is_closed(
     assert closed == [0]
 
 
-def test_requests_that_are_answered_for_long_leave_half_of_the_connections_to_others(
-    clock: SimClock, closed: list[int], opening: Opening
-) -> None:
+def test_slow_requests_leave_half_of_the_connections_free(clock: SimClock, closed: list[int], opening: Opening) -> None:
     connections = OpenConnections("the server", 8, clock)
     for number in range(8):
         opening(connections, number)

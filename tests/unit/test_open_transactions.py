@@ -75,9 +75,7 @@ def described(id: str, producer_id: int, *partitions: int, **more: Any) -> dict[
     return {**known, "producer_id": producer_id, "topics": topics, **more}
 
 
-async def test_what_a_coordinator_knows_is_named_and_what_none_knows_is_left_without_a_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_a_coordinator_knows_is_named_and_what_none_knows_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = described("old", 8, 1, state="CompleteCommit")
     found, _ = await looked(
         monkeypatch,
@@ -93,9 +91,7 @@ async def test_what_a_coordinator_knows_is_named_and_what_none_knows_is_left_wit
     )
 
 
-async def test_a_transaction_that_hangs_is_not_taken_for_the_next_one_of_its_producer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_transaction_that_hangs_is_not_taken_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same worker goes on, and has a transaction on another partition."""
     answers: dict[tuple[int, type], list[Any]] = {
         (1, DescribeProducers): [of_leader(partition(0, (7, 1, 3)), partition(1, (7, 900, 4)))],
@@ -151,9 +147,7 @@ async def test_what_does_not_answer_is_named_and_the_rest_is_known(monkeypatch: 
 
 
 @pytest.mark.parametrize("error", UNKNOWN_REQUEST)
-async def test_a_broker_that_does_not_know_the_request_is_asked_once(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_cannot_say_is_asked_once(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = {1: [("t", 0)], 2: [("u", each) for each in range(5 * open_transactions.AT_ONCE)]}
     answers: dict[tuple[int, type], list[Any]] = {
         (1, DescribeProducers): [of_leader(partition(0, (7, 1, 3)))],

@@ -142,9 +142,7 @@ def ids_on(partition: int, count: int) -> list[str]:
     return [name for name in names if partition_of(name.encode(), 2) == partition][:count]
 
 
-def test_a_relay_whose_database_does_not_answer_a_statement_is_not_ready_and_not_active(
-    world: World, constants: Constants
-) -> None:
+def test_a_relay_whose_database_is_silent_is_not_ready_and_not_active(world: World, constants: Constants) -> None:
     """Its server is frozen: the kernel goes on acknowledging, so the connection does not end."""
     constants(relays, UNREADY_S=0.05, UNLIVE_S=0.2)
     constants(monitoring, UNREADY_S=0.05, UNLIVE_S=0.2)
@@ -317,9 +315,7 @@ def test_a_cancel_does_not_overtake_a_request_that_is_passed_over(world: World, 
     assert world.left().count(id) == 2, "it and its cancel"
 
 
-def test_rows_that_a_relay_had_begun_to_send_do_not_hide_the_others(
-    world: World, constants: Constants, search: type[SimSearch]
-) -> None:
+def test_begun_rows_do_not_hide_the_others(world: World, constants: Constants, search: type[SimSearch]) -> None:
     """More of them than a look reads. Each waits the same time from when it was first seen, and then all are sent."""
     constants(relays, _MOST_ROWS=3)
     begun = [f"begun-{number}" for number in range(7)]

@@ -148,9 +148,7 @@ def test_what_cannot_be_a_timer_is_refused_in_the_transaction(
 
 
 @pytest.mark.parametrize("repeat", [None, Repeat.every(900)])
-def test_the_trace_of_the_sender_is_in_the_request(
-    connection: sqlite3.Connection, rows: Sqlite, repeat: Repeat | None
-) -> None:
+def test_the_trace_of_the_sender_is_sent(connection: sqlite3.Connection, rows: Sqlite, repeat: Repeat | None) -> None:
     known = trace.SpanContext(0x1BF7651916CD43DD8448EB211C80319C, 0xC7AD6B7169203331, False, trace.TraceFlags(1))
     token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(known)))
     try:

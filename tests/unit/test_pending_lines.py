@@ -87,9 +87,7 @@ def requested(timer: pending.PendingTimer, now_s: int = 1_000) -> RequestRecord:
 
 
 @pytest.mark.parametrize(("now_s", "is_single"), [(900, False), (992, True), (2_000, True)])
-def test_what_a_timer_has_not_sent_when_its_last_second_is_over_is_set_as_a_single_one(
-    now_s: int, is_single: bool
-) -> None:
+def test_what_a_timer_has_not_sent_at_its_last_second_is_set_as_a_single_one(now_s: int, is_single: bool) -> None:
     own = {h.TIMER_REPEAT: b"every=100; from=0; until=1000", h.TIMER_VERSION: b"by-id/0/3", h.TIMER_NOMINAL: b"900"}
     callback: Row = (7, "out", b"k", b"v", [("mine", b"1")], Origin("id-1", 905, 0))
     timer = pending.PendingTimer(occurrence_row(callback, own), Origin("id-1", 905, 0, "by-id/0/7"))

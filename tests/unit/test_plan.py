@@ -23,9 +23,7 @@ CHART = ROOT / "deploy" / "helm" / "timers"
         ("large", Load(10_000, DAY_S, 500, 6), "454 GB", "1.8 TB", "177 GB"),
     ],
 )
-def test_the_values_of_the_chart_follow_from_the_formulas(
-    name: str, load: Load, log: str, snapshots: str, disk: str
-) -> None:
+def test_the_values_of_the_chart_follow_formulas(name: str, load: Load, log: str, snapshots: str, disk: str) -> None:
     values = (CHART / f"values-{name}.yaml").read_text()
     assert f"{log} of log" in values and re.search(
         rf"(of log.*and |of log.*, ){snapshots}", values.replace("\n# ", " ")
@@ -78,9 +76,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
         _rate(text)
 
 
-def test_a_plan_needs_no_broker_and_says_where_the_cold_tier_helps(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_says_where_cold_tiers_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
     assert main(["doctor", "--plan", "2000/s", "--wait", "30d"]) == 0
     out = capsys.readouterr().out

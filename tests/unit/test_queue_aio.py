@@ -130,9 +130,7 @@ class BlockedQueue:
 
 
 @pytest.mark.parametrize("call", ["receive", "send"])
-async def test_a_queue_settles_and_closes_while_a_thousand_calls_wait(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_settles_and_closes_while_thousands_wait(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "Queue", BlockedQueue)
     queue = AsyncQueue("jobs")
     source: Any = queue.queue

@@ -181,9 +181,7 @@ def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: 
 
 
 @pytest.mark.parametrize("is_expelled", [False, True])
-def test_an_end_says_whether_its_last_calls_were_committed(
-    queue: Opened, constants: Constants, is_expelled: bool
-) -> None:
+def test_an_end_says_if_its_last_calls_were_committed(queue: Opened, constants: Constants, is_expelled: bool) -> None:
     """What was dropped before it was told to end is no matter of the end."""
     constants("timers.queue.driver", _DRAIN_S=0.05)
     queue.call(queue.transport.assigned, [JOBS])

@@ -281,9 +281,7 @@ def test_a_signal_is_no_exception_of_the_handler_in_which_python_raises_it(
     assert first.calls == ["put back"]
 
 
-def test_the_programs_handler_of_a_signal_is_back_when_two_runs_have_ended_in_any_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_programs_handler_of_a_signal_is_back_when_two_runs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "Queue", SimQueue)
     short, long = (AsyncQueue(name, messages=[SimMessage()]) for name in ("short", "long"))
 

@@ -138,9 +138,7 @@ LOGS = [
 
 
 @pytest.mark.parametrize(("epochs", "log_end", "parts"), LOGS)
-def test_the_offset_is_found_at_which_a_log_parts(
-    epochs: list[tuple[int, int]], log_end: int, parts: int | None
-) -> None:
+def test_the_offset_is_found_where_a_log_parts(epochs: list[tuple[int, int]], log_end: int, parts: int | None) -> None:
     at, steps = parted(SimLog(epochs, log_end))
     assert at == parts
     assert steps == 1 if parts is None else steps <= 4
@@ -356,9 +354,7 @@ def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
 
 
 @pytest.mark.usefixtures("copies_at_once")
-def test_an_ordered_queue_says_that_added_partitions_end_the_order(
-    constants: Constants, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_ordered_queue_says_that_its_order_has_ended(constants: Constants, caplog: pytest.LogCaptureFixture) -> None:
     opened = Opened(ordered=True)
     try:
         opened.transport.added = 2

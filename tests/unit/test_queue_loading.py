@@ -77,9 +77,7 @@ def test_an_offset_that_expired_is_taken_from_its_copy(caplog: pytest.LogCapture
     ],
     ids=["lost", "foreign", "moved by a tool"],
 )
-def test_metadata_that_is_not_of_the_offset_is_said(
-    metadata: str, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metadata_of_another_offset_are_said(metadata: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     log = SimLog(Commit(4, metadata))
     assert delivered(loaded(log), log) == list(range(4, 20))
     assert reason in caplog.text and "Messages below 4 count as done" in caplog.text

@@ -75,9 +75,7 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert "messages were lost" in get(monitor.port, "/health/live")[1]
 
 
-def test_delayed_messages_are_counted_on_the_cluster_of_the_queue(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delayed_messages_are_counted_on_the_queues_cluster(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment may name another one."""
     asked: SimpleQueue[str] = SimpleQueue()
     monkeypatch.setenv("TIMERS_BROKERS", "elsewhere:1")
@@ -134,9 +132,7 @@ NOW_MS = 1_800_000_000_000
         (10**15, 10**15, NOW_MS),
     ],
 )
-def test_a_time_of_a_producer_says_how_old_a_message_is_as_far_as_it_can_be(
-    before_ms: int, time_ms: int, came_ms: int
-) -> None:
+def test_a_producers_time_says_how_old_a_message_is_if_it_can(before_ms: int, time_ms: int, came_ms: int) -> None:
     """A client that sends none gives -1, another one 0: the message would be the oldest one by 56 years."""
     clock = BrokersClock()
     ledger = Ledger(Saved(0), clock=clock)

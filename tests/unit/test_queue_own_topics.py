@@ -58,9 +58,7 @@ class Opened:
         transport.open(ignore, ignore, lambda: False)
 
 
-def test_the_topics_that_a_queue_creates_take_retries_of_all_sizes_and_are_compacted_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_topics_that_a_queue_creates_take_all_retries_and_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     created = Opened(monkeypatch).created
     assert (created[RETURNS]["partitions"], created[LEDGER]["partitions"]) == (3, 1)
     assert int(created[RETURNS]["config"]["max.message.bytes"]) > SETTINGS.max_request_bytes
@@ -105,9 +103,7 @@ def test_a_topic_of_returns_that_refuses_large_retries_is_said(
     assert (f"topic '{RETURNS}' has max.message.bytes={size}, less than a request may take" in caplog.text) == said
 
 
-def test_a_topic_that_is_changed_under_a_queue_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_changes_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The question does not wait, and its answer is read with the next one."""
     found = {
         "jobs": {"cleanup.policy": "compact", "retention.ms": "1000", "min.insync.replicas": "1"},

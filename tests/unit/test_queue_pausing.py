@@ -37,9 +37,7 @@ def test_partitions_are_paused_while_receivers_take_nothing(constants: Constants
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_partition_whose_messages_are_too_large_together_is_paused_until_they_are_done(
-    constants: Constants, *, ordered: bool
-) -> None:
+def test_a_partition_of_large_messages_is_paused_until_they_are_done(constants: Constants, *, ordered: bool) -> None:
     """In an ordered queue they wait for the first one of their key, and no receiver can take them."""
     constants("timers.queue.member", MAX_OPEN_BYTES=1_000_000)
     queue = Opened(ordered=ordered)

@@ -110,9 +110,7 @@ def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:
     ]
 
 
-def test_a_thread_that_extends_the_lease_after_the_end_of_the_handler_does_not_meet_the_next_message(
-    child: Child,
-) -> None:
+def test_a_thread_that_extends_a_lease_after_the_handler_does_not_meet_the_next_message(child: Child) -> None:
     for _ in range(5):
         extended = handled(child, "beat")
         assert set(extended[:-1]) == {("extend", 60)} and extended[-1] == "ack"
@@ -125,9 +123,7 @@ def test_a_message_that_ends_its_process_is_known(child: Child, value: str, endi
     assert handled(child, "nothing") == ["ack"], "the next message has a new process"
 
 
-def test_a_process_that_hangs_is_ended_when_the_lease_is_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     child = Child(handle)
     child.start()
     message: Any = SimMessage("hang")

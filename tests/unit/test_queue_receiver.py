@@ -71,9 +71,7 @@ def test_a_partition_without_a_leader_does_not_delay_the_others(queue: Opened) -
     assert (queue.driver.member.new.load_error, len(queue.driver.member.new)) == ("", 0)
 
 
-def test_partitions_count_as_loading_before_the_brokers_have_answered(
-    queue: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_are_loading_before_the_brokers_answer(queue: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     committed, seen = queue.transport.committed, []
 
     def asked(partitions: Any) -> Any:
@@ -428,9 +426,7 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
         queue.driver.receive(Message, 1, 0)
 
 
-def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
-    impatient: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_hangs_leaves_messages_to_others(impatient: Opened, caplog: pytest.LogCaptureFixture) -> None:
     impatient.transport.owned = [JOBS]
     impatient.call(impatient.transport.assigned, [JOBS])
     hung = impatient.receive(MESSAGES)

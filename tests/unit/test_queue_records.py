@@ -275,9 +275,7 @@ def test_a_generator_of_many_messages_is_sent_and_a_wrong_one_is_named_by_its_pl
 @pytest.mark.parametrize(
     ("failure", "unknown"), [(PublishError("refused"), set()), (UnacknowledgedError("no answer"), {0})]
 )
-def test_a_wrong_message_does_not_hide_that_those_before_it_were_not_taken(
-    failure: PublishError, unknown: set[int]
-) -> None:
+def test_a_wrong_message_hides_not_what_was_not_taken_before(failure: PublishError, unknown: set[int]) -> None:
     published = Published(b"b", failure=failure)
     with pytest.raises(PartlyPublishedError, match=rf"^2 of 3 messages .*: {failure}$") as error:
         sender_of(published).send(cast(Any, [b"b", b"a", 5]))

@@ -313,9 +313,7 @@ def test_a_process_that_was_stopped_settles_nothing_before_it_knows_that_it_is_a
 
 @pytest.mark.parametrize("has_output", [False, True])
 @pytest.mark.parametrize(("call", "arguments"), CALLS)
-def test_a_call_that_raises_an_error_does_not_count_later(
-    call: str, arguments: tuple[object, ...], has_output: bool
-) -> None:
+def test_a_call_that_raises_does_not_count_later(call: str, arguments: tuple[object, ...], has_output: bool) -> None:
     clock = SimClock()
     state = opened(clock=clock)
     (message,) = receive(state, 1)
@@ -546,9 +544,7 @@ def test_a_message_whose_last_lease_is_over_is_given_up_when_it_is_put_back() ->
 
 @pytest.mark.parametrize("is_ready", [False, True])
 @pytest.mark.parametrize("is_member", [False, True])
-def test_a_late_call_that_no_other_receiver_can_have_overtaken_waits_for_the_next_commit(
-    is_ready: bool, is_member: bool
-) -> None:
+def test_a_late_call_that_no_other_receiver_can_overtake_waits_for_a_commit(is_ready: bool, is_member: bool) -> None:
     clock = SimClock()
     state = opened(1, guards=SimGuards(timeout_s=60.0), clock=clock)
     (late,) = receive(state, 1)

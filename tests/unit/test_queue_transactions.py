@@ -115,9 +115,7 @@ def released(constants: Constants) -> Iterator[threading.Event]:
 PLAN = cast(Any, type("Plan", (), {"commits": {}, "jobs": (), "member": None}))
 
 
-def test_a_transaction_whose_offsets_are_not_sent_in_time_is_repeated_by_a_new_producer(
-    released: threading.Event,
-) -> None:
+def test_a_transaction_whose_offsets_are_late_is_repeated_by_a_new_producer(released: threading.Event) -> None:
     producer = SimProducer("send_offsets_to_transaction", released)
     transactions = Opened(producer)
     assert transactions.execute(PLAN).outcome is Outcome.REFUSED
@@ -217,9 +215,7 @@ def test_a_producer_that_could_not_connect_is_replaced_when_a_transaction_begins
     assert made.calls.count("init_transactions") == 2
 
 
-def test_a_producer_that_connects_is_waited_for_before_the_next_one_of_its_id(
-    made: SimProducer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_that_connects_is_waited_for_by_the_next(made: SimProducer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CLOSE_S", 60.0)
     transactions = Opened(None)
     transactions.open()

@@ -103,9 +103,7 @@ def test_partitions_that_are_given_up_at_the_end_are_committed(opened: Transport
     assert (closing.revoked, closing.outcomes) == ([[JOBS]], [Outcome.COMMITTED])
 
 
-def test_an_error_while_partitions_are_given_up_leaves_nothing_open(
-    opened: Transport, closing: ClosingConsumer
-) -> None:
+def test_an_error_while_partitions_are_given_up_leaves_none_open(opened: Transport, closing: ClosingConsumer) -> None:
     def fail(_: object) -> Outcome:
         raise AssertionError("of a callback")
 
@@ -197,9 +195,7 @@ def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:
 ALL_ANSWER = {LEDGER: [True], REQUESTS: [True], LETTERS: [True], RESULTS: [True], "ids": [True]}
 
 
-def test_outputs_and_guards_that_may_not_be_written_are_refused_before_a_transaction_begins(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_outputs_and_guards_that_may_not_be_written_are_refused_beforehand(caplog: pytest.LogCaptureFixture) -> None:
     chosen = places(SimLeaders(**ALL_ANSWER), SimAccess(RESULTS, "ids"))
     refused = [job(output(b"key")), job(output(None, "other"), output(None)), job(GUARDING)]
     others = [job(LATER), job(LETTER), job(output(None, "other"))]

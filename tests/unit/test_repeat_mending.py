@@ -271,9 +271,7 @@ def test_what_is_rolled_back_is_appended_again_in_the_next_second(monkeypatch: p
 
 
 @pytest.mark.parametrize("silence", ["raises", "leaves it out"])
-def test_what_cannot_be_read_now_is_looked_at_again_after_a_minute(
-    monkeypatch: pytest.MonkeyPatch, silence: str
-) -> None:
+def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest.MonkeyPatch, silence: str) -> None:
     sim = Losing()
     sim.define("a", "every=1000")
     sim.advance(5)

@@ -351,9 +351,7 @@ def test_a_directory_may_say_that_its_rows_have_no_topic(tmp_path: Path, name: s
         ("a.parquet", b"PAR1 and no more", "no whole file of Parquet"),
     ],
 )
-def test_a_wrong_file_gets_a_sentence_before_spark_starts(
-    tmp_path: Path, name: str, content: bytes, sentence: str
-) -> None:
+def test_a_wrong_file_gets_a_sentence_before_spark(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(SettingsError, match=sentence) as refused:

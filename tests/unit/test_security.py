@@ -209,9 +209,7 @@ def test_java_gets_the_settings_with_certificates_as_text(secured: dict[str, str
 
 @pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
 @pytest.mark.parametrize("password", ["", KEY_PASSWORD])
-def test_java_gets_each_key_as_unencrypted_pkcs8(
-    secured: dict[str, str], tmp_path: Path, form: str, password: str
-) -> None:
+def test_java_gets_each_key_as_plain_pkcs8(secured: dict[str, str], tmp_path: Path, form: str, password: str) -> None:
     pem = Path(secured["TIMERS_SSL_KEY_FILE"]).read_bytes()
     private = serialization.load_pem_private_key(pem, KEY_PASSWORD.encode())
     lock = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()

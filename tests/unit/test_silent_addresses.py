@@ -49,9 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> list[SimClien
         (["silent", "refuses", "silent", "a"], ["silent", "refuses", "silent", "a"]),
     ],
 )
-async def test_the_first_address_that_answers_counts(
-    addresses: list[str], asked: list[str], made: list[SimClient]
-) -> None:
+async def test_the_first_that_answers_counts(addresses: list[str], asked: list[str], made: list[SimClient]) -> None:
     async with asyncio.timeout(30):
         client = await sessions.bootstrapped({"bootstrap_servers": addresses})
     assert [each.address for each in made] == asked

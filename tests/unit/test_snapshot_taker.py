@@ -170,9 +170,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimSystem]:
     return make
 
 
-def test_a_machine_whose_log_has_grown_gets_a_snapshot_and_older_ones_are_deleted(
-    made: Callable[..., SimSystem],
-) -> None:
+def test_a_log_that_has_grown_gets_a_snapshot_and_older_ones_are_deleted(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(2000))
     system.look()
     assert system.named == (8, 7)
@@ -260,9 +258,7 @@ def test_a_topic_with_a_wrong_configuration_keeps_older_snapshots(
     assert "its retention.ms is 7 days" in caplog.text
 
 
-def test_a_snapshot_that_cannot_be_written_is_one_sentence(
-    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_snapshot_is_one_sentence(made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture) -> None:
     system = made(progress_at(2000))
     system.error = Unwritten("the topic of snapshots does not exist")
     system.look()
@@ -313,9 +309,7 @@ def test_what_is_written_in_vain_is_bounded(made: Callable[..., SimSystem], is_o
     assert system.named == (8, 7), "an operator need not wait for an hour"
 
 
-def test_a_lost_snapshot_is_written_within_minutes_however_many_attempts_have_failed(
-    made: Callable[..., SimSystem],
-) -> None:
+def test_a_lost_snapshot_is_written_within_minutes_however_many_fail(made: Callable[..., SimSystem]) -> None:
     system = made(progress_at(950))
     system.lost, system.error = {7}, Unwritten("no acknowledgement")
     for _ in range(3 * 720):
@@ -456,9 +450,7 @@ def test_a_snapshot_that_the_trimmer_misses_is_replaced_at_once(made: Callable[.
     assert "write 0" in system.did
 
 
-def test_other_machines_get_their_snapshots_while_a_log_is_compared(
-    made: Callable[..., SimSystem], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_get_theirs_during_a_comparison(made: Callable[..., SimSystem], monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison may take minutes. Its own machine gets none: the log is compared with those that it has."""
     system = made(progress_at(0))
     other, other_tp = SimRunner(progress_at(0)), ("requests", 2)
@@ -487,9 +479,7 @@ def test_other_machines_get_their_snapshots_while_a_log_is_compared(
 
 
 @pytest.mark.parametrize("ends", ["the worker", "the partition", "the machine"])
-def test_a_comparison_ends_when_its_machine_does(
-    made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture, ends: str
-) -> None:
+def test_it_ends_with_its_machine(made: Callable[..., SimSystem], caplog: pytest.LogCaptureFixture, ends: str) -> None:
     system = made(progress_at(0))
 
     def trim(tp: Any, log: Any, record_bytes: float, check: Callable[[], None]) -> None:

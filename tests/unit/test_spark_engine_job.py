@@ -163,9 +163,7 @@ class Working(Ended):
         self.isActive = False
 
 
-def test_a_query_whose_partitions_had_other_owners_ends_if_workers_run(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+def test_a_query_without_partitions_ends_if_workers_run(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     working = Working()
 
     def start(spark: Any, settings: Settings, plan: Plan, driver: Any, done: Any) -> Ended:
@@ -211,8 +209,7 @@ class Plans:
 
 
 def test_a_query_that_failed_starts_again_with_a_new_plan_if_the_old_one_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch,
-    constants: Constants,
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     stop = threading.Event()
     messages = [

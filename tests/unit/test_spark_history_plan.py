@@ -83,9 +83,7 @@ class SimHistory:
 @pytest.mark.parametrize(
     ("as_of_ms", "every_s", "is_soon"), [(0, None, True), (0, 10, False), (1000, None, False), (1000, 10, False)]
 )
-def test_an_audit_that_is_killed_while_it_fills_the_tables_may_start_again_soon(
-    as_of_ms: int, every_s: int | None, is_soon: bool
-) -> None:
+def test_a_killed_audit_may_fill_the_tables_again_soon(as_of_ms: int, every_s: int | None, is_soon: bool) -> None:
     table: Any = SimHistory(as_of_ms)
     spark: Any = None
     found = _Job(spark, Settings.load({}), Params("t"), table, print, Total(), Event(), every_s, Monitor("history", 0))

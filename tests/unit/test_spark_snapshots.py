@@ -61,9 +61,7 @@ def machine_at(committed: int) -> Any:
     return SimpleNamespace(committed=Progress(committed), position=9)
 
 
-def test_a_view_is_a_copy_that_the_machine_does_not_change(
-    store: RocksStore, runner: MomentaryRunner, tmp_path: Path
-) -> None:
+def test_a_view_is_a_copy_that_does_not_change(store: RocksStore, runner: MomentaryRunner, tmp_path: Path) -> None:
     asked = runner.ask(lambda _: runner.view())
     assert runner.is_asked and not asked.done()
     runner.answer(machine_at(9), store)
@@ -105,9 +103,7 @@ def test_what_is_not_committed_is_in_no_snapshot(store: RocksStore, runner: Mome
 
 
 @pytest.mark.parametrize(("error", "ends"), [(Lost("no"), True), (Fenced("no"), True), (ValueError("no"), False)])
-def test_a_failed_commit_reaches_the_machine(
-    store: RocksStore, runner: MomentaryRunner, error: Exception, ends: bool
-) -> None:
+def test_a_failed_commit_is_passed_on(store: RocksStore, runner: MomentaryRunner, error: Exception, ends: bool) -> None:
     def failing(_: Any) -> None:
         raise error
 

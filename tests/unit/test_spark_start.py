@@ -284,9 +284,7 @@ def test_a_process_that_is_told_to_stop_waits_for_no_group_and_no_coordinator(mo
     assert said == [2]
 
 
-def test_a_coordinator_that_moves_is_waited_for_only_so_long(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+def test_a_coordinator_that_moves_is_waited_for_shortly(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """An app without Spark must not wait long for the group of an engine that it does not have."""
     constants(group_access, POLL_S=0.0)
     coordinator(monkeypatch, GroupLoadInProgressError())
@@ -329,9 +327,7 @@ def test_a_checkpoint_of_another_app_is_refused_and_kept(plan: Any, tmp_path: Pa
     plan(Log(progress=READ_BEFORE), cluster=other)
 
 
-def test_of_two_apps_that_claim_a_checkpoint_at_once_none_uses_it(
-    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_apps_that_claim_one_none_uses_it(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create = Storage.createNewFile
 
     def create_beside(self: Storage, path: JavaPath) -> bool:

@@ -82,9 +82,7 @@ READS: dict[str, Callable[[RocksStore], Any]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_flipped_block_is_an_error_and_the_next_opening_begins_with_an_empty_store(
-    read: str, file: Path, tmp_path: Path
-) -> None:
+def test_a_flipped_block_is_an_error_and_the_next_store_is_empty(read: str, file: Path, tmp_path: Path) -> None:
     for share in (0.86, 0.88, 0.9, 0.92) if "entries" in read else (0.3,):
         flip(file, share)
     condemnations = Condemnations()
@@ -109,9 +107,7 @@ def test_the_first_block_is_read_for_the_oldest_timer(file: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
 @pytest.mark.parametrize("how", [Path.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)])
-def test_a_missing_or_shortened_file_is_noticed_at_opening(
-    name: str, how: Callable[[Path], None], file: Path, tmp_path: Path
-) -> None:
+def test_a_missing_or_short_file_is_noticed(name: str, how: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
     how(next((tmp_path / "s").glob(name)))
     condemnations = Condemnations()
     store = opened(tmp_path / "s", condemnations)

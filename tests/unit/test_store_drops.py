@@ -60,9 +60,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("through", [(ROWS - 2, MAX_OFFSET), (ROWS - 2, ROWS - 2), (MOVED_S, 7)], ids=str)
-def test_what_has_fired_is_dropped_with_little_memory_and_in_one_short_write(
-    through: OrderKey, tmp_path: Path, sizes: list[int]
-) -> None:
+def test_what_has_fired_is_dropped_in_little_memory(through: OrderKey, tmp_path: Path, sizes: list[int]) -> None:
     store = written(tmp_path / "s")
     sizes.clear()
     assert peak_of(lambda: store.drop_through(through, ROWS)) < MIB
@@ -90,9 +88,7 @@ def test_what_is_held_stays_and_the_rest_goes_in_short_writes(tmp_path: Path, si
     store.close()
 
 
-def test_a_store_is_whole_if_a_process_ends_between_two_of_these_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_whole_if_a_process_ends_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part counts what is left, so the next opening goes on."""
     store, write, held_of = written(tmp_path / "s", "th"), Database.write, HeldOf(lambda *_: [], lambda *_: False)
 
@@ -129,9 +125,7 @@ def test_lost_cancels_are_counted_without_a_list_of_all_ids(indexed: RocksStore)
     assert found[0] == (0, 1000)
 
 
-def test_the_index_is_read_once_while_lost_cancels_become_dead_letters(
-    indexed: RocksStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_is_read_once_for_lost_cancels(indexed: RocksStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read, items = [0], Database.items
 
     def counted(self: Database, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -165,9 +165,7 @@ def test_a_new_store_of_which_a_step_fails_leaves_no_directory_and_no_lock(
 
 
 @pytest.mark.parametrize("read", ["scan", "waiting", "items", "_keys"])
-def test_a_closed_store_can_be_opened_although_an_iterator_over_it_is_kept(
-    read: str, open_again: Callable[[], RocksStore]
-) -> None:
+def test_a_closed_store_can_be_opened_although_it_is_iterated(read: str, open_again: Callable[[], RocksStore]) -> None:
     """An error that a machine has handled may keep it, in a frame, until the garbage collector looks."""
     store = open_again()
     store.write({7: [(3, "t", "k", b"", None, None)]}, 4)
@@ -185,9 +183,7 @@ def test_a_closed_store_can_be_opened_although_an_iterator_over_it_is_kept(
     assert list(kept) == []
 
 
-def test_a_store_that_this_process_has_open_does_not_end_the_worker(
-    open_again: Callable[[], RocksStore],
-) -> None:
+def test_a_store_that_this_process_has_open_ends_no_worker(open_again: Callable[[], RocksStore]) -> None:
     store = open_again()
     with pytest.raises(StoreWaits, match="is still open in this worker"):
         open_again()
@@ -291,9 +287,7 @@ def of_another_log(stores: Stores, store: RocksStore) -> RocksStore:
 
 @pytest.mark.parametrize("change", [emptied, restored, of_another_log])
 def test_a_store_is_not_opened_while_it_is_emptied_or_replaced(
-    change: Callable[[Stores, RocksStore], RocksStore],
-    stores: Stores,
-    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Stores, RocksStore], RocksStore], stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stores.open(TP)
     mine, rival = Rival(stores, monkeypatch).came(lambda: change(stores, store))
@@ -306,9 +300,7 @@ def test_a_store_is_not_opened_while_it_is_emptied_or_replaced(
     assert not any(stores.condemnations.by_reason.values()), "no file of another attempt was deleted"
 
 
-def test_a_condemned_store_is_deleted_before_another_attempt_makes_it_anew(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_condemned_store_is_deleted_before_the_next_attempt(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store = stores.open(TP)
     store.condemn()
     _, rival = Rival(stores, monkeypatch).came(store.close)
@@ -320,9 +312,7 @@ def test_a_condemned_store_is_deleted_before_another_attempt_makes_it_anew(
     again.close()
 
 
-def test_a_condemned_store_is_closed_though_the_system_refuses_the_lock_for_its_deletion(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_condemned_store_is_closed_without_a_lock_to_delete(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     store = stores.open(TP)
     store.condemn()
 

@@ -404,9 +404,7 @@ def test_a_new_machine_is_new(rig: Rig) -> None:
     assert held(rig.reopened(Progress(), 17, APP, is_new=True).store) == (17, []), "a new app starts where the log does"
 
 
-def test_a_machine_whose_snapshots_are_damaged_is_not_taken_for_a_new_one(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_with_damaged_snapshots_is_not_new(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     SimSnapshotLog.records.clear()
     monkeypatch.setattr(SimSnapshotLog, "damaged", True)
     with pytest.raises(LogMismatch, match=f"the snapshots of it in '{OWN}' are damaged.*ACCEPT_LOSS=timer-request/3:"):

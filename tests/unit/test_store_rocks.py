@@ -156,9 +156,7 @@ def test_a_page_of_the_index_ends_though_all_its_ids_are_in_the_journal(
     store.close()
 
 
-def test_timers_that_repeat_are_among_the_newest_entries_though_they_go_past_the_journal(
-    tmp_path: Path, constants: Constants
-) -> None:
+def test_timers_that_repeat_are_newest_entries_beside_the_journal(tmp_path: Path, constants: Constants) -> None:
     """Those that a loss of the end of a log has stopped are found there within a minute [I37]."""
     constants(memory_limit, JOURNAL_BYTES=6_000, MIN_JOURNAL_BYTES=6_000)
     store = RocksStore.open(tmp_path / "s", "cluster=c", MEMORY, indexed=True)

@@ -159,9 +159,7 @@ def state(worker: SimulatedWorker, requests: Requests) -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))])
-def test_a_restored_store_that_reads_on_is_the_store_that_read_all(
-    seed: int, requests: Requests, tmp_path: Path
-) -> None:
+def test_a_restored_store_that_reads_on_is_that_of_all(seed: int, requests: Requests, tmp_path: Path) -> None:
     """restore(view at A) + log[A:] == the live store, and each timer fires once."""
     random = Random(seed)
     live = SimulatedWorker(requests, tmp_path / "live", Progress(), 0)

@@ -205,9 +205,7 @@ def test_committed_tokens_remain_after_the_connection_is_closed(tmp_path: Path) 
         {"token_column": "1st"},
     ],
 )
-def test_only_plain_identifiers_are_allowed_in_statements(
-    connection: sqlite3.Connection, names: dict[str, str]
-) -> None:
+def test_only_plain_identifiers_go_into_statements(connection: sqlite3.Connection, names: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="is not a plain SQL name"):
         SqlTokens(connection, **names)  # type: ignore[arg-type]
 

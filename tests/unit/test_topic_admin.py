@@ -160,9 +160,7 @@ def snapshots() -> SnapshotLog:
         lambda: snapshots().delete_before(7),
     ],
 )
-def test_a_question_that_is_forgotten_ends_as_one_without_an_answer(
-    call: Callable[[], object], constants: Constants
-) -> None:
+def test_a_forgotten_question_ends_without_an_answer(call: Callable[[], object], constants: Constants) -> None:
     constants(connection, GRACE_S=0.01)
     constants("timers.machines.log_trimmer", TIMEOUT_S=0.0)
     constants("timers.kafka.snapshot_log", SILENT_S=0.0)

@@ -103,9 +103,7 @@ async def test_many_open_transactions_are_cut() -> None:
         (LEVELS._replace(workers={"w1": 10}, partitions={"t/0": 10}), "Nothing is left to upgrade", "Below level"),
     ],
 )
-async def test_no_level_is_offered_that_the_workers_may_not_support(
-    levels: LevelsInUse, said: str, not_said: str
-) -> None:
+async def test_no_level_is_offered_above_that_of_workers(levels: LevelsInUse, said: str, not_said: str) -> None:
     cluster = cluster_with("order-1")
     cluster.app_state = BEHIND._replace(levels=levels)
     async with console(cluster, **IDS) as client:

@@ -112,9 +112,7 @@ def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytes
     return taken
 
 
-async def test_a_machine_that_does_not_fit_is_not_begun_and_one_that_fails_gives_its_place_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_machine_waits_for_room_and_one_that_fails_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     capacity = measured(0, 8)
     assert capacity.most == 1

@@ -99,9 +99,7 @@ async def test_a_process_at_its_limit_of_threads_makes_each_step_of_an_end(
     assert "this end has no limit of 80 s: can't start new thread" in caplog.text
 
 
-async def test_a_connection_to_a_broker_that_takes_nothing_is_cut(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_connection_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     async def nothing(_: object) -> None:
         pass
 

@@ -20,9 +20,7 @@ def raised(key: str) -> BaseException:
     raise AssertionError
 
 
-def test_an_unforeseen_failure_is_logged_with_one_traceback_and_pauses_from_the_second_time_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_unforeseen_failure_has_one_traceback_and_later_pauses(caplog: pytest.LogCaptureFixture) -> None:
     failures = Failures("timer-request/3")
     judged = [failures.judge(raised(f"record {number}")) for number in range(3)]
     assert [pause_s for pause_s, _ in judged] == [0, 1, 2], "the key differs, the place in the code does not"

@@ -115,9 +115,7 @@ def test_a_thread_that_hangs_in_a_step_is_reported_until_it_goes_on(
     wait_until(lambda: not stuck(metrics), "it goes on")
 
 
-def test_a_thread_without_work_is_alive_however_long(
-    machine: SimMachine, metrics: PartitionMetrics, runner: Runner
-) -> None:
+def test_a_thread_without_work_is_alive(machine: SimMachine, metrics: PartitionMetrics, runner: Runner) -> None:
     runner.tick(Tick(1_000_000))
     assert machine.fires.wait(DEADLINE_S)
     silent = threading.Event()
@@ -172,9 +170,7 @@ def test_a_worker_is_ready_when_it_has_joined_was_dealt_its_partitions_and_has_c
     ],
     ids=["lost", "level", "leaderless", "store", "unforeseen"],
 )
-def test_a_partition_that_no_restart_can_help_does_not_keep_a_worker_from_becoming_ready(
-    why: LogMismatch | Waiting, is_ready: bool
-) -> None:
+def test_a_partition_beyond_help_keeps_no_worker_unready(why: LogMismatch | Waiting, is_ready: bool) -> None:
     status = started()
     if isinstance(why, Waiting):
         status.pool.waiting = {REQUESTS: why}

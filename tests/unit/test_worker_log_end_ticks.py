@@ -47,9 +47,7 @@ async def answer_all(leader: int, tps: Collection[TopicPartition]) -> dict[Topic
     return dict.fromkeys(tps, 7)
 
 
-async def test_each_machine_gets_its_tick_when_its_own_leader_answers(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_each_tick_follows_the_answer_of_a_leader(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     offsets: Any = SimOffsets()
     runners: Any = {tp: SimRunner() for tp in LEADERS}
     ticks = LogEndTicks(offsets, lambda: runners)
@@ -78,9 +76,7 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers(
     await ticks.close()
 
 
-async def test_a_machine_that_opens_beside_a_slow_leader_gets_ticks(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_machines_beside_a_slow_leader_get_ticks(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """Each answer takes longer than a second, so requests to that leader follow each other without a pause."""
     offsets: Any = SimOffsets()
     monkeypatch.setitem(LEADERS, LED_BY_1, 2)

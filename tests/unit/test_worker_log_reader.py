@@ -166,9 +166,7 @@ async def test_a_position_that_the_log_does_not_hold_suspends_its_partition() ->
 
 
 @pytest.mark.parametrize("error", [CorruptRecordException("bad CRC"), ValueError("no header")], ids=["crc", "parser"])
-async def test_a_partition_whose_records_cannot_be_read_is_reported_and_no_record_of_another_is_lost(
-    error: Exception,
-) -> None:
+async def test_an_unreadable_partition_is_reported_and_no_other_loses_a_record(error: Exception) -> None:
     worker = Reader(good=["a", "b"], bad=["x"])
     worker.consumer.errors[BAD] = error
     assert await worker.fetch() == {GOOD: Fetched(0, 2, ["a", "b"])}
@@ -176,9 +174,7 @@ async def test_a_partition_whose_records_cannot_be_read_is_reported_and_no_recor
     assert worker.consumer.state(BAD).position == 0, "it is read again when its machine is open again"
 
 
-async def test_a_partition_with_a_batch_that_cannot_be_read_is_tried_again_and_the_others_do_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unreadable_batch_is_tried_again_and_nothing_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(requests, "monotonic", lambda: now)
     worker = Reader(good=["a", "b"], bad=["x", "y"])

@@ -74,9 +74,7 @@ async def test_other_topics_go_on_while_a_topic_that_it_may_not_create_is_missin
     assert len({id(client) for client in clients}) == 1, "one that was refused lives for long"
 
 
-async def test_a_worker_that_has_no_answer_about_its_topics_is_not_ready(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_a_worker_with_unknown_topics_is_not_ready(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
     whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
@@ -107,8 +105,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-    constants: Constants,
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]

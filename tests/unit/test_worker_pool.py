@@ -248,9 +248,7 @@ class SimOpened:
         self.is_closed = True
 
 
-async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unforeseen_failures_are_counted_and_end_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[BaseException] = []
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
     errors = [KeyError("offset"), Lost("no leader"), Fenced("another worker"), LogMismatch("it has lost 3 records")]
@@ -270,9 +268,7 @@ async def test_failures_that_no_code_expects_are_counted_and_end_no_worker(
     await pool.close()
 
 
-async def test_an_error_that_must_end_the_worker_opens_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_that_ends_the_worker_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[BaseException] = []
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, owns, failures)
     pool.parts = replace(pool.parts, cluster=Cluster("", {REQUESTS[0]: b"id"}, {REQUESTS[0]: 1}))
@@ -524,9 +520,7 @@ async def test_a_machine_whose_new_owner_does_not_come_is_closed(tmp_path: Path,
     await pool.close()
 
 
-async def test_a_worker_that_ends_waits_until_others_have_its_partitions(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_worker_waits_for_its_successors_when_it_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     machine = SimRunner()
     pool = open_pool(tmp_path, machine)
     await pool.settle()
@@ -566,9 +560,7 @@ async def test_a_machine_that_is_closed_when_its_time_ends_is_not_counted_as_tak
     await pool.close()
 
 
-async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_group(
-    tmp_path: Path, constants: Constants
-) -> None:
+async def test_a_silent_coordinator_is_not_taken_for_an_empty_group(tmp_path: Path, constants: Constants) -> None:
     constants(pools, UNKNOWN_S=0.5)
     pool = open_pool(tmp_path, SimRunner())
     asked = 0
@@ -584,9 +576,7 @@ async def test_a_coordinator_that_does_not_answer_is_not_taken_for_an_empty_grou
     await pool.close()
 
 
-async def test_a_machine_that_is_let_go_again_has_its_whole_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_machine_that_is_let_go_anew_has_all_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of the first hand-over, after which it was dealt back, says nothing about the second one."""
     now_s = 0.0
     monkeypatch.setattr(pools, "monotonic", lambda: now_s)

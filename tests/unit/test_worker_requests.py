@@ -106,9 +106,7 @@ async def test_a_worker_is_in_its_group_when_the_pool_has_what_the_group_dealt()
     worker._loop_thread.close()
 
 
-async def test_a_topic_that_may_not_be_read_any_more_stops_its_partitions_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_topic_that_may_no_longer_be_read_stops_its_partitions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, foreign = SimPool(), ("orders", 0)
     worker = consumer(pool)
 

@@ -174,9 +174,7 @@ def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_cal
     assert pool.failure is None
 
 
-def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it(
-    constants: Constants,
-) -> None:
+def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed_for_it(constants: Constants) -> None:
     constants(runner_module, TELLING_END_S=3600)
     pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)
@@ -193,9 +191,7 @@ def test_the_group_is_told_after_the_due_timers_have_fired_and_no_item_is_needed
     assert pool.failure is None
 
 
-def test_a_busy_machine_does_not_begin_to_tell_the_group_shortly_before_the_next_tick(
-    constants: Constants,
-) -> None:
+def test_a_busy_machine_does_not_tell_the_group_shortly_before_a_tick(constants: Constants) -> None:
     constants(runner_module, QUIET_S=0, TELLING_END_S=0)
     pool, outbox = SimPool(), ListOutbox()
     rig = NativeRig(outbox=outbox)

@@ -52,9 +52,7 @@ class SimQueries(Queries):
     ],
     ids=["wanted", "empty", "recovering", "clock", "off"],
 )
-async def test_it_wants_a_snapshot_or_says_why_there_is_none(
-    next_offset: int, state: State, factor: float, why: str
-) -> None:
+async def test_it_wants_a_snapshot_or_says_why_none(next_offset: int, state: State, factor: float, why: str) -> None:
     queries = SimQueries(next_offset, state, factor)
     answer = await queries.take(forwarded=True)
     assert list(answer.timers) == []

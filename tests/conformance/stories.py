@@ -175,7 +175,5 @@ STORIES = {
     "cold and cancelled": Story([_set(COLD_S), _cancel(Phase.AWAY)], verdicts=[CANCELLED], is_cold=True),
 }
 
-ON_A_BROKER = {
-    "target that takes nothing at first": Story([_native(2, SHAKY)], b"v", 2, target=SHAKY),
-}
+ON_A_BROKER = {"target that takes nothing at first": Story([_native(2, SHAKY)], b"v", 2, target=SHAKY)}
 """Stories about targets that fail, which those of the simulated broker do not."""

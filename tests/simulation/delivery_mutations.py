@@ -59,9 +59,7 @@ for topic in [*unanswered]:
 """,
         ),
     ),
-    "delivery: all timers go to the topic of the first": changed(
-        ("are_for(first, due)", "True"),
-    ),
+    "delivery: all timers go to the topic of the first": changed(("are_for(first, due)", "True")),
     "delivery: no topic is split": changed(
         (
             "topic == self._settings.request_topic or topic in self._topics.max_message_bytes "
@@ -169,9 +167,7 @@ self.transaction.retry(row, again, self.transaction.tick.second + 1)
         ("... or [(0, said.why)]", "... or [(place, said.why) for place in range(len(batch.offsets))]"),
     ),
     "delivery: chunks never shrink": changed(("self._outbox.chunk.failed()", "None")),
-    "delivery: shrunk chunks split no stored group": changed(
-        ("most < LARGEST", "False"),
-    ),
+    "delivery: shrunk chunks split no stored group": changed(("most < LARGEST", "False")),
     "delivery: a transaction with refused records is committed": sending(CommitsWithoutRefused),
     "delivery: a transaction with refused records is not aborted": sending(KeepsRefusedTransactions),
 }

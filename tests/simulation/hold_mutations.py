@@ -55,9 +55,7 @@ CHANGED = {
             "hold._replace(number=command.number)",
         ),
     ),
-    "[I33] a pause goes on after its end": paused(
-        ("holds if is_drained else ()", "()"),
-    ),
+    "[I33] a pause goes on after its end": paused(("holds if is_drained else ()", "()")),
     "[I33] commands wait for a second that is released at once": paused(
         ("self._may_take and self.machine.is_drained", "self._may_take"),
     ),

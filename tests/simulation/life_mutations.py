@@ -55,14 +55,10 @@ CHANGED = {
     "[I5] a machine goes on after an unforeseen failure": changed(
         entry(LEAVING, "ENDED", "CLOSING, JOIN", "LEAVING, None"),
     ),
-    "[I5] a failed machine is opened without asking the group": changed(
-        entry(ERRORS, "FAILED", "ASKING, ASK", FENCE),
-    ),
+    "[I5] a failed machine is opened without asking the group": changed(entry(ERRORS, "FAILED", "ASKING, ASK", FENCE)),
     "[I5] a fenced machine fences its new owner": changed(entry(ENDING, "FENCED", "ASKING, ASK", FENCE)),
     "[I5] what another worker owns is opened": changed(entry(ASKING, "NOT_OWNED", "ASKING, ASK_LATER", FENCE)),
-    "[I5] a group that does not answer has said yes": changed(
-        entry(ASKING, "UNANSWERED", "ASKING, ASK_LATER", FENCE),
-    ),
+    "[I5] a group that does not answer has said yes": changed(entry(ASKING, "UNANSWERED", "ASKING, ASK_LATER", FENCE)),
     "[I5] after a pause the group is not asked": changed(entry("** WAITED", "WAITED", "ASKING, ASK", FENCE)),
     "[I14] after reading ahead the group is not asked": changed(entry(ENDING, "READ", "ASKING, ASK", FENCE)),
     "[I14] a machine that has not fenced runs": changed(
@@ -83,9 +79,7 @@ CHANGED = {
     "[I11] a machine that comes back too late stays open": changed(
         entry(RETURNING, "OPENED", "RETURNING, DISCARD", "DEALT, FIND"),
     ),
-    "[I11] a machine that was opened too late runs": changed(
-        entry(CLOSING, "OPENED", "CLOSING, DISCARD", "OPEN, RUN"),
-    ),
+    "[I11] a machine that was opened too late runs": changed(entry(CLOSING, "OPENED", "CLOSING, DISCARD", "OPEN, RUN")),
     "[I11] what is taken away while it opens is opened again": changed(
         entry(BUSY, "TAKEN", "CLOSING, CLOSE", "RETURNING, CLOSE"),
     ),

@@ -61,8 +61,6 @@ MUTATIONS = {
     "T8 a second loss begins anew": changed(
         ("is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset", "is_below = False"),
     ),
-    "[I33] what was held is not rescued": changed(
-        ("Holds(rescue.holds).of(key, target, holes) is not None", "False"),
-    ),
+    "[I33] what was held is not rescued": changed(("Holds(rescue.holds).of(key, target, holes) is not None", "False")),
     "T9 sources without the number of the cut": changed(("self._cuts = cuts", "self._cuts = ()")),
 }

@@ -73,9 +73,7 @@ CONDITIONS = {
             "OperationResults(entries, verdicts, (), ..., (), ..., ...)",
         ),
     ),
-    "[I27] a request that was readable late is listed and counts": changed(
-        ("refusal = TOO_LATE", "pass"),
-    ),
+    "[I27] a request that was readable late is listed and counts": changed(("refusal = TOO_LATE", "pass")),
     "[I27] what was readable late is forgotten while the log has it": changed(
         ("progress.with_log_start(log_start)", "progress.with_log_start(progress.next_offset)"),
     ),
@@ -125,9 +123,7 @@ IDS = {
         ("self._index.sweep(self.committed)", "self._index.sweep(self.progress)"), worker=WithoutConditions
     ),
     "ids: a second fires before its requests are read": changed((THROUGH, "second")),
-    "ids: only the first second waits": changed(
-        (THROUGH, f"None if ({THROUGH}) is None else second"),
-    ),
+    "ids: only the first second waits": changed((THROUGH, f"None if ({THROUGH}) is None else second")),
     "ids: an end that an own transaction held back counts": changed(("end in held_from", "False")),
     "ids: replay skips fired versions": changed(
         (
@@ -181,9 +177,7 @@ HAS_FIRED = (
 )
 
 CLOCKS = {
-    "[I20] all ticks count": changed(
-        ("tick = Seen(append_ms / 1000, clocks.boot_s)", "return True"),
-    ),
+    "[I20] all ticks count": changed(("tick = Seen(append_ms / 1000, clocks.boot_s)", "return True")),
     "[I20] small leaps add up": changed(
         (
             "if broker is not None:\n    self._counted[broker] = tick",
@@ -209,9 +203,7 @@ CLOCKS = {
         ),
     ),
     "[I20] a held tick never counts": changed(("abs(time_s - tick.time_s) <= self._max_leap_s", "False")),
-    "[I24] a replay stores what a wrong clock has fired": changed(
-        ("not has_fired((due_s, row[0]), row[1])", "True"),
-    ),
+    "[I24] a replay stores what a wrong clock has fired": changed(("not has_fired((due_s, row[0]), row[1])", "True")),
     "[I24] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED, worker=WithoutConditions),
     "[I27] a verdict forgets what a wrong clock has fired": changed(HAS_FIRED),
 }
@@ -295,9 +287,7 @@ DECIDED = "progress, use = decide_use(..., ..., ..., ..., ..., ...)"
 COMMITTED = "min(applied, self.stores.committed.get(self.tp, applied))", "applied"
 
 DOUBTS = {
-    "[I29] a doubtful log is read from its start": changed(
-        ('doubt.worker not in ("", worker) or ...', "False"),
-    ),
+    "[I29] a doubtful log is read from its start": changed(('doubt.worker not in ("", worker) or ...', "False")),
     "[I29] a refusal is forgotten": changed(("port.refuse(doubtful.progress)", "pass")),
     "[I29] a store counts beyond what its machine has committed": changed(COMMITTED),
     "[I29] progress is read without its doubt": changed(

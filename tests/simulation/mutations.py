@@ -83,9 +83,7 @@ if fetched.from_offset > position:
             "store.drop_through(progress.fired_through, 2**62) is None",
         ),
     ),
-    "[I1] timers that another worker fired are kept on opening": changed(
-        (CAUGHT_UP, "None"),
-    ),
+    "[I1] timers that another worker fired are kept on opening": changed((CAUGHT_UP, "None")),
     "[I1] an old next_offset is committed": changed(
         (
             "self._outbox.commit(after, output)",

@@ -97,9 +97,7 @@ def open_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     assert not any(condemnations.by_reason.values()), "a half-made store was taken for a damaged one"
 
 
-QUESTIONS = [
-    *("__init__", "read_one", "read", "check_partitions", "check_doubt", "level_of_new_machines"),
-]
+QUESTIONS = [*("__init__", "read_one", "read", "check_partitions", "check_doubt", "level_of_new_machines")]
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

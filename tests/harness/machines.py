@@ -56,6 +56,7 @@ class MachineRig:
         group: rows in a group of the store.
         outbox: of the machine.
         log: log of the topic; None: a new one.
+        now_s: a tick after the opening.
         spec: other fields of the specification.
     """
 
@@ -71,6 +72,7 @@ class MachineRig:
         group: int = 3,
         outbox: ListOutbox | None = None,
         log: SimLog | None = None,
+        now_s: float | None = None,
         **spec: Any,
     ) -> None:
         self.topic = topic
@@ -81,6 +83,8 @@ class MachineRig:
         self.store = MemoryStore(group)
         self.tick_ms = 0
         self.machine: Machine = self.open()
+        if now_s is not None:
+            self.observe(now_s)
 
     def open(self, *, wipe: bool = False, limits: Limits | None = None, **spec: Any) -> Machine:
         """Open the machine as a worker does: with the committed progress and the existing store."""
@@ -114,14 +118,26 @@ class MachineRig:
         while self.machine.fire_chunk():
             pass
 
+    def second(self, second: float, end: int | None = None) -> None:
+        """Begin a second while the log ends at ``end``, and fire. Later requests may be unread when it fires."""
+        self.observe(second, end)
+        self.fire()
+
+    def tick(self, second: int) -> None:
+        """Let a second begin on the brokers' clock too, accept all requests, fire and commit."""
+        self.log.clock.now_ms = second * 1000
+        self.observe(second)
+        self.read_all()
+        self.fire()
+        self.machine.commit_progress(even_if_idle=True)
+
     def finish(self) -> None:
         """Accept all requests and fire all timers, with a tick after all other ticks."""
         self.outbox.failing = 0
         fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
         self.observe(fired_s)
         self.read_all()
-        self.observe(fired_s + 1)
-        self.fire()
+        self.second(fired_s + 1)
         self.machine.commit_progress()
 
     @property

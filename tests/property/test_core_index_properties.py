@@ -162,8 +162,7 @@ def test_what_is_over_is_swept_in_the_end(events: list[Event]) -> None:
         happen(rig, event)
     rig.finish()
     for _ in range(3):
-        rig.observe(rig.tick_ms // 1000 + 10)
-        rig.fire()
+        rig.second(rig.tick_ms // 1000 + 10)
         rig.machine.commit_progress(even_if_idle=True)
     assert rig.store.entries_after(b"", 10).entries == []
     assert rig.store.pending == 0

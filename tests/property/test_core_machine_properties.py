@@ -88,8 +88,7 @@ def test_either_order_of_arrival_ends_in_the_same_state(due: list[int], ticks: l
             if step == "fetch":
                 rig.read(1)
             else:
-                rig.observe(next(coming))
-                rig.fire()
+                rig.second(next(coming))
         rig.fire()
         rig.machine.commit_progress()
         ends.append((rig.keys, sorted(rig.outbox.fired), rig.machine.progress))
@@ -124,8 +123,7 @@ def test_firing_is_in_key_order_and_never_ahead(due: list[int], chunk_timers: in
     late = sorted((due_s, offset) for offset, due_s in enumerate(due) if due_s == 0)
     rig.fire()
     rig.read()
-    rig.observe(second)
-    rig.fire()
+    rig.second(second)
     expected = sorted((due_s, offset) for offset, due_s in enumerate(due) if due_s <= second)
     assert rig.outbox.fired == expected
     assert set(late) <= set(rig.outbox.fired)

@@ -107,8 +107,7 @@ def test_a_pause_in_a_release_holds_what_is_left() -> None:
 
 
 def test_below_the_level_nothing_is_held() -> None:
-    rig = NativeRig(progress=Progress.first(HOLDS - 1))
-    rig.observe(10)
+    rig = NativeRig(progress=Progress.first(HOLDS - 1), now_s=10)
     assert not rig.machine.take([pause()])
     assert rig.machine.progress.taken == 0
 
@@ -153,18 +152,15 @@ def test_a_cancel_counts_until_the_release() -> None:
         ask(id, 12)
     rig.read_all()
     rig.machine.take([pause()])
-    rig.observe(13)
-    rig.fire()
-    rig.observe(14)
-    rig.fire()
+    rig.second(13)
+    rig.second(14)
     assert rig.outbox.fired == []
     ask(b"a", None)
     ask(b"b", 20)
     rig.read_all()
     said = [(each.verdict, each.held) for each in rig.outbox.verdicts]
     assert said == [(CANCELLED, (PAUSE, 1, 10)), (REPLACED, (PAUSE, 1, 10))]
-    rig.observe(15)
-    rig.fire()
+    rig.second(15)
     rig.machine.take([resume()])
     while rig.machine.release_chunk():
         pass
@@ -314,8 +310,7 @@ def test_a_late_timer_behind_what_was_released_is_released_too() -> None:
 
 
 def test_a_resume_is_taken_although_a_second_waits_for_its_requests() -> None:
-    rig = MachineRig(BY_ID, progress=RAISED, retention_s=100)
-    rig.observe(10)
+    rig = MachineRig(BY_ID, progress=RAISED, retention_s=100, now_s=10)
     rig.read()
     loop = Loop(rig.machine)
     loop.commands = [pause()]

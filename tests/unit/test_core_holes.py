@@ -26,11 +26,9 @@ def repair(rig: MachineRig, **options: Any) -> None:
 
 @pytest.mark.parametrize("wipe", [False, True])
 def test_nothing_fires_again_and_new_timers_fire_by_the_right_time(wipe: bool) -> None:
-    rig = NativeRig()
-    rig.observe(10)
+    rig = NativeRig(now_s=10)
     rig.accept(20, 500, WRONG_S + 500)
-    rig.observe(WRONG_S)
-    rig.fire()
+    rig.second(WRONG_S)
     rig.machine.commit_progress(even_if_idle=True)
     rig.observe(12)
     assert rig.machine.clock_is_behind, "nothing is accepted"
@@ -41,8 +39,7 @@ def test_nothing_fires_again_and_new_timers_fire_by_the_right_time(wipe: bool) -
     assert rig.keys == [(WRONG_S + 500, 2)], "only it is pending"
     rig.accept(15, 500)
     assert rig.keys == [(15, 3), (500, 4), (WRONG_S + 500, 2)]
-    rig.observe(15)
-    rig.fire()
+    rig.second(15)
     assert rig.outbox.fired == [(20, 0), (500, 1), (15, 3)]
     rig.machine.commit_progress()
     rig.open(wipe=True)
@@ -110,8 +107,7 @@ def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(
     rig.log.append(rig.topic, b"id", record, future_by_id.encode_headers(500), partition=0)
     rig.observe(10)
     rig.read_all()
-    rig.observe(WRONG_S)
-    rig.fire()
+    rig.second(WRONG_S)
     rig.machine.commit_progress(even_if_idle=True)
     repair(rig, wipe=wipe)
     rig.observe(13)
@@ -128,12 +124,10 @@ def test_a_progress_record_holds_the_hole() -> None:
 
 @pytest.mark.parametrize("wipe", [False, True])
 def test_what_was_moved_to_another_app_does_not_fire(wipe: bool) -> None:
-    rig = NativeRig()
-    rig.observe(10)
+    rig = NativeRig(now_s=10)
     rig.accept(20, 500, 11)
     rig.machine.commit_progress()
-    rig.observe(11)
-    rig.fire()
+    rig.second(11)
     before = rig.outbox.progress
     rig.outbox.progress = before.moved(7)
     rig.open(wipe=wipe)
@@ -141,8 +135,7 @@ def test_what_was_moved_to_another_app_does_not_fire(wipe: bool) -> None:
     rig.read_all()
     assert rig.keys == [], "all that was pending is elsewhere"
     rig.accept(15, 500)
-    rig.observe(600)
-    rig.fire()
+    rig.second(600)
     assert rig.outbox.fired == [(11, 2), (15, 3), (500, 4)], "what comes after the move fires here"
     assert not before.was_moved(7)
     assert rig.outbox.progress.was_moved(7)

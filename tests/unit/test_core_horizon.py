@@ -42,7 +42,6 @@ class ColdRig(MachineRig):
 
     def __init__(self, horizon_s: int = 10, *, indexed: bool = False) -> None:
         self.indexed = indexed
-        self.tick_s = 0
         super().__init__(
             BY_ID if indexed else NATIVE, LIMITS, outbox=NamesOutbox(), hot_horizon_s=horizon_s, retention_s=RETENTION_S
         )
@@ -51,15 +50,7 @@ class ColdRig(MachineRig):
     def reopen(self, horizon_s: int, *, wipe: bool = False) -> None:
         """Open the machine with another horizon, with ``wipe`` on an empty disk."""
         self.open(wipe=wipe, hot_horizon_s=horizon_s, new_seal_key=self.spec.new_seal_key + 1)
-        self.tick(self.tick_s)
-
-    def tick(self, second: int) -> None:
-        self.tick_s = second
-        self.log.clock.now_ms = second * 1000
-        self.observe(second)
-        self.read_all()
-        self.fire()
-        self.machine.commit_progress(even_if_idle=True)
+        self.tick(self.tick_ms // 1000)
 
     def ask(self, due_s: int, id: bytes = b"", headers: Sequence[Header] = (), value: bytes = b"v") -> SimRecord:
         record = future.encode("t", "k", value)

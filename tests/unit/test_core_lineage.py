@@ -176,8 +176,7 @@ def committed(rig: MachineRig) -> Doubt | None:
 
 
 def test_a_doubt_grows_with_each_commit_and_once_more_when_the_topic_is_corrected() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     compacted(rig, False)
     rig.accept(50, 60)
     assert committed(rig) is None
@@ -193,24 +192,21 @@ def test_a_doubt_grows_with_each_commit_and_once_more_when_the_topic_is_correcte
 
 
 def test_a_doubt_ends_when_the_rows_below_its_offset_have_fired() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5, 30)
     compacted(rig, True)
     rig.machine.commit_progress()
     compacted(rig, False)
     rig.accept(6, 20)
     for second, left in ((6, True), (20, True), (30, False)):
-        rig.observe(second)
-        rig.fire()
+        rig.second(second)
         assert (committed(rig) is not None) == left, second
         rig.machine.commit_progress(even_if_idle=True)
     assert rig.outbox.progress.doubt is None
 
 
 def test_a_store_survives_a_crash_while_its_log_is_in_doubt() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     compacted(rig, False)
     rig.accept(5)
     assert not rig.store.protected
@@ -224,8 +220,7 @@ def test_a_store_survives_a_crash_while_its_log_is_in_doubt() -> None:
     Doubts(opened, rig.outbox.progress)
     assert opened.protected, "also when it is opened again"
     for _ in range(2):
-        rig.observe(5)
-        rig.fire()
+        rig.second(5)
         rig.machine.commit_progress(even_if_idle=True)
     assert not rig.store.protected
 

@@ -16,14 +16,11 @@ from timers.core.timer import Fetched, Tick
 
 
 def test_due_timers_fire_in_key_order_and_not_early() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(9, 7, 8, 7)
-    rig.observe(6.999)
-    rig.fire()
+    rig.second(6.999)
     assert rig.outbox.fired == []
-    rig.observe(8)
-    rig.fire()
+    rig.second(8)
     assert rig.outbox.fired == [(7, 1), (7, 3), (8, 2)]
     assert rig.machine.progress.fired_through == (8, MAX_OFFSET)
     assert rig.outbox.tick == Tick(8000)
@@ -31,20 +28,16 @@ def test_due_timers_fire_in_key_order_and_not_early() -> None:
 
 
 def test_the_next_tick_fires_the_timers_of_a_missed_second() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(*range(1, 50))
-    rig.observe(49)
-    rig.fire()
+    rig.second(49)
     assert [due_s for due_s, _ in rig.outbox.fired] == list(range(1, 50))
 
 
 def test_old_and_duplicate_ticks_change_nothing() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(7, 8)
-    rig.observe(7)
-    rig.fire()
+    rig.second(7)
     before, commits = rig.state, len(rig.outbox.commits)
     for second in (7, 7.5, 6, 5.5):
         rig.observe(second)
@@ -70,11 +63,9 @@ PACED = replace(LIMITS, catch_up_per_s=2, overdue_s=10)
 
 
 def test_a_backlog_fires_at_the_catch_up_limit_and_the_rest_is_postponed() -> None:
-    rig = NativeRig(limits=PACED)
-    rig.observe(0)
+    rig = NativeRig(limits=PACED, now_s=0)
     rig.accept(1, 2, 3, 4, 5)
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     assert rig.outbox.fired == [(1, 0), (2, 1)]
     assert rig.outbox.postponed == [((3, 2), 101), ((4, 3), 101), ((5, 4), 102)]
     assert (rig.machine.pending, rig.machine.progress.fired_through) == (0, (100, MAX_OFFSET))
@@ -82,8 +73,7 @@ def test_a_backlog_fires_at_the_catch_up_limit_and_the_rest_is_postponed() -> No
 
 def test_overdue_requests_that_are_read_late_keep_the_catch_up_limit() -> None:
     rig = NativeRig(limits=PACED)
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     rig.accept(1, 1, 1, 200)
     assert rig.outbox.fired == [(1, 0), (1, 1)]
     assert rig.outbox.postponed == [((1, 2), 101)]
@@ -91,19 +81,16 @@ def test_overdue_requests_that_are_read_late_keep_the_catch_up_limit() -> None:
 
 
 def test_punctual_timers_do_not_count_for_the_catch_up_limit() -> None:
-    rig = NativeRig(limits=PACED)
-    rig.observe(0)
+    rig = NativeRig(limits=PACED, now_s=0)
     rig.accept(1, 1, 1, 90, 91, 99, 100, 100, 100)
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     assert rig.outbox.fired == [(1, 0), (1, 1), (90, 3), (91, 4), (99, 5), (100, 6), (100, 7), (100, 8)]
     assert rig.outbox.postponed == [((1, 2), 101)]
 
 
 def test_postponed_timers_use_the_limit_of_later_seconds() -> None:
     rig = NativeRig(limits=PACED)
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     rig.accept(1, 1, 1, 1, 1)  # seconds 100 and 101 are full, 102 has room for one
     rig.observe(101)
     rig.accept(1, 1)
@@ -111,11 +98,9 @@ def test_postponed_timers_use_the_limit_of_later_seconds() -> None:
 
 
 def test_without_a_limit_a_backlog_fires_at_once() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(*[1] * 50)
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     assert (len(rig.outbox.fired), rig.outbox.postponed) == (50, [])
 
 
@@ -124,8 +109,7 @@ def test_without_a_limit_a_backlog_fires_at_once() -> None:
 
 def test_a_late_request_fires_at_once() -> None:
     rig = NativeRig()
-    rig.observe(10)
-    rig.fire()
+    rig.second(10)
     rig.accept(3, 11, 10, 2)
     assert rig.outbox.fired == [(2, 3), (3, 0), (10, 2)]
     assert rig.state[2] == [(11, 1)]
@@ -135,8 +119,7 @@ def test_a_late_request_fires_at_once() -> None:
 
 def test_in_a_partly_fired_second_the_offset_decides() -> None:
     """After a chunk that ended inside second 5, only later offsets of that second are not late."""
-    rig = NativeRig(limits=Limits(1, 10**6, 100), group=1)
-    rig.observe(0)
+    rig = NativeRig(limits=Limits(1, 10**6, 100), group=1, now_s=0)
     rig.accept(5, 5, 5)
     rig.observe(5)
     assert rig.machine.fire_chunk()
@@ -148,8 +131,7 @@ def test_in_a_partly_fired_second_the_offset_decides() -> None:
 
 
 def test_an_unreadable_request_becomes_a_dead_letter() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.log.append(rig.topic, b"soon", b"", partition=0)
     rig.accept(5)
     assert rig.outbox.rejected == [(0, "topic-missing")]
@@ -159,8 +141,7 @@ def test_an_unreadable_request_becomes_a_dead_letter() -> None:
 
 def test_output_is_committed_before_the_batch_is_stored() -> None:
     rig = NativeRig()
-    rig.observe(10)
-    rig.fire()
+    rig.second(10)
     rig.ask(20, 3)
     before = rig.state
     rig.outbox.failing = 1
@@ -172,8 +153,7 @@ def test_output_is_committed_before_the_batch_is_stored() -> None:
 
 
 def test_a_batch_without_output_needs_no_transaction() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5)
     commits = len(rig.outbox.commits)
     rig.accept(6)
@@ -187,8 +167,7 @@ def test_a_batch_without_output_needs_no_transaction() -> None:
 
 
 def test_a_chunk_ends_at_its_limit_and_commits_the_last_fired_key() -> None:
-    rig = NativeRig(limits=Limits(chunk_timers=2, chunk_bytes=10**6, max_request_bytes=100), group=2)
-    rig.observe(0)
+    rig = NativeRig(limits=Limits(chunk_timers=2, chunk_bytes=10**6, max_request_bytes=100), group=2, now_s=0)
     rig.accept(5, 5, 5, 6, 6)
     rig.observe(6)
     through = []
@@ -211,29 +190,24 @@ def test_groups_of_many_seconds_are_fired_together() -> None:
             super().commit(progress, output)
 
     limits = Limits(chunk_timers=5, chunk_bytes=10**6, max_request_bytes=100)
-    rig = NativeRig(limits=limits, group=2, outbox=Outbox())
-    rig.observe(0)
+    rig = NativeRig(limits=limits, group=2, outbox=Outbox(), now_s=0)
     rig.accept(5, 5, 5, 5, 5, 5, 6, 6, 6)
-    rig.observe(6)
-    rig.fire()
+    rig.second(6)
     assert together == [[(5, 2), (5, 2), (5, 2)], [(6, 2), (6, 1)]], "a chunk is at most one group larger"
 
     together.clear()
     rig.outbox.chunk.timers = 3
     rig.accept(7, 7, 7, 7)
-    rig.observe(7)
-    rig.fire()
+    rig.second(7)
     assert together == [[(7, 2), (7, 1)], [(7, 1)]], "a reduced chunk splits one stored group"
     assert rig.machine.pending == 0
 
 
 def test_a_chunk_is_also_limited_in_bytes() -> None:
-    rig = NativeRig(limits=Limits(chunk_timers=1000, chunk_bytes=100, max_request_bytes=100), group=1)
-    rig.observe(0)
+    rig = NativeRig(limits=Limits(chunk_timers=1000, chunk_bytes=100, max_request_bytes=100), group=1, now_s=0)
     rig.ask(*[5] * 6, value=bytes(49))
     rig.machine.accept(rig.fetch())
-    rig.observe(5)
-    rig.fire()
+    rig.second(5)
     assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 2, 2]
 
 
@@ -246,8 +220,7 @@ def test_the_parts_of_a_fetch_of_late_requests_grow_after_each_transaction() -> 
             self.chunk.committed(0.5, 0.5)
 
     rig = NativeRig(outbox=Outbox())
-    rig.observe(10)
-    rig.fire()
+    rig.second(10)
     rig.outbox.chunk.timers = 2
     rig.accept(*[5] * 20)
     assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 4, 8, 6]
@@ -255,8 +228,7 @@ def test_the_parts_of_a_fetch_of_late_requests_grow_after_each_transaction() -> 
 
 
 def test_a_scan_that_ends_exactly_at_the_limit_is_complete() -> None:
-    rig = NativeRig(limits=Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100), group=3)
-    rig.observe(0)
+    rig = NativeRig(limits=Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100), group=3, now_s=0)
     rig.accept(5, 5, 5)
     rig.observe(7)
     assert not rig.machine.fire_chunk()
@@ -264,8 +236,7 @@ def test_a_scan_that_ends_exactly_at_the_limit_is_complete() -> None:
 
 
 def test_a_failed_chunk_changes_nothing() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5, 6)
     rig.observe(5)
     before = rig.state
@@ -274,8 +245,7 @@ def test_a_failed_chunk_changes_nothing() -> None:
         rig.machine.fire_chunk()
     assert rig.state == before
     rig.open()
-    rig.observe(5)
-    rig.fire()
+    rig.second(5)
     assert rig.outbox.fired == [(5, 0)]
 
 
@@ -283,8 +253,7 @@ def test_a_failed_chunk_changes_nothing() -> None:
 
 
 def test_a_gap_raises_with_the_offset_to_read_from() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5)
     rig.ask(6, 7)
     before = rig.state
@@ -297,8 +266,7 @@ def test_a_gap_raises_with_the_offset_to_read_from() -> None:
 
 
 def test_requests_that_are_fetched_again_are_skipped() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5, 6)
     rig.ask(7)
     rig.machine.accept(rig.fetch(from_offset=0))
@@ -307,8 +275,7 @@ def test_requests_that_are_fetched_again_are_skipped() -> None:
 
 
 def test_holes_in_offsets_are_no_gaps() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5)
     rig.machine.accept(Fetched(1, 4, []))  # markers, or aborted records
     assert rig.machine.position == 4
@@ -320,8 +287,7 @@ def test_holes_in_offsets_are_no_gaps() -> None:
 
 def test_acceptance_stops_while_the_clock_is_two_seconds_behind() -> None:
     rig = NativeRig()
-    rig.observe(100)
-    rig.fire()
+    rig.second(100)
     for second, held in [(98, False), (97, True), (98, True), (99, True), (100, False), (98.5, False), (3, True)]:
         rig.observe(second)
         assert (rig.machine.clock_is_behind, rig.machine.may_accept) == (held, not held), second
@@ -329,8 +295,7 @@ def test_acceptance_stops_while_the_clock_is_two_seconds_behind() -> None:
 
 def test_after_a_step_back_timers_fire_by_the_present_time() -> None:
     """The clock showed 100 for a moment. A later request for second 60 fires at 60."""
-    rig = NativeRig(limits=Limits(1, 10**6, 100), group=1)
-    rig.observe(10)
+    rig = NativeRig(limits=Limits(1, 10**6, 100), group=1, now_s=10)
     rig.accept(11, 12)
     rig.observe(100)
     assert rig.machine.fire_chunk()
@@ -339,8 +304,7 @@ def test_after_a_step_back_timers_fire_by_the_present_time() -> None:
     rig.accept(60)
     rig.fire()
     assert rig.outbox.fired == [(11, 0), (12, 1)]
-    rig.observe(60)
-    rig.fire()
+    rig.second(60)
     assert rig.outbox.fired[2:] == [(60, 2)]
 
 
@@ -348,13 +312,11 @@ def test_after_a_step_back_timers_fire_by_the_present_time() -> None:
 
 
 def test_progress_of_time_alone_is_committed_only_on_request() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(50)
     rig.fire()
     assert rig.machine.commit_progress(), "the first second"
-    rig.observe(40)
-    rig.fire()
+    rig.second(40)
     assert not rig.machine.commit_progress()
     assert rig.machine.commit_progress(even_if_idle=True)
     assert rig.outbox.progress.fired_through == (40, MAX_OFFSET)

@@ -52,14 +52,6 @@ class Rig(MachineRig):
         assert len(told) <= 1
         return told[0][2:5] if told else ("", None, None)
 
-    def tick(self, second: int) -> None:
-        """Let a second begin, and fire what is due."""
-        self.log.clock.now_ms = second * 1000
-        self.observe(second)
-        self.read_all()
-        self.fire()
-        self.machine.commit_progress(even_if_idle=True)
-
     @property
     def waiting(self) -> list[tuple[int, int]]:
         """(due second, offset) of the timers that will fire."""

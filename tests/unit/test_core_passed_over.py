@@ -16,8 +16,7 @@ LETTER = Rejected(2, dead_letter.BATCH_UNREADABLE, "why", None, b"the batch", []
 
 
 def test_a_replay_leaves_out_what_was_passed_over_also_if_it_can_be_read_now() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5, 6)
     assert pass_over(rig.machine, LETTER, 4)
     rig.ask(5, 6)  # offsets 2 and 3: another version of the worker reads them
@@ -31,11 +30,9 @@ def test_a_replay_leaves_out_what_was_passed_over_also_if_it_can_be_read_now() -
 
 
 def test_a_batch_that_was_damaged_after_it_was_accepted_is_passed_over_in_the_replay() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5, 6, 7, 8, 9)
-    rig.observe(5)
-    rig.fire()
+    rig.second(5)
     before = rig.outbox.progress
     rig.open(wipe=True)
     rig.machine.accept(rig.fetch(2))
@@ -55,8 +52,7 @@ def test_a_batch_that_was_damaged_after_it_was_accepted_is_passed_over_in_the_re
         rig.observe(5)
         rig.read_all()
         assert rig.keys[-2:] == [(6, 1), (9, 4)]
-    rig.observe(9)
-    rig.fire()
+    rig.second(9)
     assert rig.outbox.rejected == [(2, "batch-unreadable")]
 
 

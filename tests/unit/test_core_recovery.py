@@ -50,15 +50,13 @@ def test_a_fetch_may_span_the_end_of_the_replay() -> None:
 
 def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
     """[I1]: stored requests may fire, so next_offset on opening is above them."""
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5)
     rig.accept(6)
     assert rig.outbox.progress.next_offset == 1
     rig.open()
     assert not rig.machine.recovering
-    rig.observe(6)
-    rig.fire()
+    rig.second(6)
     settings, lineage = rig.machine.progress.settings, rig.machine.lineages[0]
     assert rig.outbox.progress == Progress(2, (6, MAX_OFFSET), settings, lineage)
     assert lineage.end == 2
@@ -66,8 +64,7 @@ def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
 
 def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late() -> None:
     """The requests were accepted here without a commit; then another owner committed a later time."""
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(50)
     rig.accept(5, 60)
     assert rig.outbox.progress.next_offset == 1
@@ -81,8 +78,7 @@ def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late()
 
 def test_an_index_behind_the_progress_of_another_owner_is_rebuilt() -> None:
     """An index holds only the last version of each id, so it cannot go back to an earlier one."""
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(50)
     rig.accept(5, 60)
     progress = Progress(1, (10, MAX_OFFSET), rig.outbox.progress.settings)
@@ -94,8 +90,7 @@ def test_an_index_behind_the_progress_of_another_owner_is_rebuilt() -> None:
 
 
 def test_a_changed_setting_is_committed_with_the_offset_from_which_it_applies() -> None:
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.accept(5)
     rig.open(limits=Limits(1000, 10**6, max_request_bytes=10))
     rig.observe(0)
@@ -138,8 +133,7 @@ def test_the_limit_of_a_format_counts_from_the_offset_at_which_it_was_first_used
 
 def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:
     """Both workers have a store. The first has accepted uncommitted requests when the second takes over."""
-    rig = NativeRig()
-    rig.observe(10)
+    rig = NativeRig(now_s=10)
     rig.accept(20)
     rig.ask(30)
     rig.ask(31, value=b"x" * 60)
@@ -166,14 +160,12 @@ def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:
 def counted_rig(lost: tuple[int, ...], *, accepted: str = "") -> NativeRig:
     """A machine that has accepted 12 requests, and fired some, and is opened with an empty disk. Its log has lost some
     of them."""
-    rig = NativeRig()
-    rig.observe(0)
+    rig = NativeRig(now_s=0)
     rig.ask(*range(50, 60))
     rig.read(4)
     rig.read()
     rig.accept(1, 70)
-    rig.observe(55)
-    rig.fire()
+    rig.second(55)
     rig.machine.commit_progress()
     rig.log.lose_middle(rig.topic, 0, lost)
     rig.open(wipe=True, accept_loss=accepted)

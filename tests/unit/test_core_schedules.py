@@ -49,11 +49,6 @@ class ScheduleRig(MachineRig):
     def cancel(self, id: bytes) -> None:
         self.log.append(TOPIC, id, None, (), 0)
 
-    def second(self, second: int, end: int | None = None) -> None:
-        """Begin a second while the log ends at ``end``. Later requests may be unread when the second fires."""
-        self.observe(second, end)
-        self.fire()
-
     @property
     def fired(self) -> list[tuple[int, int]]:
         fired: list[tuple[int, int]] = self.outbox.fired

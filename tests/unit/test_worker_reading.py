@@ -51,13 +51,6 @@ class Rig(MachineRig):
         self.place = Place(self.topic, 0, moved=False, hidden_topic="canary")
         self.tick(0)
 
-    def tick(self, second: int) -> None:
-        self.log.clock.now_ms = second * 1000
-        self.observe(second)
-        self.read()
-        self.fire()
-        self.machine.commit_progress(even_if_idle=True)
-
     def ask(self, due_s: int, id: str = "", value: bytes | None = b"v") -> SimRecord:
         request = None if value is None else future.encode("t", "k", value)
         headers = [] if not id or value is None else future_by_id.encode_headers(due_s)

@@ -211,8 +211,7 @@ def test_a_busy_machine_does_not_tell_the_group_shortly_before_a_tick(constants:
 
 def test_a_machine_that_is_read_ahead_neither_fires_nor_accepts_what_its_owner_has_not() -> None:
     pool, outbox = SimPool(), ListOutbox()
-    rig = NativeRig(outbox=outbox)
-    rig.observe(1)
+    rig = NativeRig(outbox=outbox, now_s=1)
     for _ in range(3):
         rig.ask(5)
     rig.read_all()

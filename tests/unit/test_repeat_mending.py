@@ -23,6 +23,14 @@ from timers.wire import dead_letter
 from timers.wire import headers as h
 
 
+def each_1000_s(passed_s: int) -> Losing:
+    """The timer "a", which repeats each 1000 s and was set some seconds ago."""
+    sim = Losing()
+    sim.define("a", "every=1000")
+    sim.advance(passed_s)
+    return sim
+
+
 def own(record: SimRecord) -> dict[str, bytes | None]:
     return h.timer_headers(record.headers)
 
@@ -34,9 +42,7 @@ def noted_ends(sim: Losing) -> dict[tuple[bytes, int], int]:
 
 
 def test_an_occurrence_that_the_log_has_lost_is_appended_again() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(2005)
+    sim = each_1000_s(2005)
     assert len(sim.log) == 4, "a definition, two occurrences that have fired, and one that waits"
     sim.lose(3)
     assert sim.pending == 0
@@ -49,9 +55,7 @@ def test_an_occurrence_that_the_log_has_lost_is_appended_again() -> None:
 
 
 def test_a_definition_whose_first_occurrence_is_lost_begins_again() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     assert sim.wait(1200) == [1000]
 
@@ -85,9 +89,7 @@ def test_what_waits_or_is_held_is_not_appended_again() -> None:
 
 
 def test_the_occurrence_that_is_appended_twice_counts_once() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     kept = sim.log[1]
     sim.lose(1)
     sim.wait(MENDED_S)
@@ -127,9 +129,7 @@ def test_a_timer_whose_record_is_deleted_ends_with_a_dead_letter() -> None:
 
 def test_a_timer_whose_next_occurrence_is_not_readable_yet_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another producer has a transaction open, and the machine was opened again since it appended the occurrence."""
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     hidden = sim.log[1]
     sim.lose(1)
     end = len(sim.log) + 1
@@ -146,9 +146,7 @@ def test_a_timer_whose_next_occurrence_is_not_readable_yet_does_not_end(monkeypa
 
 def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy topic the log is never read to its present end."""
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     ahead = lambda kafka, sources, keep_waiting: dict.fromkeys(sources, Deleted(len(sim.log) + 1))  # noqa: E731
     monkeypatch.setattr(SimKafka, "read_again", ahead)
@@ -162,9 +160,7 @@ def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.Monk
 
 
 def test_the_end_of_a_timer_does_not_count_behind_its_next_occurrence() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     end = [(h.TIMER_DUE, b"%d" % (NOW_S + 5)), (h.TIMER_REPEAT, NO_RULE), (h.TIMER_FOLLOWS, b"0")]
     end += [(h.TIMER_VERSION, f"{TOPIC}/0/0".encode()), (h.TIMER_WAYPOINT, b"%d" % (NOW_S + 5)), (h.TIMER_LAST, b"1")]
     sim._append(TOPIC, b"a", b"", [(h.TIMER_TOPIC, TOPIC.encode()), *end])
@@ -202,9 +198,7 @@ def test_a_limit_that_was_raised_is_asked_for_before_a_timer_ends() -> None:
 
 
 def test_what_was_moved_to_another_app_is_not_appended_here() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(1005)
+    sim = each_1000_s(1005)
     sim.lose(3, lambda progress: progress.moved(7))
     assert sim.pending == 0
     before = len(sim.log)
@@ -250,9 +244,7 @@ def test_a_hold_of_another_target_says_nothing_about_what_fired_while_it_lasted(
 
 
 def test_what_is_rolled_back_is_appended_again_in_the_next_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     transact, refused = SimKafka.transact, list[int]()
 
@@ -272,9 +264,7 @@ def test_what_is_rolled_back_is_appended_again_in_the_next_second(monkeypatch: p
 
 @pytest.mark.parametrize("silence", ["raises", "leaves it out"])
 def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest.MonkeyPatch, silence: str) -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     read_again, asked = SimKafka.read_again, list[int]()
 
@@ -297,9 +287,7 @@ def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest
 def test_nothing_is_appended_while_another_producer_holds_back_what_the_machine_has_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     with monkeypatch.context() as held_back:
         held_back.setattr(SimKafka, "held_from", property(lambda kafka: {10**9}))
@@ -310,9 +298,7 @@ def test_nothing_is_appended_while_another_producer_holds_back_what_the_machine_
 
 
 def test_a_record_that_this_version_cannot_read_ends_nothing() -> None:
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(5)
+    sim = each_1000_s(5)
     sim.lose(1)
     broken = sim.log[0]._replace(headers=((h.TIMER_REPEAT, b"each=full moon"), (h.TIMER_TOPIC, b"out")))
     sim.log[0], whole = broken, sim.log[0]
@@ -326,9 +312,7 @@ def test_a_record_that_this_version_cannot_read_ends_nothing() -> None:
 
 def test_what_was_lost_before_it_was_read_is_appended_again() -> None:
     """The progress does not know of it, so there is no cut."""
-    sim = Losing()
-    sim.define("a", "every=1000")
-    sim.advance(1005)
+    sim = each_1000_s(1005)
 
     def without_cut(progress: Progress) -> Progress:
         return replace(progress, settings=History(each for each in progress.settings if "cut" not in each.name))

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +16,10 @@ class Ran(NamedTuple):
     code: int
     out: str
     err: str
+
+
+Run = Callable[..., Ran]
+"""``run("list", "-o", "json")``: a command in the process of a unit test."""
 
 
 def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tests.harness.waiting import DEADLINE_S
 from timers.process.config import project, settings
 
 if TYPE_CHECKING:
+    from tests.harness.command_line import Run
     from tests.harness.queue_thread import Opened
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,14 @@ def no_broker_of_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def patient_pages(constants: Constants) -> None:
     """The first paint of a page waits for the answers of simulated workers, however busy the machine is."""
     constants("timers.console.web.page", FIRST_PAINT_S=DEADLINE_S)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command."""
+    from tests.harness.command_line import command
+
+    return partial(command, capsys)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from timers.cli.main import main
+from tests.harness.command_line import Run
 from timers.cli.run import faust_command, last_error
 from timers.errors import TimersError
 from timers.kafka import topic_admin
@@ -38,20 +38,12 @@ def environment(cluster: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Run one command line; return its exit code, stdout and stderr."""
-    capsys.readouterr()
-    code = main(args)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 # --- all commands ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help_names_all_commands_and_a_first_example(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    code, out, _ = run(capsys, option)
+def test_help_names_all_commands_and_a_first_example(run: Run, option: str) -> None:
+    code, out, _ = run(option)
     assert code == 0
     for word in (
         "schedule",
@@ -70,8 +62,8 @@ def test_help_names_all_commands_and_a_first_example(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "command", ["schedule", "cancel", "watch", "dead-letters", "run", "worker", "broker", "settings"]
 )
-def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    code, out, _ = run(capsys, command, "-h")
+def test_every_command_has_help(run: Run, command: str) -> None:
+    code, out, _ = run(command, "-h")
     assert code == 0
     assert out.startswith(f"Usage: timers {command}")
 
@@ -86,8 +78,8 @@ def test_help_loads_no_heavy_library() -> None:
     assert out.stdout.splitlines()[-1] == "[]"
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--version")
+def test_version(run: Run) -> None:
+    code, out, _ = run("--version")
     assert code == 0
     assert re.fullmatch(r"timers \d+\.\d+\S*\n", out)
 
@@ -176,8 +168,8 @@ REFUSED: list[tuple[list[str], list[tuple[list[str], str]]]] = [
 @pytest.mark.parametrize(
     ("args", "said"), [([*command, *args], said) for command, each in REFUSED for args, said in each]
 )
-def test_a_refusal_exits_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
-    code, out, err = run(capsys, *args)
+def test_a_refusal_exits_with_2_and_a_sentence(run: Run, args: list[str], said: str) -> None:
+    code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert said in err
 
@@ -185,17 +177,17 @@ def test_a_refusal_exits_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["run", "-t", "a b"]]
 )
-def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
-    code, out, err = run(capsys, *args)
+def test_wrong_usage_exits_with_2(run: Run, args: list[str]) -> None:
+    code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert "Error: " in err
 
 
-def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_exits_with_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_WEB_PORT", "eighty")
     sentence = "timers: TIMERS_WEB_PORT='eighty' is not a whole number between 1 and 65535 (try 6066)\n"
     for args in (["settings"], ["worker"], ["watch", "orders"], ["run"]):
-        assert run(capsys, *args) == (2, "", sentence)
+        assert run(*args) == (2, "", sentence)
 
 
 def test_a_closed_output_pipe_is_no_error() -> None:
@@ -213,12 +205,12 @@ def test_a_closed_output_pipe_is_no_error() -> None:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_settings_shows_values_and_sources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_shows_values_and_sources(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_PARTITIONS", "12")
-    _, out, _ = run(capsys, "settings")
+    _, out, _ = run("settings")
     assert "TIMERS_PARTITIONS=12   (environment)" in out
     assert "TIMERS_APP_ID=timers   (default)" in out
-    _, out, _ = run(capsys, "settings", "-o", "json")
+    _, out, _ = run("settings", "-o", "json")
     rows = {row["variable"]: row for row in map(json.loads, out.splitlines())}
     assert (rows["TIMERS_PARTITIONS"]["value"], rows["TIMERS_PARTITIONS"]["source"]) == ("12", "environment")
     assert all(row["why"] for row in rows.values())
@@ -227,25 +219,25 @@ def test_settings_shows_values_and_sources(capsys: pytest.CaptureFixture[str], m
 # --- schedule --------------------------------------------------------------------------------------------------------
 
 
-def test_schedule_prints_the_due_time_and_the_id(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *SCHEDULE, "--at", "2100-01-01T00:00:00Z", "--value", "x", "-H", "a=b=c")
+def test_schedule_prints_the_due_time_and_the_id(run: Run) -> None:
+    code, out, err = run(*SCHEDULE, "--at", "2100-01-01T00:00:00Z", "--value", "x", "-H", "a=b=c")
     assert (code, err) == (0, "")
     due, timer_id = out.splitlines()
     assert due.startswith("due 2100-01-01T00:00:00Z (4102444800, in ")
     assert re.fullmatch(r"timer-request/\d/\d+", timer_id)
 
 
-def test_schedule_accepts_a_delay_and_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_schedule_accepts_a_delay_and_a_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "value").write_bytes(b"\xff\x00")
     before = time.time()
-    code, out, _ = run(capsys, *SCHEDULE, "--in", "1h30m", "--file", "value")
+    code, out, _ = run(*SCHEDULE, "--in", "1h30m", "--file", "value")
     assert code == 0
     due_s = int(re.findall(r"\((\d+),", out)[0])
     assert before + 5400 <= due_s <= time.time() + 5401
 
 
-def test_schedule_without_a_key_asks_for_a_callback_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "schedule", "--topic", "orders", "--in", "1d", "--value", "x")
+def test_schedule_without_a_key_asks_for_a_callback_without_a_key(run: Run) -> None:
+    code, out, _ = run("schedule", "--topic", "orders", "--in", "1d", "--value", "x")
     assert code == 0
     topic, partition, offset = out.split()[-1].split("/")
     consumer = Consumer({"bootstrap.servers": os.environ["TIMERS_BROKERS"], "group.id": "test"})
@@ -255,10 +247,10 @@ def test_schedule_without_a_key_asks_for_a_callback_without_a_key(capsys: pytest
     assert message is not None and message.headers() == [("timer-key", None)]
 
 
-def test_schedule_sends_the_bytes_of_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_sends_the_bytes_of_its_arguments(run: Run) -> None:
     """Whatever the locale says, and also if they are not UTF-8."""
     sent = [os.fsdecode(each) for each in ("ü".encode(), b"k\xff", b"a=\xfe\xfd")]
-    code, out, err = run(capsys, "schedule", "-t", "orders", "--in", "1d", "-v", sent[0], "-k", sent[1], "-H", sent[2])
+    code, out, err = run("schedule", "-t", "orders", "--in", "1d", "-v", sent[0], "-k", sent[1], "-H", sent[2])
     assert (code, err) == (0, "")
     topic, partition, offset = out.split()[-1].split("/")
     consumer = Consumer({"bootstrap.servers": os.environ["TIMERS_BROKERS"], "group.id": "test"})
@@ -269,14 +261,14 @@ def test_schedule_sends_the_bytes_of_its_arguments(capsys: pytest.CaptureFixture
     assert "ü".encode() in (message.value() or b"")
 
 
-def test_schedule_accepts_a_past_time_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *SCHEDULE, "--at", "1000000005", "--value", "")
+def test_schedule_accepts_a_past_time_with_a_warning(run: Run) -> None:
+    code, out, _ = run(*SCHEDULE, "--at", "1000000005", "--value", "")
     assert code == 0
     assert "due 2001-09-09T01:46:45Z (1000000005, in the past: it fires at once)" in out
 
 
-def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "schedule", "--topic", "nowhere", "--key", "", "--value", "", "--in", "1d")
+def test_schedule_warns_of_a_topic_that_does_not_exist(run: Run) -> None:
+    code, out, err = run("schedule", "--topic", "nowhere", "--key", "", "--value", "", "--in", "1d")
     assert code == 0
     assert out.splitlines()[-1].startswith("timer-request/")
     assert "topic 'nowhere' does not exist" in err
@@ -284,23 +276,21 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFix
 
 
 def test_schedule_prints_the_id_though_the_topic_may_not_be_described(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(*_: object) -> list[str]:
         raise TimersError("topic 'orders' cannot be described: Topic authorization failed")
 
     monkeypatch.setattr(topic_admin, "missing", denied)
-    code, out, err = run(capsys, "schedule", "--topic", "orders", "--key", "", "--value", "", "--in", "1d")
+    code, out, err = run("schedule", "--topic", "orders", "--key", "", "--value", "", "--in", "1d")
     assert code == 0
     assert out.splitlines()[-1].startswith("timer-request/")
     assert "not checked whether the callback topics exist: topic 'orders' cannot be described" in err
 
 
-def test_a_missing_request_topic_exits_with_1_and_advice(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_request_topic_exits_with_1_and_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_REQUEST_TOPIC", "no-such-topic")
-    code, _, err = run(capsys, *SCHEDULE, "--in", "5s", "--value", "x")
+    code, _, err = run(*SCHEDULE, "--in", "5s", "--value", "x")
     assert code == 1
     assert re.fullmatch(
         r"timers: topic 'no-such-topic' does not exist at \S+: start a worker \(or the engine on Spark\).*\n",
@@ -311,30 +301,28 @@ def test_a_missing_request_topic_exits_with_1_and_advice(
 # --- watch -----------------------------------------------------------------------------------------------------------
 
 
-def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str], cluster: Producer) -> None:
+def test_watch_prints_a_line_for_each_record(run: Run, cluster: Producer) -> None:
     headers = [("timer-due", b"1800000000"), ("timer-id", b"timer-request/0/1")]
     for key in ("o-1", "o-2"):
         cluster.produce("watched", b"v", key, headers=[*headers], timestamp=1_800_000_000_007)
     cluster.produce("watched", b"v", "plain")
     assert cluster.flush(10) == 0
-    code, out, err = run(capsys, "watch", "watched", "--from-beginning", "--count", "3")
+    code, out, err = run("watch", "watched", "--from-beginning", "--count", "3")
     assert (code, err) == (0, "")
     lines = sorted(out.splitlines())
     shown = "due=1800000000 lag_ms=7 at=2027-01-15T08:00:00.007Z value=v"
     assert lines[:2] == [f"fired topic=watched key={key} {shown}" for key in ("o-1", "o-2")]
     assert lines[2].startswith("record topic=watched key=plain partition=")
-    _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "-o", "json")
+    _, out, _ = run("watch", "watched", "--from-beginning", "--count", "3", "-o", "json")
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
 
 
 # --- dead letters (broker tests cover their effects) -----------------------------------------------------------------
 
 
-def test_a_missing_dead_letter_topic_exits_with_1_and_advice(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_dead_letter_topic_exits_with_1_and_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_DEAD_LETTER_TOPIC", "no-such-dead-letters")
-    code, _, err = run(capsys, "dead-letters", "list")
+    code, _, err = run("dead-letters", "list")
     assert code == 1
     assert "topic 'no-such-dead-letters' does not exist at" in err and "has a worker run there" in err
 
@@ -342,8 +330,8 @@ def test_a_missing_dead_letter_topic_exits_with_1_and_advice(
 # --- acls (tests/broker/test_provision.py creates some) ---------------------------------------------------------------
 
 
-def test_acls_prints_a_command_for_each_resource(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "engine", "--callback-topic", "orders")
+def test_acls_prints_a_command_for_each_resource(run: Run) -> None:
+    code, out, _ = run("acls", "--principal", "User:ada", "--for", "engine", "--callback-topic", "orders")
     lines = out.splitlines()
     assert code == 0 and all(
         line.startswith("kafka-acls.sh --bootstrap-server ") and "--add --allow-principal User:ada --" in line
@@ -357,8 +345,8 @@ def test_acls_prints_a_command_for_each_resource(capsys: pytest.CaptureFixture[s
     assert len(set(resources)) == len(resources)
 
 
-def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "console", "-o", "json")
+def test_acls_with_output_json(run: Run) -> None:
+    code, out, _ = run("acls", "--principal", "User:ada", "--for", "console", "-o", "json")
     first = json.loads(out.splitlines()[0])
     assert code == 0 and first == {
         "principal": "User:ada",
@@ -369,15 +357,15 @@ def test_acls_with_output_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_console_may_create_the_callback_topics_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "console", "--callback-topic", "orders")
+def test_a_console_may_create_the_callback_topics_that_are_named(run: Run) -> None:
+    _, out, _ = run("acls", "--principal", "User:ada", "--for", "console", "--callback-topic", "orders")
     assert "--topic orders --operation Read --operation Create" in {
         line.split(" User:ada ")[1] for line in out.splitlines()
     }
 
 
-def test_the_acls_of_a_relay(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "acls", "--principal", "User:ada", "--for", "relay", "--callback-topic", "orders")
+def test_the_acls_of_a_relay(run: Run) -> None:
+    code, out, _ = run("acls", "--principal", "User:ada", "--for", "relay", "--callback-topic", "orders")
     assert code == 0 and [line.split(" User:ada ")[1] for line in out.splitlines()] == [
         "--topic timer-request-by-id --operation Read --operation Write --operation DescribeConfigs",
         "--topic orders --operation Describe",
@@ -397,14 +385,14 @@ def test_the_worker_command_runs_faust() -> None:
     assert faust_command(given, settings) == [*faust, *given]
 
 
-def test_a_taken_port_is_reported_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_reported_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         monkeypatch.setenv("TIMERS_WEB_PORT", str(port))
         for command in ("worker", "run"):
-            code, _, err = run(capsys, command)
+            code, _, err = run(command)
             assert code == 2
             assert err.startswith(f"timers: TIMERS_WEB_PORT={port} cannot be listened on")
 
@@ -434,8 +422,6 @@ def test_the_command_reports_why_the_worker_ended(log: str, expected_text: str) 
         (["--grace", "soon"], "is not a duration"),
     ],
 )
-def test_options_of_an_audit_are_checked_before_spark_starts(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["spark", "audit", *arguments]) == 2
-    assert expected in capsys.readouterr().err
+def test_options_of_an_audit_are_checked_before_spark_starts(arguments: list[str], expected: str, run: Run) -> None:
+    code, _, err = run("spark", "audit", *arguments)
+    assert code == 2 and expected in err

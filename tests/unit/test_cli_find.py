@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.command_line import Run
 from tests.harness.constants import Constants
 from timers.cli import timers as command
-from timers.cli.main import main
 from timers.client import AsyncTimersClient
 from timers.core.keys import NEVER
 from timers.core.timer import Origin, Row
@@ -72,21 +72,16 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main([*arguments])
-    return code, *capsys.readouterr()
-
-
-def test_a_list_asks_for_its_selection(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_asks_for_its_selection(use: Any, run: Run) -> None:
     fleet = use(Fleet(timer("c-17/a")))
     options = ("--prefix", "c-17/", "--key", "", "--topic", "orders", "--from", "-1h", "--to=2030-01-31T12:00:00Z")
-    code, out, _ = run(capsys, "list", *options)
+    code, out, _ = run("list", *options)
     assert code == 0 and "c-17/a" in out
     (asked,) = fleet.asked
     query = wire.parse_query(asked)
     assert (query.prefix, query.key, query.topic, query.to_s) == ("c-17/", "", "orders", 1_896_091_200)
     assert DUE_S - 10**9 < query.from_s < 1_896_091_200
-    run(capsys, "list")
+    run("list")
     assert not {"prefix", "key", "topic", "to"} & fleet.asked[-1].keys()
 
 
@@ -99,25 +94,25 @@ MIXED = (
 )
 
 
-def test_a_dry_run_lists_what_it_would_cancel_and_changes_nothing(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_what_it_would_cancel_and_changes_nothing(use: Any, run: Run) -> None:
     fleet = use(Fleet(*MIXED))
-    code, out, err = run(capsys, "cancel", "--prefix", "c-17/", "--dry-run", "-o", "json")
+    code, out, err = run("cancel", "--prefix", "c-17/", "--dry-run", "-o", "json")
     assert code == 0
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["c-17/a", "c-17/bb", "c-17/ddddd"]
     assert "3 timers would be cancelled; 1 left out: without an id; 1 left out: fired, and waiting" in err
     assert fleet.cancelled == []
 
 
-def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_timers_of_a_selection_that_have_an_id_are_cancelled(use: Any, run: Run) -> None:
     fleet = use(Fleet(*MIXED))
-    code, out, err = run(capsys, "cancel", "--prefix", "c-17/")
+    code, out, err = run("cancel", "--prefix", "c-17/")
     assert code == 0 and len(out.splitlines()) == 3
     assert fleet.cancelled == ["c-17/a", "c-17/bb", "c-17/ddddd"]
     assert "3 cancelled; 1 left out: without an id" in err
     assert {asked["prefix"] for asked in fleet.asked} == {"c-17/"}
 
 
-def test_a_timer_whose_next_occurrence_is_just_read_is_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timer_whose_next_occurrence_is_just_read_is_cancelled(use: Any, run: Run) -> None:
     """While it fires, no list has it."""
     fleet = use(Fleet(timer("c-17/a")))
     listing, late = fleet.ask, timer("c-17/repeats")
@@ -128,7 +123,7 @@ def test_a_timer_whose_next_occurrence_is_just_read_is_cancelled(use: Any, capsy
 
     fleet.latest[late["id"]] = late["source"]
     fleet.ask = ask
-    code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
+    code, _, err = run("cancel", "--prefix", "c-17/")
     assert (code, fleet.cancelled) == (0, ["c-17/a", "c-17/repeats"])
     assert "2 cancelled" in err
 
@@ -144,18 +139,18 @@ def test_a_command_does_not_keep_all_that_it_has_cancelled(constants: Constants)
     assert kept == ["changed", "3", "4"], "what was not cancelled is listed again, and not asked for again"
 
 
-def test_a_held_timer_is_cancelled_without_a_condition(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_held_timer_is_cancelled_without_a_condition(use: Any, run: Run) -> None:
     held = timer("c-17/held") | {"held": {"reason": "pause", "number": 7, "since": 1}}
     fleet = use(Fleet(timer("c-17/a"), held))
-    code, _, err = run(capsys, "cancel", "--prefix", "c-17/")
+    code, _, err = run("cancel", "--prefix", "c-17/")
     assert (code, fleet.conditions) == (0, [timer("c-17/a")["source"], None])
     assert "2 cancelled (1 held: cancelled also if changed since they were listed)" in err
 
 
-def test_a_timer_that_was_changed_since_is_not_cancelled(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timer_that_was_changed_since_is_not_cancelled(use: Any, run: Run) -> None:
     fleet = use(Fleet(*MIXED))
     fleet.latest["c-17/bb"] = "timer-request-by-id/0/99"
-    code, out, err = run(capsys, "cancel", "--to", "2031-01-01T00:00:00Z")
+    code, out, err = run("cancel", "--to", "2031-01-01T00:00:00Z")
     assert (code, fleet.cancelled) == (5, ["c-17/a", "c-17/ddddd"])
     assert "c-17/bb: nothing was changed: another version is the latest" in out
     assert "2 cancelled, 1 changed" in err
@@ -175,17 +170,17 @@ def test_a_listed_source_is_the_condition_for_the_version_that_was_listed(is_mov
     assert (verdict, timers.pending) == (("changed", 1) if is_moved_since else ("cancelled", 0))
 
 
-def test_a_missing_verdict_and_a_silent_partition_are_said(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_verdict_and_a_silent_partition_are_said(use: Any, run: Run) -> None:
     use(Fleet(*MIXED, fails=("c-17/bb",)))
-    code, _, err = run(capsys, "cancel", "--key", "key")
+    code, _, err = run("cancel", "--key", "key")
     assert code == 1
     assert "c-17/bb: no verdict within 30 s" in err and "1 cancel without a verdict: run the command again" in err
     use(Fleet(timer("c-17/a"), missing=True))
-    code, _, err = run(capsys, "cancel", "--topic", "orders")
+    code, _, err = run("cancel", "--topic", "orders")
     assert code == 1
     assert "1 cancelled" in err and "this is not all: no worker answers for" in err
     use(Fleet(timer("timer-request/0/13", "timer-request")))
-    assert run(capsys, "cancel", "--topic", "orders")[0] == 4
+    assert run("cancel", "--topic", "orders")[0] == 4
 
 
 @pytest.mark.parametrize(
@@ -198,18 +193,18 @@ def test_a_missing_verdict_and_a_silent_partition_are_said(use: Any, capsys: pyt
         (["--prefix", ""], "--prefix is empty"),
     ],
 )
-def test_wrong_use(arguments: list[str], said: str, use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(arguments: list[str], said: str, use: Any, run: Run) -> None:
     fleet = use(Fleet(*MIXED))
-    code, _, err = run(capsys, "cancel", *arguments)
+    code, _, err = run("cancel", *arguments)
     assert (code, fleet.cancelled) == (2, [])
     assert said in err
 
 
 @pytest.mark.parametrize("asked", ["list", "cancel"])
 def test_a_time_that_cannot_be_read_is_told_also_without_brokers(
-    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
-    code, _, err = run(capsys, asked, "--from", "yesterday")
+    code, _, err = run(asked, "--from", "yesterday")
     assert code == 2
     assert "'yesterday' is not a time" in err

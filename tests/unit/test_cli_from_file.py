@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.harness.command_line import Ran, Run
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.client.request import Encoder, TimerRequest
@@ -51,23 +52,26 @@ def records(brokers: str) -> int:
         consumer.close()
 
 
-def run(capsys: pytest.CaptureFixture[str], text: str | bytes, *options: str) -> tuple[int, str, str]:
-    Path("timers.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
-    capsys.readouterr()
-    code = main(["schedule", "--from-file", "timers.jsonl", *options])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+@pytest.fixture
+def send(run: Run) -> Run:
+    """Sends a file."""
+
+    def send(text: str | bytes, *options: str) -> Ran:
+        Path("timers.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
+        return run("schedule", "--from-file", "timers.jsonl", *options)
+
+    return send
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_line_is_a_timer_and_ids_are_printed_in_order(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_is_a_timer_and_ids_are_printed_in_order(brokers: str, send: Run) -> None:
     text = "\n".join(
         [line(key="a"), "", line(id="order-17"), line(token="t", headers={"h": None}, delay="15m", at=None)]
     )
     before_s = time.time()
-    code, out, err = run(capsys, text, "-o", "json")
+    code, out, err = send(text, "-o", "json")
     assert (code, err) == (0, "3 timers scheduled\n")
     shown = [json.loads(each) for each in out.splitlines()]
     assert [each["line"] for each in shown] == [1, 3, 4]
@@ -77,7 +81,7 @@ def test_each_line_is_a_timer_and_ids_are_printed_in_order(brokers: str, capsys:
     assert before_s + 900 <= shown[2]["due"] <= time.time() + 901
     assert records(brokers) == 3
 
-    code, out, _ = run(capsys, text)
+    code, out, _ = send(text)
     assert code == 0
     assert [each.count("/") for each in out.splitlines()] == [2, 0, 2], "as text: the ids"
 
@@ -96,9 +100,9 @@ def test_lines_come_from_standard_input(
     assert records(brokers) == 1000
 
 
-def test_a_wrong_line_sends_nothing_and_each_one_is_named(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_line_sends_nothing_and_each_one_is_named(brokers: str, send: Run) -> None:
     wrong = [line(at=900), '{"topic": "orders"', line(valeu="x"), line(topic="a b")]
-    code, out, err = run(capsys, "\n".join([line(), *wrong, line()]))
+    code, out, err = send("\n".join([line(), *wrong, line()]))
     assert (code, out) == (2, "")
     said = err.splitlines()
     assert [each.partition(":")[0] for each in said[:4]] == ["line 2", "line 3", "line 4", "line 5"]
@@ -110,52 +114,48 @@ def test_a_wrong_line_sends_nothing_and_each_one_is_named(brokers: str, capsys: 
     assert records(brokers) == 0
 
 
-def test_an_id_that_comes_twice_is_said(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "\n".join([line(id="a"), line(id="b"), line(id="a")]))
+def test_an_id_that_comes_twice_is_said(brokers: str, send: Run) -> None:
+    code, out, err = send("\n".join([line(id="a"), line(id="b"), line(id="a")]))
     assert (code, out.split()) == (0, ["a", "b", "a"])
     assert err.splitlines()[0] == "line 3 replaces line 1, which has the same id 'a'"
 
 
-def test_of_many_wrong_lines_the_first_are_shown(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, err = run(capsys, "x\n" * 1000)
+def test_of_many_wrong_lines_the_first_are_shown(brokers: str, send: Run) -> None:
+    _, _, err = send("x\n" * 1000)
     assert len(err.splitlines()) == 21
     assert "1,000 of 1,000 lines are no timers, the first 20 are shown; nothing was sent" in err
 
 
-def test_ids_need_a_topic_before_anything_is_sent(
-    brokers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_need_a_topic_before_anything_is_sent(brokers: str, send: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_ID_TOPIC", "")
-    code, out, err = run(capsys, "\n".join([line(), line(id="order-17")]))
+    code, out, err = send("\n".join([line(), line(id="order-17")]))
     assert (code, out) == (2, "")
     assert "TIMERS_ID_TOPIC is empty" in err
     assert records(brokers) == 0
 
 
-def test_ctrl_c_says_how_many_timers_may_be_scheduled(
-    brokers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_says_how_many_timers_may_be_scheduled(brokers: str, send: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: TimersClient, requests: Iterator[TimerRequest]) -> list[str]:
         for _request in islice(requests, 2):
             pass
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TimersClient, "schedule_many", interrupted)
-    code, out, err = run(capsys, "\n".join([line()] * 5))
+    code, out, err = send("\n".join([line()] * 5))
     assert (code, out, err.strip()) == (130, "", "interrupted: the first 2 timers may be scheduled")
 
 
-def test_an_empty_file_and_missing_topics(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "\n\n") == (0, "", "0 timers scheduled\n")
-    code, _, err = run(capsys, "\n".join([line(topic="nowhere"), line(), line(topic="nowhere")]))
+def test_an_empty_file_and_missing_topics(brokers: str, send: Run) -> None:
+    assert send("\n\n") == (0, "", "0 timers scheduled\n")
+    code, _, err = send("\n".join([line(topic="nowhere"), line(), line(topic="nowhere")]))
     assert code == 0
     assert err.count("topic 'nowhere' does not exist") == 1
     assert "'orders' does not exist" not in err
 
 
 @pytest.mark.parametrize("also", [["--in", "5s"], ["--value", "x"], ["--id", "x"], ["-H", "a=b"], ["-"]])
-def test_options_of_one_timer_are_refused(brokers: str, capsys: pytest.CaptureFixture[str], also: list[str]) -> None:
-    code, out, err = run(capsys, line(), *also)
+def test_options_of_one_timer_are_refused(brokers: str, send: Run, also: list[str]) -> None:
+    code, out, err = send(line(), *also)
     assert (code, out) == (2, "")
     assert "--from-file goes with --topic, --create-topic and -o only" in err
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timers.cli.main import main
+from tests.harness.command_line import Run
 from timers.client import Repeat, TimerRequest
 from timers.client.request import Encoder
 from timers.client.timer_lines import parse_fields
@@ -109,15 +109,9 @@ def test_a_wrong_rule_in_json_is_refused(rule: object, sentence: str) -> None:
 NOTE = "in place of 02:30, which clocks skip"
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    code = main(args)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_next_ten_are_shown_with_what_clock_changes_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_ten_are_shown_with_what_clock_changes_do(run: Run) -> None:
     rule = "30 2 * * *", "--zone", "America/New_York", "--from", "2035-03-10T12:00:00Z"
-    code, out, err = run(capsys, "next", *rule, "--count", "2")
+    code, out, err = run("next", *rule, "--count", "2")
     lines = [line.split(maxsplit=3) for line in out.splitlines()]
     assert code == 0
     assert lines[1:] == [
@@ -133,7 +127,7 @@ def test_the_next_ten_are_shown_with_what_clock_changes_do(capsys: pytest.Captur
         "clocks: set forward on Sun 2035-03-11 from 02:00 to 03:00, which skips 02:30: one occurrence, at 03:00, "
         "stands for what is skipped\n"
     ) in err
-    code, out, _ = run(capsys, "next", *rule, "-o", "json")
+    code, out, _ = run("next", *rule, "-o", "json")
     shown = [json.loads(line) for line in out.splitlines()]
     assert len(shown) == 10
     assert shown[0] == {
@@ -164,21 +158,21 @@ def test_the_next_ten_are_shown_with_what_clock_changes_do(capsys: pytest.Captur
         ("0 9 */2 * MON", "days: day of month */2 and day of week MON must both match, because one begins with *"),
     ],
 )
-def test_words_say_what_a_line_does(capsys: pytest.CaptureFixture[str], rule: str, sentence: str) -> None:
-    code, _, err = run(capsys, "next", rule, "--zone", "America/New_York", "--from", "2035-03-01T12:00:00Z")
+def test_words_say_what_a_line_does(run: Run, rule: str, sentence: str) -> None:
+    code, _, err = run("next", rule, "--zone", "America/New_York", "--from", "2035-03-01T12:00:00Z")
     assert code == 0
     assert sentence in err
 
 
-def test_the_share_of_an_id_is_in_its_due_second(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_share_of_an_id_is_in_its_due_second(run: Run) -> None:
     rule = "--every", "1h", "--from", "2035-01-01T00:00:00Z", "--spread", "10m", "--until", "2035-01-01T01:00:00Z"
-    _, out, err = run(capsys, "next", *rule, "--id", "o-1", "-o", "json")
+    _, out, err = run("next", *rule, "--id", "o-1", "-o", "json")
     assert [(each["due"] - each["nominal"], each["nominal"]) for each in map(json.loads, out.splitlines())] == [
         (522, 2_051_222_400),
         (522, 2_051_226_000),
     ]
     assert "that is all" in err
-    assert "each timer is late by its share of up to 600 s" in run(capsys, "next", *rule)[2]
+    assert "each timer is late by its share of up to 600 s" in run("next", *rule)[2]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +191,7 @@ def test_the_share_of_an_id_is_in_its_due_second(capsys: pytest.CaptureFixture[s
         (["schedule", "--from-file", "/dev/null", "--every", "1m"], "--from-file goes with"),
     ],
 )
-def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], args: list[str], sentence: str) -> None:
-    code, out, err = run(capsys, *args)
+def test_what_cannot_be_is_refused(run: Run, args: list[str], sentence: str) -> None:
+    code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert sentence in err

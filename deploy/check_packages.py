@@ -1,11 +1,13 @@
 """Checks what twine and check-wheel-contents do not: ``python deploy/check_packages.py dist``, in ``make dist-check``.
 
 Each wheel has a valid SBOM of CycloneDX, and its index page no relative link. A compiled wheel has all modules
-that pyproject.toml names, and on Linux runs with the C libraries that its name says. All packages have one version.
+that pyproject.toml names, made by the Cython of build-requirements.txt, and on Linux runs with the C libraries that its
+name says. All packages have one version.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).parents[1]
 MODULES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+CYTHON = re.findall(r"^cython==(\S+)", (ROOT / "deploy" / "build-requirements.txt").read_text(), re.MULTILINE)
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)[^)]*\)")
 
 
@@ -31,8 +34,14 @@ def faults(wheel: Path) -> list[str]:
         if not sboms:
             found.append("has no SBOM")
         for name in sboms:
-            if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(archive.read(name).decode()):
+            text = archive.read(name).decode()
+            if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
                 found.append(f"{name}: {error}")
+            cython = [part["version"] for part in json.loads(text)["components"] if part["name"] == "cython"]
+            if cython not in ([], CYTHON):
+                found.append(
+                    f"was compiled by Cython {', '.join(cython)}, and build-requirements.txt has {', '.join(CYTHON)}"
+                )
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         page = str(message_from_bytes(archive.read(metadata)).get_payload())
         found += [f"links to {link}, which dies on the index" for link in RELATIVE_LINK.findall(page)]

@@ -115,6 +115,33 @@ def test_the_workflow_checks_the_wheels_of_all_machines_and_publishes_them_last(
     assert WORKFLOW["env"]["KAFKA_TIMERS_SOURCE"].endswith("/tree/${{ github.ref_name }}")
 
 
+def test_a_pull_request_that_changes_what_a_release_reads_gets_a_dry_run() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = "\n".join(re.findall(r"^(?:RELEASED? =|dist-|\$\(RELEASE\)/).*\n(?:\t.*\n)*", makefile, re.MULTILINE))
+    read = set(re.findall(r"deploy/[\w.-]+", targets))
+    assert len(read) == 3, read
+    read |= {
+        "Makefile",
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        *PROJECT["project"]["license-files"],
+    }
+    assert read | {".github/workflows/release.yml"} == set(WORKFLOW["on"]["pull_request"]["paths"])
+
+
+def test_all_compiled_wheels_are_built_by_the_pinned_packages() -> None:
+    """cibuildwheel evaluates these in the folder of the source distribution, of which a copy is in the container."""
+    environment = PROJECT["tool"]["cibuildwheel"]["environment"]
+    for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
+        assert environment[name] == "$(pwd)/deploy/build-requirements.txt"
+    pinned = dict(
+        re.findall(r"^([a-z-]+)==(\S+)$", (ROOT / "deploy" / "build-requirements.txt").read_text(), re.MULTILINE)
+    )
+    required = {re.split("[>=<]", each)[0] for each in PROJECT["build-system"]["requires"]}
+    assert required <= pinned.keys()
+
+
 def run(folder: Path, *command: str, **variables: str) -> str:
     """Output of a command that must not fail."""
     hidden = ("TIMERS_", "KAFKA_TIMERS_", "MAKE", "MFLAGS", "PYTHONPATH")
@@ -192,6 +219,7 @@ class TestPackages:
         with tarfile.open(the(dist, "*.tar.gz")) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         assert {"setup.py", "PKG-INFO", "LICENSE", "docs/operations.md", "timers/console/web/operations.md"} <= names
+        assert "deploy/build-requirements.txt" in names
         assert not {name for name in names if name.endswith((".so", ".c")) or name.startswith((".venv", "build/"))}
 
     @pytest.mark.parametrize("system", ["linux-x86_64", "linux-aarch64", "macos-arm64"])

@@ -25,6 +25,7 @@ from timers.cli.broker.embedded import free_port
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "image"
+VERSION = "0+1234abc"
 DEBIAN = "bookworm"
 PACKAGES = "python3.11,python3-venv,python3.11-venv,python3.11-dev,gcc,libc6-dev,ca-certificates"
 BUILD_S = 3000.0
@@ -58,6 +59,7 @@ class Image:
         self._environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage)}
         self._make_base()
         bases = ["--build-arg", "BUILD_BASE=localhost/base", "--build-arg", "RUN_BASE=localhost/base"]
+        bases += ["--build-arg", f"VERSION={VERSION}"]
         self._buildah("bud", "--isolation", "chroot", *bases, "-f", "deploy/Dockerfile", "-t", NAME, ".")
         self._container = self._buildah("from", NAME)
         self._root = Path(self._buildah("mount", self._container))
@@ -161,6 +163,11 @@ def test_a_container_ends_at_once_also_before_its_program_handles_signals(image:
     wait_until(partial(takes_signals, number_one), "the init runs")
     os.kill(number_one, signal.SIGTERM)
     assert ends(process, END_S), process.tail()
+
+
+def test_the_image_says_which_version_it_is(image: Image, tmp_path: Path) -> None:
+    process = image.process("version", ["timers", "--version"], tmp_path).start()
+    assert ends(process, 60.0) and f"timers {VERSION}" in process.tail()
 
 
 def test_without_init_the_signal_would_be_lost(image: Image, tmp_path: Path) -> None:

@@ -85,9 +85,7 @@ def happen(rig: Rig, event: Event) -> None:
 
 
 @given(EVENTS, st.integers(1, 4), st.sampled_from([2, NEVER_FORGET_S]), st.integers(1, 5))
-def test_live_state_is_what_recovery_finds(
-    events: list[Event], chunk_timers: int, retention_s: int, piece: int
-) -> None:
+def test_live_state_is_what_recovery_has(events: list[Event], chunk_timers: int, retention_s: int, piece: int) -> None:
     rig = Rig(chunk_timers, retention_s)
     for event in events:
         happen(rig, event)
@@ -134,9 +132,7 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
 
 
 @given(st.lists(st.one_of(*SENT), max_size=30), st.integers(1, 3), st.data())
-def test_what_came_before_a_second_is_heard_before_it_fires(
-    events: list[Event], chunk_timers: int, data: st.DataObject
-) -> None:
+def test_what_came_first_is_heard_before_it_fires(events: list[Event], chunk_timers: int, data: st.DataObject) -> None:
     """However late the machine reads it."""
     rig = Rig(chunk_timers)
     held: list[tuple[int, int]] = []  # (second, end of the log when its tick came)

@@ -125,9 +125,7 @@ LINE = st.tuples(
 
 
 @given(LINE, st.sampled_from(CHANGES), st.frozensets(st.integers(0, DAYS - 1), max_size=3))
-def test_any_line_is_read_and_fires_as_brute_force_says(
-    line: str, change: tuple[str, str], offsets: frozenset[int]
-) -> None:
+def test_any_line_fires_as_brute_force_does(line: str, change: tuple[str, str], offsets: frozenset[int]) -> None:
     """With local dates that are left out, too."""
     name, day = change
     from_s, end_s = span(day)
@@ -147,9 +145,7 @@ def test_any_line_is_read_and_fires_as_brute_force_says(
 @given(LINE, st.sampled_from(CHANGES), st.integers(0, DAYS * DAY_S), st.integers(0, DAYS * DAY_S))
 @example("30 2 * * *", ("Europe/Berlin", "2026-10-25"), 4 * DAY_S + 4_500, 4 * DAY_S + 4_501)
 @example("*/15 3 * * *", ("Australia/Lord_Howe", "2026-04-05"), 4 * DAY_S - 30_000, 4 * DAY_S - 29_000)
-def test_the_next_second_is_one_function_of_line_and_moment(
-    line: str, change: tuple[str, str], first: int, second: int
-) -> None:
+def test_the_next_second_follows_line_and_moment(line: str, change: tuple[str, str], first: int, second: int) -> None:
     """It is above the moment, also in the second pass of a local hour, and the same from each moment before it."""
     name, day = change
     x, y = sorted((span(day)[0] + first, span(day)[0] + second))

@@ -85,9 +85,7 @@ ANY_BYTES = st.binary() | st.sampled_from([b"a\0b", b"x" * 256, b"x" * 513, b"\x
 
 
 @given(st.lists(st.tuples(st.sampled_from(["callback-token", "timer-source", "timer-id", "a"]), ANY_BYTES)), TEXT)
-def test_no_header_and_no_key_of_a_sender_makes_the_database_of_a_receiver_raise(
-    headers: list[tuple[str, bytes]], name: str
-) -> None:
+def test_nothing_of_senders_makes_the_database_of_a_receiver_raise(headers: list[tuple[str, bytes]], name: str) -> None:
     with closing(sqlite3.connect(":memory:", factory=Strict)) as connection:
         tokens, firings = SqlTokens(connection), SqlFirings(connection)
         tokens.create_table()

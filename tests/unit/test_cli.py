@@ -275,9 +275,7 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(run: Run) -> None:
     assert "--create-topic" in err
 
 
-def test_schedule_prints_the_id_though_the_topic_may_not_be_described(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedule_prints_the_id_though_the_topic_may_not_be_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> list[str]:
         raise TimersError("topic 'orders' cannot be described: Topic authorization failed")
 

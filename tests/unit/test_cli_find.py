@@ -201,9 +201,7 @@ def test_wrong_use(arguments: list[str], said: str, use: Any, run: Run) -> None:
 
 
 @pytest.mark.parametrize("asked", ["list", "cancel"])
-def test_a_time_that_cannot_be_read_is_told_also_without_brokers(
-    asked: str, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_an_unreadable_time_is_told_also_without_brokers(asked: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
     code, _, err = run(asked, "--from", "yesterday")
     assert code == 2

@@ -202,9 +202,7 @@ def test_a_history_says_by_what_a_timer_is_held(kafka: SimTopics) -> None:
     assert found.events[-1] == {"at_ms": 1000 * DUE_S, "what": "held", "held": held}
 
 
-def test_a_topic_that_cannot_be_read_is_no_proof_that_there_is_no_timer(
-    kafka: SimTopics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_topic_is_no_proof_of_no_timer(kafka: SimTopics, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Iterator[Message]:
         raise TimersError("no leader")
         yield

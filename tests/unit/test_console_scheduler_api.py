@@ -121,9 +121,7 @@ async def ids(client: Any, query: str, kind: str = "") -> list[str]:
         ("max=-1", ["vid1-online", "vid2-online", "vid1-offline"]),
     ],
 )
-async def test_a_search_has_the_parameters_and_the_order_of_the_admin(
-    cluster: SimCluster, query: str, found: list[str]
-) -> None:
+async def test_a_search_is_as_the_admin_asks_and_orders_it(cluster: SimCluster, query: str, found: list[str]) -> None:
     async with console(cluster, **SETTINGS) as client:
         assert await ids(client, query) == await ids(client, query, "/live") == found
         assert await ids(client, query, "/history") == []

@@ -121,9 +121,7 @@ def test_only_addresses_that_the_operator_trusts_are_asked(url: str, allowed: bo
     assert may_be_asked(settings, url) is allowed
 
 
-async def test_counts_are_taken_page_by_page_until_the_time_is_over(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_counts_are_taken_page_by_page_for_a_time(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     cluster = SimCluster()
     constants(worker_pages, QUICK_S=1000.0)
     async with console(cluster) as client:

@@ -350,9 +350,7 @@ def test_a_batch_has_the_first_offset_that_the_broker_names(answers: list[tuple[
     assert produce.first_offset(producer, ("t", 0)) == first
 
 
-async def test_the_first_offsets_of_all_transactions_in_the_own_log_are_kept(
-    monkeypatch: pytest.MonkeyPatch, constants: Constants
-) -> None:
+async def test_first_offsets_in_the_own_log_are_all_kept(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """An end of the log that an earlier one held back may be answered late."""
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)
     producer._machine, producer.held_from = ("t", 0), set()

@@ -110,9 +110,7 @@ async def test_a_log_that_ends_early_has_parted(lineages: LogLineages, leader: S
     assert await answers(lineages, OURS, OF_STORE) == [Parted(60), None]
 
 
-async def test_a_partition_whose_batch_is_not_shown_hides_no_answer_of_another_one(
-    lineages: LogLineages, leader: SimLeader
-) -> None:
+async def test_a_partition_whose_batch_is_hidden_hides_no_other_one(lineages: LogLineages, leader: SimLeader) -> None:
     leader.batches[TP, 90] = NotLeaderForPartitionError()
     assert await lineages.parted({TP: [OURS, OF_STORE], OTHER: [OURS]}) == {OTHER: [None]}
 

@@ -211,9 +211,7 @@ def test_of_the_places_that_a_machine_had_the_newest_progress_counts(
 
 
 @pytest.mark.parametrize("only_some", [False, True])
-def test_commands_find_the_progress_of_all_machines_also_in_their_former_places(
-    leaders: SimLeaders, only_some: bool
-) -> None:
+def test_commands_find_the_progress_of_all_machines_also_where_it_was(leaders: SimLeaders, only_some: bool) -> None:
     """`timers export` of a partition without progress would say that nothing is pending."""
     cluster = Cluster("c", {FAR[0]: TOPIC_ID}, {FAR[0]: 5, SETTINGS.progress_topic: 8})
     leaders.elsewhere = {0: record(STALE, FAR), 1: record(FOUND, FAR)}

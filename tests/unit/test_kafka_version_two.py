@@ -231,9 +231,7 @@ async def test_a_doubted_version_is_the_one_that_the_next_broker_says(monkeypatc
     assert await version() == 1
 
 
-async def test_a_version_that_changes_while_leaders_are_checked_begins_no_transaction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_version_that_changes_during_the_check_begins_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "track_topics", lambda *_: None)
     monkeypatch.setattr(produce, "check_leaders", AsyncMock())
     manager = SimpleNamespace(transactional_id="app-t-0")  # cannot begin
@@ -244,9 +242,7 @@ async def test_a_version_that_changes_while_leaders_are_checked_begins_no_transa
 
 
 @pytest.mark.parametrize("error", [None, ValueError("an answer that cannot be read"), asyncio.CancelledError()])
-async def test_an_opening_that_is_cancelled_leaves_no_producer(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException | None
-) -> None:
+async def test_a_cancelled_opening_leaves_nothing(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
     """Only a cancel ends it: without an answer about the version the last one counts."""
     started = SimpleNamespace(start=AsyncMock(), _sender=SimpleNamespace(_coordinators={0: 1, 1: 1}))
     closed = AsyncMock()

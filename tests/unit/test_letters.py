@@ -317,9 +317,7 @@ COUNTDOWN = b'{"topic": "orders", "message": "v", "countdown": 5, "id": "o-1"}'
 @pytest.mark.parametrize(
     ("source", "value", "sent"), [("by-id/0/7", VALUE, BY_ID), ("delay/0/7", COUNTDOWN, [("trace", b"1")])]
 )
-def test_a_timer_that_failed_when_due_is_published_without_replacing_its_id(
-    source: str, value: bytes, sent: list[Header]
-) -> None:
+def test_a_timer_that_failed_when_due_does_not_replace_its_id(source: str, value: bytes, sent: list[Header]) -> None:
     again: Header = ("timer-again", b"1700000000")
     failed = letter(b"o-1", value, [*sent, again], source=source)
     assert failed.summary == (1_700_000_000, "orders", b"o-1")

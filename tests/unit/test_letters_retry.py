@@ -347,9 +347,7 @@ class SimRequestReader:
         return {source: known[source] for source in sources if source in known}
 
 
-def test_the_request_of_a_cut_letter_is_read_as_workers_read_it(
-    topics: SimTopics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_request_of_a_cut_letter_is_read_as_by_workers(topics: SimTopics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reader, "RequestReader", SimRequestReader)
     monkeypatch.setattr(SimLetterLog, "_bounds", lambda *_: ({0: 0}, {0: 100}))
     log = SimLetterLog(topics)

@@ -197,9 +197,7 @@ def test_a_kafka_error_that_a_library_logs_has_no_traceback() -> None:
         ("timers.worker.pool", "Starting... is no part of a library", True),
     ],
 )
-def test_a_log_begins_with_what_tells_something(
-    name: str, text: str, written: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_begins_with_what_matters(name: str, text: str, written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = worker_logs.is_not_of_a_part
     monkeypatch.setattr(logging.root, "level", logging.INFO)
     assert starts(record(name, text, level=logging.INFO)) is written

@@ -65,9 +65,7 @@ def test_a_leader_that_is_elected_late_is_waited_for_by_those_who_say_so(admin: 
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_the_first_questions_to_a_silent_leader_are_short_and_later_ones_longer(
-    admin: SimAdmin, constants: Constants, skips: bool
-) -> None:
+def test_a_silent_leader_is_given_more_time_with_each_one(admin: SimAdmin, constants: Constants, skips: bool) -> None:
     """A dead leader never answers, and the one that is elected meanwhile gets the next question. A slow one does."""
     constants(connection, GRACE_S=0.0)
     admin.offsets["strange", 0] = None

@@ -80,9 +80,7 @@ def test_slow_requests_leave_half_of_the_connections_free(clock: SimClock, close
     assert closed == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
-def test_a_head_has_a_limit_of_time_and_an_idle_connection_has_none(
-    clock: SimClock, closed: list[int], opening: Opening
-) -> None:
+def test_a_head_has_a_time_limit_and_idleness_has_none(clock: SimClock, closed: list[int], opening: Opening) -> None:
     connections = OpenConnections("the server", 9, clock)
     for number in range(3):
         opening(connections, number)

@@ -136,9 +136,7 @@ def test_the_former_owner_is_fenced_before_its_progress_is_read(rig: Rig) -> Non
     assert not rig.store.closed
 
 
-def test_a_new_machine_looks_for_snapshots_of_other_apps_and_restores_outside_of_the_places_of_readers(
-    rig: Rig,
-) -> None:
+def test_a_new_machine_looks_for_snapshots_of_other_apps_and_restores_outside_of_places_of_readers(rig: Rig) -> None:
     rig.is_new = rig.restores = True
     port = Port()
     assert rig.made(port).is_restored

@@ -198,9 +198,7 @@ def test_a_row_that_was_begun_before_partitions_were_added_waits_for_an_operator
     assert [("partitions were added" in reason) for (reason,) in reasons] == [True]
 
 
-def test_an_old_mark_is_looked_for_in_the_log_whatever_time_workers_remember_ids(
-    world: World, search: type[SimSearch]
-) -> None:
+def test_an_old_mark_is_looked_for_in_the_log_however_long_ids_are_known(world: World, search: type[SimSearch]) -> None:
     search.sent = {1}
     for _ in range(2):
         SqlOutbox().schedule(world.connection, "orders", "k", "v", at=DUE_S)

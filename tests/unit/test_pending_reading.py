@@ -51,9 +51,7 @@ def test_a_topic_that_was_made_anew_has_no_progress() -> None:
     assert found == {TP: Progress(), ("timer-request", 2): Progress()}
 
 
-def test_stores_of_a_killed_process_are_deleted_and_those_in_use_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stores_of_killed_processes_are_deleted_used_ones_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     others = tmp_path / "others"
     others.mkdir()

@@ -84,9 +84,7 @@ def test_metadata_of_another_offset_are_said(metadata: str, reason: str, caplog:
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
-def test_a_topic_that_was_created_again_begins_with_its_first_message(
-    is_copy: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_was_made_anew_begins_with_message_one(is_copy: bool, caplog: pytest.LogCaptureFixture) -> None:
     former = commit(log="a-former-log")
     log = SimLog(None, former) if is_copy else SimLog(former)
     assert delivered(loaded(log), log) == list(range(20))

@@ -296,9 +296,7 @@ def test_records_of_other_programs_are_said_and_do_not_count(topic: SimTopic, ca
     assert "queue.jobs-ledger: 3 records are damaged or not of this queue, the first at offset 1" in caplog.text
 
 
-def test_the_first_start_of_a_queue_writes_a_key_and_the_next_one_uses_it(
-    topic: SimTopic, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_start_of_a_queue_writes_a_key_for_later(topic: SimTopic, caplog: pytest.LogCaptureFixture) -> None:
     first, second = signing({}, GROUP, is_new=True), signing({}, GROUP, is_new=False)
     assert len(topic.records) == 1
     assert first.sign("a/0/1", 1, 0, None, None) == second.sign("a/0/1", 1, 0, None, None)

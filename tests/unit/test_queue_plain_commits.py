@@ -64,9 +64,7 @@ def test_a_callback_waits_for_no_answer(commits: PlainCommits) -> None:
     assert [sent.result(0).outcome, commits.commit(commit(8)).outcome] == [Outcome.UNKNOWN, Outcome.COMMITTED]
 
 
-def test_an_answer_that_comes_too_late_is_not_that_of_another_commit(
-    consumer: SimConsumer, commits: PlainCommits
-) -> None:
+def test_an_answer_that_comes_too_late_is_not_of_another_commit(consumer: SimConsumer, commits: PlainCommits) -> None:
     lost = commits.begin(commit(7))
     commits.lose_answers()
     assert lost.result(0).outcome is Outcome.UNKNOWN

@@ -298,9 +298,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("call", "arguments"), CALLS)
-def test_a_process_that_was_stopped_settles_nothing_before_it_knows_that_it_is_a_member(
-    call: str, arguments: tuple[object, ...]
-) -> None:
+def test_a_stopped_process_settles_nothing_before_it_is_member_again(call: str, arguments: tuple[object, ...]) -> None:
     clock = SimClock()
     state = opened(clock=clock)
     (message,) = receive(state, 1)

@@ -284,9 +284,7 @@ def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest
     assert len(sim.log) == 2
 
 
-def test_nothing_is_appended_while_another_producer_holds_back_what_the_machine_has_appended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_appended_while_another_producer_holds_back_what_has_been(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = each_1000_s(5)
     sim.lose(1)
     with monkeypatch.context() as held_back:

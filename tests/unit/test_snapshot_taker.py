@@ -199,9 +199,7 @@ def test_snapshots_whose_topic_was_deleted_are_written_again_at_once(
     assert system.taker.lost == {}
 
 
-def test_the_first_snapshot_in_a_new_topic_is_not_deleted_below_an_offset_of_the_former_one(
-    made: Callable[..., SimSystem],
-) -> None:
+def test_the_first_snapshot_in_a_new_topic_is_not_deleted_below_a_former_offset(made: Callable[..., SimSystem]) -> None:
     progress = progress_at(2000)
     assert progress.older_snapshot is not None
     system = made(replace(progress, older_snapshot=progress.older_snapshot._replace(first_offset=3)))

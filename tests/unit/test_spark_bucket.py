@@ -62,9 +62,7 @@ def test_a_partition_without_work_stays_closed(read_to: int, after_s: int, expec
     ("before", "planned", "is_used"),
     [(KNOWN.progress, (), True), (CUT, ((3, 1),), True), (CUT, (), True), (KNOWN.progress, ((3, 1),), False)],
 )
-def test_what_was_known_before_a_loss_was_accepted_is_of_another_log(
-    before: Progress, planned: Cuts, is_used: bool
-) -> None:
+def test_what_was_known_before_an_accepted_loss_is_of_no_use(before: Progress, planned: Cuts, is_used: bool) -> None:
     opened: list[Known | None] = []
 
     class Run(MachineRun):
@@ -94,9 +92,7 @@ def test_a_question_opens_a_partition_in_which_nothing_else_is_to_do() -> None:
 
 
 @pytest.mark.parametrize(("is_same", "is_damaged", "fences"), [(True, False, 0), (False, False, 1), (True, True, 1)])
-def test_a_partition_that_is_only_asked_is_not_fenced_if_its_store_is_the_last_one(
-    is_same: bool, is_damaged: bool, fences: int
-) -> None:
+def test_a_question_fences_nothing_if_the_store_is_the_last_one(is_same: bool, is_damaged: bool, fences: int) -> None:
     """A fence costs each question a write of the brokers for each partition, and a new process its connections."""
     opened: list[str] = []
     machine = SimpleNamespace(observe=lambda *_: None)

@@ -142,9 +142,7 @@ def test_a_store_that_another_attempt_has_open_is_waited_for(constants: Constant
 
 
 @pytest.mark.parametrize("error", [None, StoreError("the disk is full")])
-def test_a_closed_machine_releases_its_store_and_the_compute_lock(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+def test_a_closed_machine_releases_its_store_and_lock(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
     """The run failed while a transaction was filled; the next one on this disk waits for the compute lock."""
     log = SimLog(SimClock(NOW_S))
     outboxes: Any = [outbox_of(log, SETTINGS, (TOPIC, 0), Faults(), SimTopics(log)) for _ in range(2)]

@@ -229,9 +229,7 @@ def test_the_driver_answers_the_paths_of_a_worker_as_soon_as_its_port_is_free(lo
     assert answer["missing"] == [{"partition": f"{SETTINGS.retry_topic}/0", "reason": "the engine is opening it"}]
 
 
-async def test_the_console_reads_the_driver_as_one_worker_with_all_partitions(
-    loop: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_console_reads_the_driver_as_one_worker(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without workers it would say that no timer fires."""
     retry, monitor = (SETTINGS.retry_topic, 0), Monitor("engine", 1, lambda: 1000.0)
     monitor.engine = EngineCounts(waiting_in_driver=lambda: {retry: (1, None)})

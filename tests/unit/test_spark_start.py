@@ -190,9 +190,7 @@ def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any
     assert used.exists() and not older.exists()
 
 
-def test_a_check_leaves_the_checkpoints_of_an_engine_that_runs(
-    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_leaves_checkpoints_in_use_alone(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     older = checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
     used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
     monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(progress=READ_BEFORE))

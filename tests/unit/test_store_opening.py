@@ -116,9 +116,7 @@ def test_whichever_question_fails_the_next_attempt_opens_the_store(
     store.close()
 
 
-def test_what_a_machine_has_read_and_not_committed_does_not_count_if_the_log_is_in_doubt(
-    open_again: Callable[..., RocksStore],
-) -> None:
+def test_what_was_read_and_not_committed_is_void_if_the_log_is_in_doubt(open_again: Callable[..., RocksStore]) -> None:
     store = open_again()
     store.write({}, 5)
     store.close()

@@ -161,9 +161,7 @@ def test_the_newest_snapshot_is_restored_without_what_has_fired(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize("damage", ["gone", "not whole", "another machine"])
-def test_the_one_before_it_is_restored_if_the_newest_cannot_be_read(
-    damage: str, rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_former_one_is_restored_if_the_last_is_bad(damage: str, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     records = SimSnapshotLog.records
     if damage == "gone":
         del records[2]

@@ -163,9 +163,7 @@ class SimSnapshots:
         return ([item] for item in self.views[named.number])
 
 
-def test_the_older_snapshot_and_the_log_are_compared_with_the_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_older_snapshot_and_the_log_make_up_the_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stores are real ones; the log is a store's own entry."""
     older = filled(MemoryStore(), (100, ROWS[:2]), applied=30, entries={b"a": (100, 1, 7), b"b": (100, 2, 7)})
     newer = filled(MemoryStore(), (100, ROWS), entries=ENTRIES)

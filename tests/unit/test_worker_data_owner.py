@@ -43,9 +43,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         make_data_dir(settings, settings.data_dir / "worker-1")
 
 
-def test_a_damaged_note_or_a_full_disk_does_not_stop_the_worker(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_note_or_a_full_disk_does_not_stop_a_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings.load({"TIMERS_DATA_DIR": str(tmp_path)})
     note_cluster(settings, "first")
     (note,) = tmp_path.glob("worker-*/cluster-of-timers")

@@ -67,9 +67,7 @@ async def test_a_worker_that_is_cut_off_ends_early(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("failing", ["leave", "pool", "pages"])
-async def test_a_step_that_fails_keeps_no_other_from_being_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+async def test_a_failed_step_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     ending = Ending(tmp_path, monkeypatch, failing)
     with pytest.raises(RuntimeError, match=f"of {failing}"):
         await ending.app.on_stop()

@@ -109,9 +109,7 @@ NAMED = {"TIMERS_ADVERTISED_URL": "http://worker.example:6066", "TIMERS_WEB_HOST
         ({"Host": "timers.local:80"}, True),
     ],
 )
-async def test_a_web_page_with_a_name_of_its_own_for_this_machine_gets_no_timers(
-    path: str, headers: dict[str, str], answered: bool
-) -> None:
+async def test_a_web_page_under_another_name_gets_nothing(path: str, headers: dict[str, str], answered: bool) -> None:
     pages = Pages(Settings.load(NAMED))
     pages.queries.go.set()
     query = {wire.COUNT_PATH: {"by": "60"}, wire.FIND_PATH: {"id": "a"}}.get(path, {})

@@ -294,14 +294,12 @@ class SimClient:
         )
         self._txn_manager = TransactionManager("app-requests-0", 10_000)
 
-    async def close(self) -> None:
-        pass
+    async def close(self) -> None: ...
 
     def connected(self) -> bool:
         return True
 
-    def add_topic(self, topic: str) -> None:
-        pass
+    def add_topic(self, topic: str) -> None: ...
 
     async def ready(self, node: int) -> bool:
         return True

@@ -219,8 +219,7 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
 class SimTopics(TopicOffsets):
     """A partition with ten records."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self) -> None: ...
 
     def ends(self, topics: Iterable[str]) -> Offsets:
         return {topic: {0: 10} for topic in topics}

@@ -309,8 +309,7 @@ def worker(app: str, cluster: str) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+        def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()

@@ -231,8 +231,7 @@ async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch,
         async def bootstrap(self) -> None:
             await asyncio.Event().wait()
 
-        async def close(self) -> None:
-            pass
+        async def close(self) -> None: ...
 
     monkeypatch.setattr(sessions, "AIOKafkaClient", Silent)
     constants(group_access, _TIMEOUT_S=0.01)
@@ -257,8 +256,7 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
             written.set_result("t/0/1")
             return written
 
-        def close(self) -> None:
-            pass
+        def close(self) -> None: ...
 
     def open_log(_: KafkaCluster) -> Any:
         number = len(attempts)

@@ -43,8 +43,7 @@ class SimTopics:
 
 
 class SimRules(CallbackRules):
-    def __init__(self) -> None:
-        pass
+    def __init__(self) -> None: ...
 
     def check_topic(self, topic: str) -> DeliveryProblem | None:
         return DeliveryProblem.denied("not allowed") if topic == "denied" else None

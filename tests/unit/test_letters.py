@@ -80,8 +80,7 @@ def test_a_list_counts_what_was_retried(capsys: pytest.CaptureFixture[str], monk
         missing: ClassVar[dict[str, str]] = {}
         foreign = 0
 
-        def __exit__(self, *_: object) -> None:
-            pass
+        def __exit__(self, *_: object) -> None: ...
 
         def spans(self, letter_filter: LetterFilter) -> list[Any]:
             return []

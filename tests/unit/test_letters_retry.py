@@ -82,8 +82,7 @@ class SimLetterLog(LetterLog):
         offsets: Any = SimpleNamespace(unknown=topics.unknown, id_of=lambda _: topics.id)
         self._offsets = offsets
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __exit__(self, *_: object) -> None: ...
 
     def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
         if topic != self._settings.retried_topic:

@@ -196,8 +196,7 @@ async def test_a_handler_that_returns_does_not_stop_the_event_loop(is_stopped: b
     else:
         message = guarded(state, kind=AsyncMessage)
 
-    async def handler(message: Any) -> None:
-        pass
+    async def handler(message: Any) -> None: ...
 
     handling = asyncio.create_task(_handle(cast(AsyncMessage, message), handler, TaskRun(None)))
     for _ in range(3):

@@ -291,8 +291,7 @@ def test_the_programs_handler_of_a_signal_is_back_when_two_runs_have_ended(monke
         async def handle_long(message: Any) -> None:
             await has_ended.wait()
 
-        async def handle_short(message: Any) -> None:
-            pass
+        async def handle_short(message: Any) -> None: ...
 
         first = asyncio.create_task(short.run(handle_short))
         second = asyncio.create_task(long.run(handle_long))

@@ -246,8 +246,7 @@ class SimTopic:
     def poll(self, _: float) -> SimRecord | None:
         return next(self._polled, None)
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
     def write(self, login: object, group: str, records: Iterable[tuple[bytes, bytes]]) -> None:
         self.records += [*self.others, *records]

@@ -89,8 +89,7 @@ class Opened(Transactions):
     def has_producer(self) -> bool:
         return self._opened is not None
 
-    def _write(self, producer: Any, plan: Plan) -> None:
-        pass
+    def _write(self, producer: Any, plan: Plan) -> None: ...
 
 
 @pytest.fixture

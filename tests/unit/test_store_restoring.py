@@ -142,8 +142,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
         def ends(self, topic: str, partition: int) -> tuple[int, int]:
             return 0, 50
 
-        def close(self) -> None:
-            pass
+        def close(self) -> None: ...
 
     monkeypatch.setattr(opening, "ProgressLog", CommittedLog)
     return made

@@ -98,8 +98,7 @@ async def test_a_process_at_its_limit_of_threads_makes_each_step_of_an_end(
 
 
 async def test_a_connection_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
-    async def nothing(_: object) -> None:
-        pass
+    async def nothing(_: object) -> None: ...
 
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
 

@@ -215,8 +215,7 @@ async def test_a_topic_of_users_that_is_missing_keeps_no_refusal_that_is_over(
         seen.append(whole.without(["plans"]))
         return whole
 
-    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
-        pass
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None: ...
 
     constants(module, GRACE_S=-1.0, RETRY_S=0.01, PAUSE_S=0.01, FIRST_REFUSED_S=0.01)
     monkeypatch.setattr(topics, "existing_topics", lambda *_, **__: seen[-1])

@@ -42,8 +42,7 @@ class SimPool:
     def on_new_leader(self, runner: Runner, leader: Leader) -> None:
         raise AssertionError("nothing was read of another leader")
 
-    def on_recovered(self, runner: Runner, seconds: float) -> None:
-        pass
+    def on_recovered(self, runner: Runner, seconds: float) -> None: ...
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
         self.failure = error

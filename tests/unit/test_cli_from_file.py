@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.harness.command_line import Ran, Run
 from timers.cli.main import main
-from timers.client import TimersClient
+from timers.cli.timers import schedule
+from timers.client import Repeat, TimersClient, timer_lines
 from timers.client.request import Encoder, TimerRequest
 from timers.client.timer_lines import numbered, timers_in
 from timers.errors import InvalidTimerError
@@ -112,6 +114,51 @@ def test_a_wrong_line_sends_nothing_and_each_one_is_named(brokers: str, send: Ru
     assert "'a b' is not a legal topic name" in said[3]
     assert said[4:] == ["timers: 4 of 6 lines are no timers; nothing was sent: correct these lines and run it again"]
     assert records(brokers) == 0
+
+
+def test_a_rule_that_would_make_requests_is_a_wrong_line(brokers: str, send: Run) -> None:
+    rule = line(at=None, id="r", topic=REQUEST, repeat={"every": 60})
+    code, out, err = send("\n".join([line(), rule]))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"line 2: callback topic '{REQUEST}' is one of the engine")
+    assert records(brokers) == 0
+
+
+def test_a_rule_that_ends_after_the_check_is_named_and_the_ids_before_it_are_printed(
+    brokers: str, send: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\n".join([line(id="a"), "", line(id="r", at=None, repeat={"every": 60}), line(id="b")])
+    many = TimersClient.schedule_many
+
+    def late(client: TimersClient, requests: Iterator[TimerRequest]) -> list[str]:
+        over = Repeat.every(60, until=1_000)
+        return many(client, (each._replace(repeat=over) if each.repeat else each for each in requests))
+
+    monkeypatch.setattr(TimersClient, "schedule_many", late)
+    code, out, err = send(text)
+    assert (code, out) == (1, "a\n")
+    assert "line 3: until=1000 has passed" in err
+    assert err.endswith("The brokers confirmed all timers but those of lines 3, 4\n")
+    assert records(brokers) == 1
+
+
+def test_a_rule_that_ends_after_it_was_sent_is_shown(brokers: str, send: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    many, time_s = TimersClient.schedule_many, time.time
+    until_s = int(time_s()) + 3600
+
+    def slow(client: TimersClient, requests: Iterator[TimerRequest]) -> list[str]:
+        ids = many(client, requests)
+        monkeypatch.setattr(time, "time", lambda: time_s() + 7200)
+        return ids
+
+    monkeypatch.setattr(TimersClient, "schedule_many", slow)
+    code, out, _ = send(line(id="r", at=None, repeat={"every": 60, "until": until_s}), "-o", "json")
+    assert code == 0
+    assert time_s() < json.loads(out)["due"] <= time_s() + 61
+
+
+def test_the_help_names_each_field() -> None:
+    assert [name for name in timer_lines._FIELDS if not re.search(rf"\b{name}\b", schedule.help or "")] == []
 
 
 def test_an_id_that_comes_twice_is_said(brokers: str, send: Run) -> None:

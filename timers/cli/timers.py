@@ -131,10 +131,10 @@ def schedule(
     With --cron and --zone, or with --every, the timer repeats (docs/repeating.md); it needs an --id. `timers next`
     shows when a rule fires.
 
-    Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds) or
-    at. It may have key, id, token and headers. Or the file is CSV, and its first line names these fields. All lines are
-    checked first. If one is wrong, nothing is sent, and the command says which lines are wrong and why. It prints the
-    timer ids in the order of the lines.
+    Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds), at
+    or repeat. It may have key, id, token and headers. Or the file is CSV, and its first line names these fields. All
+    lines are checked first. If one is wrong, nothing is sent, and the command says which lines are wrong and why. It
+    prints the timer ids in the order of the lines.
 
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
@@ -276,7 +276,7 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
     topics = list(dict.fromkeys(request.topic for _, request in timers))
     if create_topic:
         _create_topics(settings, topics)
-    sent, failure = 0, None
+    sent, failure = 0, ""
 
     def requests() -> Iterator[TimerRequest]:
         nonlocal sent
@@ -284,24 +284,28 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
             sent += 1
             yield request
 
+    begun_s = int(time.time())  # what is sent is checked once more, so each rule has an occurrence after this
     with TimersClient(settings.brokers, timeout_s=TIMEOUT_S) as client:
         try:
             ids: Sequence[str | None] = client.schedule_many(requests())
-        except PartlyPublishedError as error:
-            failure, ids = error, [*error.ids, *[None] * (len(timers) - len(error.ids))]
+        except (PartlyPublishedError, InvalidTimerError) as error:
+            ids = [*error.ids, *[None] * (len(timers) - len(error.ids))]
+            failure = str(error)
+            if isinstance(error, InvalidTimerError):  # since the check a rule has ended
+                failure = f"line {timers[len(error.ids)][0]}: {error.__cause__}"
         except KeyboardInterrupt:
             say(f"interrupted: the first {counted(sent, 'timer')} may be scheduled")
             raise
     for (number, request), timer_id in zip(timers, ids, strict=True):
         if timer_id is not None:
-            due_s = request.first_due(int(time.time()))
+            due_s = request.first_due(begun_s)
             output.show({"line": number, "id": timer_id, "due": due_s, "due_at": utc_text(due_s)}, timer_id)
     warn_of_missing_topics(settings, topics)
-    if failure is not None:
+    if failure:
         numbers = [str(number) for (number, _), timer_id in zip(timers, ids, strict=True) if timer_id is None]
         shown, left = ", ".join(numbers[:_MAX_BAD_LINES]), len(numbers) - _MAX_BAD_LINES
         more = f" and {left:,} more" if left > 0 else ""
-        raise PublishError(f"{failure}. The brokers confirmed all timers but those of lines {shown}{more}") from failure
+        raise PublishError(f"{failure}. The brokers confirmed all timers but those of lines {shown}{more}")
     say(f"{counted(len(timers), 'timer')} scheduled")
 
 
@@ -315,7 +319,7 @@ def _read_timers(settings: Settings, lines: BinaryIO, topic: str | None) -> list
     from timers.client.request import Encoder
     from timers.client.timer_lines import timers_in
 
-    encode = Encoder(settings.max_request_bytes)
+    encode = Encoder(settings.max_request_bytes, settings.own_topics)
     timers: list[tuple[int, TimerRequest]] = []
     notes: list[str] = []
     of_id: dict[str, int] = {}
